@@ -62,7 +62,7 @@ class Handler(socketserver.BaseRequestHandler):
         os.environ.clear()
         os.environ.update(job.environment)
         os.chdir(job.folder)
-        path = [*job.environment.get("PYTHONPATH", "").split(os.pathsep), job.folder]
+        path = job.environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:0] = [entry for entry in path if entry and entry not in sys.path]
         if job.guarded:
             os.setsid()

@@ -123,7 +123,7 @@ def own_fork_server(*preload: str) -> str:
     folder = scratch.path
     address = folder / "fork"
     command = [sys.executable, "-P", "-m", "coldproof.adapters.common.fork_server", str(address), *preload]
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(IMPORT_ROOT)]))
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), IMPORT_ROOT]))
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}

@@ -47,7 +47,7 @@ def port_is_taken(port: int) -> bool:
 def python_path(*first: Path) -> str:
     """Return the PYTHONPATH of an engine: `first`, then the user's own path, then Coldproof's packages."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys(filter(None, [*map(str, first), *inherited, str(IMPORT_ROOT)])))
+    return os.pathsep.join(dict.fromkeys(filter(None, [*map(str, first), *inherited, IMPORT_ROOT])))
 
 
 class Forking(msgspec.Struct, frozen=True):

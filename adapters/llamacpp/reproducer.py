@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Mapping
-
-import msgspec
 
 from coldproof.adapters.common import image_files
 from coldproof.adapters.llamacpp import gguf, projector, setup
 from coldproof.adapters.protocol import images
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, no_control, post, post_prompt
+from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, comment, no_control, post, post_prompt
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction, source_of, template_beside
 
 
 def command(engine: RecordedEngine) -> str:
     """Return the server's command with the script's own files, with one adapter for each content, in their order."""
-    words = re.sub(r"--port \d+", "--port 8000", engine.config["command"])
+    words = re.sub(r"--port \d+", "--port 8000", engine.config.get("command", ""))
     words = re.sub(r" --lora \S+", "", words)
     words = re.sub(r"--slot-save-path \S+", f"--slot-save-path {FILES}/slots", words)
     if engine.generated_model:
         words = re.sub(r"--(model|mmproj) (?:\S*/)?", rf"--\1 {FILES}/", words)  # a finding's command has no folders
-    return words + "".join(f" --lora {FILES}/adapter-{content}.gguf" for content in engine.contents)
+    return words + "".join(f" --lora {shlex.quote(f'{FILES}/adapter-{content}.gguf')}" for content in engine.contents)
 
 
 class LlamaCppCurl:
@@ -41,14 +41,14 @@ class LlamaCppCurl:
         """Return a command if the adapter is switched on for every request; otherwise a comment."""
         self.contents[change.name] = change.content
         if not change.for_all:
-            return f"# requests to {change.name!r} choose adapter {change.content}"
+            return comment(f"requests to {change.name!r} choose adapter {change.content}")
         self.for_all = change.name
         return self.scale(change.content)
 
     def unload(self, name: str, _served: str) -> str:
         """Return a command if the adapter is switched on for every request. No other adapter can be unloaded."""
         if name != self.for_all:
-            return f"# no more requests to {name!r}"
+            return comment(f"no more requests to {name!r}")
         self.for_all = None
         return self.scale(None)
 
@@ -58,10 +58,10 @@ class LlamaCppCurl:
 
     def move_state(self, action: str, _name: str, served: str) -> str:
         """Return a command for each slot of the case's server."""
-        words = self.engine.config["command"].split()
+        words = self.engine.config.get("command", "").split()
         slots = int(words[len(words) - words[::-1].index("--parallel")]) if "--parallel" in words else 1
         return "\n".join(
-            post(f"/slots/{slot}?action={action}", f'\'{{"filename": "{served}-{slot}.bin"}}\'')
+            post(f"/slots/{slot}?action={action}", shlex.quote(json.dumps({"filename": f"{served}-{slot}.bin"})))
             for slot in range(slots)
         )
 
@@ -77,7 +77,7 @@ class LlamaCppCurl:
 
     def scale(self, content: str | None) -> str:
         """Return the command that switches on one adapter, or none, for every request."""
-        return post("/lora-adapters", f"'{msgspec.json.encode(self.scales(content)).decode()}'")
+        return post("/lora-adapters", shlex.quote(json.dumps(self.scales(content), separators=(",", ":"))))
 
     def scales(self, content: str | None) -> list[dict[str, float]]:
         """Return the scales of all adapters: 1 for `content`, 0 for the others."""

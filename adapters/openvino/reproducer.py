@@ -12,7 +12,11 @@ from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, s
 
 def command(engine: RecordedEngine) -> str:
     """Return the pipeline's arguments, as JSON."""
-    return json.dumps(shlex.split(engine.config.get("arguments", "")))
+    recorded = engine.config.get("arguments", "")
+    try:
+        return json.dumps(shlex.split(recorded))
+    except ValueError:  # a quote that is not closed: it was not written by a run
+        return json.dumps([recorded])
 
 
 PACKAGES = ("openvino-genai", "openvino", "numpy")

@@ -111,7 +111,7 @@ class LoraRouteCurl:
 
     def move_state(self, action: str, name: str, _served: str) -> str:
         """Return a comment: there is no route."""
-        return f"# {action} the cache as {name!r}: this server has no route for it"
+        return comment(f"{action} the cache as {name!r}: this server has no route for it")
 
     def control(self, action: str, options: Mapping[str, str]) -> str:
         """Return a comment: there is no route."""
@@ -153,7 +153,12 @@ class OpenAiCurl(LoraRouteCurl):
 def no_control(action: str, options: Mapping[str, str]) -> str:
     """Return a comment for an action that a server has no route for."""
     words = "".join(f" {name}={value}" for name, value in options.items())
-    return f"# {action}{words}: this server has no route for it"
+    return comment(f"{action}{words}: this server has no route for it")
+
+
+def comment(text: str) -> str:
+    """Return a text as one line that a shell does not run."""
+    return f"# {' '.join(text.split())}"
 
 
 def post_prompt(path: str, request: CurlRequest, body: Mapping[str, object], *, field: str = "prompt") -> str:

@@ -60,8 +60,8 @@ def template_beside(module: str) -> Path:
 
 
 def attached_command(engine: RecordedEngine) -> str:
-    """Return a text with the URL of an attached server, instead of a command."""
-    return f"(your server at {engine.config.get('url', 'its URL')})"
+    """Return a comment with the URL of an attached server, instead of a command."""
+    return f"# your server at {engine.config.get('url', 'its URL')}"
 
 
 def source_of(module: ModuleType) -> Path:

@@ -9,8 +9,13 @@ from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduc
 
 def command(engine: RecordedEngine) -> str:
     """Return the fields of its configuration and the model's folder, as JSON."""
-    folder = f"{FILES}/model" if engine.generated_model else engine.config["model"]
-    return json.dumps({**json.loads(engine.config.get("fields", "{}")), "model": folder})
+    folder = f"{FILES}/model" if engine.generated_model else engine.config.get("model", "MODEL")
+    recorded = engine.config.get("fields", "{}")
+    try:
+        fields = dict(json.loads(recorded))
+    except (TypeError, ValueError):  # it was not written by a run
+        fields = {"fields": recorded}
+    return json.dumps({**fields, "model": folder})
 
 
 TRANSFORMERS = Reproduction(

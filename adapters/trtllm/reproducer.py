@@ -6,7 +6,7 @@ import json
 import shlex
 
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, LoraRouteCurl, post_prompt
+from coldproof.adapters.spec.curl import AdapterChange, CurlRequest, LoraRouteCurl, comment, post_prompt
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, attached_command, template_beside
 from coldproof.adapters.trtllm.client import NO_RESET, TrtllmClient
 
@@ -41,7 +41,7 @@ class TrtllmCurl(LoraRouteCurl):
     def unload(self, _name: str, served: str) -> str:
         """Return a comment: the server evicts adapters by itself."""
         self.behind.pop(served, None)
-        return f"# {served} is not sent any more"
+        return comment(f"{served} is not sent any more")
 
     def request(self, request: CurlRequest) -> str:
         """Return the command that sends a request."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shlex
-import sys
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -34,9 +32,7 @@ def connector_words(
     """
     module, _, name = connector.rpartition(":")
     if module and not importable(module):
-        raise ValueError(
-            f"there is no module {module!r}: run the command in the folder that contains it, or install it"
-        )
+        raise ValueError(f"there is no module {module!r}: install it, or name its folder in PYTHONPATH")
     config = {
         "kv_connector": name,
         **({"kv_connector_module_path": module} if module else {}),
@@ -52,18 +48,14 @@ def connector_words(
 
 
 def importable(module: str) -> bool:
-    """Return whether a run can import the module: from the current folder, as `python -m`, or as installed.
+    """Return whether a run can import the module.
 
     Nothing is imported, not even the packages that contain it: what they import may be in vLLM's way when it starts.
     """
-    sys.path.insert(0, os.getcwd())
-    try:
-        first, *parts = module.split(".")
-        spec = importlib.util.find_spec(first)
-        for part in parts:
-            if spec is None or spec.submodule_search_locations is None:
-                return False
-            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-        return spec is not None
-    finally:
-        sys.path.pop(0)
+    first, *parts = module.split(".")
+    spec = importlib.util.find_spec(first)
+    for part in parts:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    return spec is not None

@@ -7,6 +7,7 @@ name the host, the user or the home folder.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import re
 from pathlib import Path
@@ -14,14 +15,18 @@ from pathlib import Path
 import jinja2
 
 from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import recorded_engine, reproduction, uses_generated_model
-from coldproof.reports.format.markdown import escaped, fenced
+from coldproof.reports.format.markdown import code, escaped, fenced
+from coldproof.reports.format.shell import command_line, word
 from coldproof.reports.format.text import one_line, tail, visible
 from coldproof.reports.schema.case import Case, ControlRow, RequestRow, Strength
 
 TEMPLATE = Path(__file__).with_name("bug_report.md.j2")
+SERVER = "http://127.0.0.1:8000"
 LOG_LINES = 40
+MAX_COMMAND = 100_000
 MAX_CHARACTERS = 5000  # characters of a paragraph
 Z95 = 1.96
 COUNTERS = {
@@ -39,17 +44,18 @@ CONTROL_RESULTS = {Strength.NEEDED: "required", Strength.NOT_NEEDED: "not requir
 def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> str:
     """Return the report as Markdown. Engine text is escaped, or inside a fence that it cannot close."""
     shell, dialect, engine = CurlScript(case), reproduction(case), recorded_engine(case)
-    loader = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
-    )
-    template = loader.from_string(TEMPLATE.read_text())
-    text: str = template.render(
+    script = word(f"{case.id}.py")
+    text: str = report_template().render(
         case=case,
         title=title(case),
         sentence=escaped(anonymous(case.sentence), MAX_CHARACTERS),
         statement=escaped(statement, MAX_CHARACTERS),
+        requirement=escaped(case.requirement),
         reproduced=reproduced(case),
-        command=fenced(anonymous(dialect.command(engine))),
+        script=code(f"python {script}"),
+        call=code(f"python {script}" + ("" if dialect.in_process else f" {SERVER}")),
+        replay=code(f"coldproof replay {word(f'{case.id}.json')}"),
+        command=fenced(anonymous(server_command(dialect, engine))),
         tiny_model=uses_generated_model(case),
         note=dialect.note(engine),
         variables="" if shell.engine is None else fenced("\n".join(shell.variables())),
@@ -67,10 +73,41 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         counters=[(COUNTERS[name], f"{value:g}") for name, value in case.counters.items() if name in COUNTERS],
         provenance=[escaped(words) for words in case.provenance],
         findings=[escaped(anonymous(words)) for words in case.findings],
-        environment=[(escaped(name), escaped(anonymous(value))) for name, value in sorted(environment.items())],
+        environment=[*map(environment_line, (*facts(case), *sorted(environment.items())))],
         log=fenced(anonymous(visible(tail(case.log_tail, lines=LOG_LINES)))) if case.log_tail else "",
     )
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+@functools.cache
+def report_template() -> jinja2.Template:
+    """Return the template of the report. It is compiled once."""
+    loader = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return loader.from_string(TEMPLATE.read_text())
+
+
+def server_command(dialect: Reproduction, engine: RecordedEngine) -> str:
+    """Return the command of the server; of an engine in the script's process, its arguments."""
+    return (
+        one_line(dialect.command(engine), MAX_COMMAND) if dialect.in_process else command_line(dialect.command(engine))
+    )
+
+
+def facts(case: Case) -> list[tuple[str, str]]:
+    """Return what the environment table says of the engine and the comparison."""
+    return [
+        ("engine", f"{case.engine} {case.engine_version}"),
+        ("configuration", case.cell),
+        ("oracle", f"{case.oracle}; {case.rule}"),
+    ]
+
+
+def environment_line(fact: tuple[str, str]) -> list[str]:
+    """Return a row of the environment table."""
+    name, value = fact
+    return [escaped(name), escaped(anonymous(value))]
 
 
 def title(case: Case) -> str:

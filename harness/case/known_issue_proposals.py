@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import glob
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.options import PROPOSED_SUFFIX
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.format.text import one_line, storable
+from coldproof.reports.format import toml
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver
 from coldproof.reports.schema.verdict import Verdict
@@ -27,7 +26,6 @@ from coldproof.reports.schema.verdict import Verdict
 # Enough time to release a fix, short enough that the entry is reviewed again.
 EXPIRES_AFTER = datetime.timedelta(days=90)
 FIELDS = ("requirement", "cell", "signature", "fingerprint", "versions", "reason", "link", "expires")
-MAX_COMMENT = 2000  # characters; paths are long
 REVIEW_LINES = (
     "This file waives nothing yet. Review each entry: read its case, find or write the upstream report, and replace",
     "the link and the reason. The reason below is only the finding of the case. Coldproof refuses a known-issues file",
@@ -127,7 +125,7 @@ def to_toml(proposals: list[Proposal], results: Results, waivers: list[Waiver], 
 
 def comments(lines: list[str]) -> str:
     """Return the lines as TOML comments."""
-    return "\n".join(f"# {one_line(words, MAX_COMMENT)}" for words in lines)
+    return "\n".join(map(toml.comment, lines))
 
 
 def entry(proposal: Proposal, folder: Path) -> str:
@@ -146,8 +144,5 @@ def removals(waivers: list[Waiver]) -> list[str]:
 
 
 def literal(value: str | datetime.date) -> str:
-    """Return a value as TOML, which has JSON's escapes. Invisible characters are escaped too."""
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    quoted = json.dumps(storable(value), ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08X}" for char in quoted)
+    """Return a value as TOML."""
+    return value.isoformat() if isinstance(value, datetime.date) else toml.literal(value)

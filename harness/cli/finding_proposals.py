@@ -21,6 +21,7 @@ from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.format.toml import literal
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
@@ -126,10 +127,11 @@ def draft(one: Proposal, *, worker: str) -> str:
         "requests": cell.requests if cell is not None else 0,
         "seconds": round(cell.drawn, 2) if cell is not None else 0.0,
     }
-    versions = ", ".join(f"{json.dumps(name)} = {json.dumps(text)}" for name, text in environment.items())
+    versions = ", ".join(f"{literal(name)} = {literal(text)}" for name, text in environment.items())
     return "\n".join([*assignments(head), "", "[found]", *assignments(found), f"environment = {{ {versions} }}", ""])
 
 
 def assignments(values: dict[str, str | list[str]] | dict[str, str | int | float]) -> Iterator[str]:
-    """Yield the lines of a TOML table. JSON's texts, numbers and lists are TOML's."""
-    yield from (f"{name} = {json.dumps(value)}" for name, value in values.items())
+    """Yield the lines of a TOML table."""
+    for name, value in values.items():
+        yield f"{name} = {literal(value) if isinstance(value, str) else json.dumps(value)}"

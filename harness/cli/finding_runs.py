@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,11 +17,10 @@ import msgspec
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.harness.case.finding_records import is_regression, waivers_of
 from coldproof.harness.cli.io import USAGE
-from coldproof.harness.cli.run import SUITES
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
 from coldproof.harness.options import ONLY
-from coldproof.harness.session.autoload import PLUGIN
+from coldproof.harness.session.pytest_command import pytest_command
 from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
 from coldproof.reports.schema.results import Results, read_results
 
@@ -116,7 +114,7 @@ def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
     words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]
     words += ["--known-issues", os.fspath(waivers)] if waivers is not None else []
     words += ["--allow-not-exercised", "--allow-inconclusive", "--report-dir", os.fspath(folder.absolute())]
-    return [sys.executable, "-m", "pytest", os.fspath(SUITES), "-p", PLUGIN, f"--rootdir={Path.cwd()}", "-q", *words]
+    return pytest_command(["-q", *words])
 
 
 def stored(folder: Path) -> Results | None:

@@ -22,6 +22,7 @@ from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.findings.markdown import findings_markdown
 from coldproof.reports.findings.page import render_findings
 from coldproof.reports.findings.tables import by_engine, headline
+from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.findings import FindingRecord, ReplayResult
 
 EXIT_DIFFERENT, EXIT_NOTHING = 1, 5
@@ -115,7 +116,8 @@ def collect(folders: Sequence[Path], out: Path) -> int:
     proposed = proposals(folders, known)
     for one in proposed:
         with added_to(out):
-            say(f"{written_proposal(one, out)}: {one.case.requirement} in {one.case.cell}: {one.case.signature}")
+            said = f"{one.case.requirement} in {one.case.cell}: {one.case.signature}"
+            say(one_line(f"{written_proposal(one, out)}: {said}"))
     say(
         f"{len(proposed)} proposals. Complete each record.toml, move its folder to findings/, and name it in the known "
         "issue"

@@ -17,7 +17,7 @@ import msgspec
 
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import FolderRefused, OwnFolder
-from coldproof.reports.format.text import one_line
+from coldproof.reports.format.text import one_line, visible
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, read_results
 
@@ -80,7 +80,7 @@ def out_folder(default: str) -> Argument:
 
 def say(line: str) -> None:
     """Write a line to stdout and flush it."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{visible(line)}\n")
     sys.stdout.flush()
 
 

@@ -10,14 +10,10 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from coldproof import suites
 from coldproof.harness.cli.io import Subcommand, argument
 from coldproof.harness.selection.command_line import declare_options, join_values
-from coldproof.harness.session.autoload import PLUGIN
-
-SUITES = Path(suites.__file__ or "").resolve().parent
+from coldproof.harness.session.pytest_command import pytest_command
 
 
 def run_options(parser: argparse.ArgumentParser, usage: str) -> None:
@@ -33,8 +29,7 @@ def run_pytest(words: Sequence[str]) -> int:
 
     Does not return if that succeeds.
     """
-    found = ["-p", PLUGIN, f"--rootdir={Path.cwd()}"]  # else pytest may look for its root outside the user's folder
-    command = [sys.executable, "-m", "pytest", str(SUITES), *found, *map(str, join_values(words))]
+    command = pytest_command(map(str, join_values(words)))
     sys.stdout.flush()
     os.execv(command[0], command)
 

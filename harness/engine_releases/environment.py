@@ -64,7 +64,7 @@ def prepared(
 def installed_places() -> list[str]:
     """Return the folders of this interpreter's packages, and of Coldproof itself."""
     paths = sysconfig.get_paths()
-    return list(dict.fromkeys([str(IMPORT_ROOT), paths["purelib"], paths["platlib"]]))
+    return list(dict.fromkeys([IMPORT_ROOT, paths["purelib"], paths["platlib"]]))
 
 
 def last_line(text: str) -> str:

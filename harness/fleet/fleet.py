@@ -123,7 +123,7 @@ def order_of(unit: Unit, out: Path, *, local: bool) -> Order:
         words=tuple(unit.words()),
         waivers=waivers,
         folder=(kept / "units" / unit.id).as_posix(),
-        root=str(IMPORT_ROOT) if local else "",
+        root=IMPORT_ROOT if local else "",
         python=unit.run.python,
     )
 
@@ -133,7 +133,7 @@ def copy_sources(units: Sequence[Unit], folder: Path) -> Path:
     for path in source_files(ROOT):
         copy_file(path, folder / PACKAGE / path.relative_to(ROOT))
     for name in ALSO:
-        copy_file(IMPORT_ROOT / PACKAGE / name, folder / PACKAGE / name)
+        copy_file(Path(IMPORT_ROOT) / PACKAGE / name, folder / PACKAGE / name)
     for waivers in {unit.waivers for unit in units if unit.waivers is not None}:
         copy_file(waivers, folder / sent_name(waivers))
     return folder

@@ -14,7 +14,7 @@ from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
-from coldproof.harness.release.run.sources import ROOT
+from coldproof.harness.session.pytest_command import suite_words
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.power import Detection, SuiteRun
@@ -66,7 +66,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     def words(self, report: Path) -> list[str]:
         """Return the arguments of `python -m pytest`."""
         engine = measured_engine()
-        words = [str(ROOT / "suites"), "--engine", engine.name, "--worker", self.worker]
+        words = ["--engine", engine.name, "--worker", self.worker]
         words += ["--profile", self.profile, "--cells", ",".join(self.cells), "--budget", f"{self.seconds:g}s"]
         words += ["--known-issues", str(engine.known_issues)] if engine.known_issues is not None else []
         words += ["--hypothesis-seed", str(self.seed)]
@@ -79,7 +79,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         words += ["--guided"] if self.guided else []
         words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
         words += ["--findings", "off"]  # only what is drawn detects a fault here
-        return [*words, "--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
+        words += ["--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
+        return suite_words(words, folder=report.parent)
 
 
 def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ from coldproof.harness.session.budget import OutOfTime, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.verdict import Verdict
 
 RUN = pytest.StashKey[ConformanceRun]()
@@ -79,7 +80,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         if config.getoption("--profile") == SOAK and getattr(config.option, "numprocesses", None):
             raise UsageError("--profile soak monitors the memory and files of one process; remove -n")
     except UsageError as problem:
-        sys.stderr.write(f"coldproof: {problem}\n")
+        sys.stderr.write(f"coldproof: {one_line(str(problem))}\n")
         return EXIT_USAGE
     return None
 

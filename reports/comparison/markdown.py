@@ -14,6 +14,7 @@ from coldproof.reports.comparison.comparison import (
     of_kind,
 )
 from coldproof.reports.format.markdown import MAX_ITEMS, code, escaped, section, table
+from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import number
 from coldproof.reports.schema.verdict import Verdict
 
@@ -61,7 +62,7 @@ def _details(finding: Finding) -> Iterator[str]:
         yield f"  - Known issue: {escaped(finding.case.known_issue)}"
     if finding.case is not None:
         yield f"  - Cases: {_ids(finding.cases_before)} before, {_ids(finding.cases_now)} now"
-        yield f"  - Replay: {code(finding.case.replay)}"
+        yield f"  - Replay: {code(command_line(finding.case.replay))}"
 
 
 def _way(transition: Transition) -> str:

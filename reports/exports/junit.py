@@ -9,6 +9,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
 from coldproof.reports.schema.results import CellResult, RequirementResult, Results
 from coldproof.reports.schema.verdict import Verdict
@@ -70,7 +71,7 @@ def _test_case(suite: ElementTree.Element, requirement: RequirementResult, row: 
 def _case_lines(requirement: RequirementResult, row: CellResult, results: Results) -> list[str]:
     return [
         f"\n{case.id} ({case.failure_class.value}, cause {fingerprint(case.signature)}): {case.sentence}\n"
-        f"replay: {case.replay}"
+        f"replay: {command_line(case.replay)}"
         for case in results.cases
         if case.requirement == requirement.id and case.place == row.label
     ]

@@ -8,6 +8,7 @@ from coldproof.reports.assemble.causes import cause_places, cause_summary, cause
 from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.exports.weight_updates import weight_updates_markdown
 from coldproof.reports.format.markdown import code, escaped, section, table
+from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import duration, many, number
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
@@ -98,7 +99,7 @@ def _causes(results: Results) -> list[str]:
 
 def _violation(case: Case) -> str:
     where = f"**{escaped(case.requirement)}** in {escaped(case.place)}, {case.failure_class.value}"
-    return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(case.replay)}"
+    return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(command_line(case.replay))}"
 
 
 def _waiver(waiver: Waiver) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from coldproof.reports.format.text import one_line
+from coldproof.reports.format.text import one_line, visible
 
 MAX_ITEMS = 50  # lines of a section, rows of a table: CI systems cut or refuse a long text, the page has everything
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # "www." and "://" are escaped too: both would become links by themselves.
+_BAR = re.compile(r"(\\*)\|")
 _MEANT = re.compile(r"[&<>\\`*_\[\](){}#|~!$@]|(?<=www)\.|:(?=//)", re.IGNORECASE)
 
 
@@ -28,8 +29,9 @@ def code(text: str) -> str:
 
 def fenced(text: str) -> str:
     """Return the text as a code block."""
-    fence = "`" * max(3, _longest(text) + 1)
-    return f"{fence}\n{text}\n{fence}"
+    shown = visible(text)
+    fence = "`" * max(3, _longest(shown) + 1)
+    return f"{fence}\n{shown}\n{fence}"
 
 
 def section(title: str, items: Iterable[str], *, elsewhere: str = "") -> list[str]:
@@ -44,8 +46,13 @@ def section(title: str, items: Iterable[str], *, elsewhere: str = "") -> list[st
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[str] = ()) -> list[str]:
     """Return a table of cells that are Markdown already. Columns of numbers are aligned right."""
     ruler = "|".join("--:" if head in numbers else "---" for head in heads)
-    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    lines = [f"| {' | '.join(map(cell, cells))} |" for cells in (heads, *rows)]
     return [lines[0], f"|{ruler}|", *lines[1:], ""]
+
+
+def cell(markdown: str) -> str:
+    """Return Markdown as a cell: a vertical bar ends a cell inside a code span too."""
+    return _BAR.sub(lambda found: f"{found[1]}\\|" if len(found[1]) % 2 == 0 else found[0], markdown)
 
 
 def _longest(text: str) -> int:

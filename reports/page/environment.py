@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from coldproof.reports.format import text
+from coldproof.reports.format.shell import command_line
 from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.views import overview
 from coldproof.reports.views.requirements import areas, verdict_class
@@ -31,6 +32,7 @@ _TEXTS = (text.token_text, text.tail, text.one_line, text.web_link, text.slug, t
 FILTERS: Mapping[str, Callable[..., object]] = {
     **{function.__name__: function for function in (*_NUMBERS, *_TEXTS)},
     "kind": verdict_class,
+    "command_line": command_line,
 }
 VALUES: Mapping[str, object] = {
     "glyph": overview.GLYPH,

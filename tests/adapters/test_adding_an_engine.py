@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import ENGINES
@@ -58,7 +58,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def run(checkout: Path, *arguments: str) -> str:
     """Pytest with the example's engine; what it printed."""
-    path = os.pathsep.join([str(checkout), str(ROOT / "src")])
+    path = os.pathsep.join([str(checkout), PLUGIN_PATH])
     words = ["-m", "pytest", "-p", "with_toy", "-p", "no:cacheprovider", "-q", *arguments, "--engine", "toylm"]
     done = subprocess.run(
         [sys.executable, *words],
@@ -67,7 +67,6 @@ def run(checkout: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
     )
     return done.stdout + done.stderr
 
@@ -78,12 +77,9 @@ def results(checkout: Path) -> Results:
     given = [
         "--requirements",
         "GROUND-1,LORA-4,SALT-1",
-        "--budget",
-        "12s",
+        *COUNTED,
         "--diagnose",
         "none",
-        "--hypothesis-seed",
-        "1",
     ]
     printed = run(checkout, "suites", *given, "--report-dir", str(out))
     assert (out / "results.json").is_file(), printed

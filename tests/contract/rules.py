@@ -22,7 +22,7 @@ from coldproof.harness.judgement import reference_cache
 PRINTABLE = range(33, 127)  # ids that every tokenizer has, and the model made on the spot a letter for
 DRAWN = random.Random()  # not seeded: an attached engine may remember what an earlier run asked
 NUMBERS = itertools.count()
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 600.0  # only an engine that breaks the rule takes it
 FILES = {"weights.py": ("ChangesWeights", "Pauses", "PauseMode", "Sleeps"), "resets.py": ("ResetsMore",)}
 
 

@@ -17,7 +17,7 @@ from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_images as images
 from coldproof.suites import test_pooling as pooling
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 EXAMPLES = 4
 
 

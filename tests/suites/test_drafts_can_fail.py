@@ -13,7 +13,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_drafts as drafts
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 N_GRAM, DRAFT_MODEL = CELLS["speculative"], CELLS["speculative-model"]
 MORE = 3 * EXAMPLES  # for what few of the workloads show
 BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [

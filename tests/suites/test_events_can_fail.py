@@ -16,7 +16,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_events as events
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 ROOMY, TIGHT, TIER = CELLS["events"], CELLS["events-tight"], CELLS["events-offload"]
 TIERS_FAULT = "the-tiers-events-have-the-tokens-of-other-blocks"
 EXAMPLES = 12

@@ -25,7 +25,7 @@ from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_surface as surface
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, EMBEDS = CELLS["default"], CELLS["tight"], CELLS["embeds"]
 # Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
 OVERCOMMITTED = msgspec.structs.replace(

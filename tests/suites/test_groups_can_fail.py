@@ -15,7 +15,7 @@ from coldproof.reports.schema.verdict import Verdict
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_groups as groups
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 WINDOW, FIVE, STATE = (CELLS[name] for name in ("groups-window", "groups-five", "groups-state"))
 
 

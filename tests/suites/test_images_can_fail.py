@@ -16,7 +16,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_images as images
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 IMAGES, TIGHT, TOWERS = CELLS["images"], CELLS["images-tight"], CELLS["images-towers"]
 SHARED, CRASH = (*ANY_HIT, FailureClass.NOT_THE_CACHE), (FailureClass.CRASH, FailureClass.NOT_THE_CACHE)
 BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [

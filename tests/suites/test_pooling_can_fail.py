@@ -13,7 +13,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_pooling as pooling
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 CHUNKED, TIGHT, CLASSES = CELLS["pooling"], CELLS["pooling-tight"], CELLS["pooling-classes"]
 ONE, EACH = pooling.test_vectors_on_a_hit, pooling.test_vectors_of_each_token
 

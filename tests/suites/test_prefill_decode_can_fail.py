@@ -16,7 +16,7 @@ from coldproof.adapters.vllm.faults import plugin
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_prefill_decode as apart
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 CELL, FAILING = CELLS["prefill-decode"], CELLS["prefill-decode-failures"]
 EXAMPLES = 16
 STUCK = (FailureClass.HANG, FailureClass.NOT_THE_CACHE)

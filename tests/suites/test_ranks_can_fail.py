@@ -17,7 +17,7 @@ from coldproof.adapters.vllm.faults import plugin
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.suites import test_ranks as ranks
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 EXAMPLES = 8
 WRONG = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # what an engine without a cache answers wrongly, too
 

@@ -24,7 +24,7 @@ from coldproof.suites import test_control as control
 from coldproof.suites import test_events as events
 from coldproof.suites import test_tiers as tiers
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 DEFAULT, EVENTS = CELLS["default"], CELLS["events"]
 EXAMPLES = 24
 

@@ -16,7 +16,7 @@ from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_sessions as sessions
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 DEFAULT = CELLS["default"]
 MORE = 3 * EXAMPLES  # for what few of the workloads show
 BROKEN: list[tuple[str, tuple[FailureClass, ...], int]] = [

@@ -17,7 +17,7 @@ from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.reports.schema.weight_updates import Invalidation
 from coldproof.suites import test_weights as weights
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 DEFAULT = CELLS["default"]
 
 BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [

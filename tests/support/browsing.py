@@ -26,7 +26,7 @@ def a_browser() -> Iterator[Browser]:
         path = chromium(playwright)
         if path is None:
             pytest.skip("no Chromium is installed: apt-get install chromium, or playwright install chromium")
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=0)
         yield opened
         opened.close()
 
@@ -43,6 +43,7 @@ class Opened:
     def __init__(self, browser: Browser, page: Path, **context: Any) -> None:
         self.address = page.as_uri()
         self.context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **context})
+        self.context.set_default_timeout(0)  # a busy machine takes longer than Playwright's half a minute
         self.requests: list[str] = []
         self.context.route("**/*", self.pass_or_count)
         self.page = self.context.new_page()

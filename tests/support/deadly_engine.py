@@ -26,6 +26,7 @@ from coldproof.harness.workload.request_kinds import RequestKind
 EVERY = "every request"
 KIND = None if os.environ["COLDPROOF_DEADLY"] == EVERY else RequestKind(os.environ["COLDPROOF_DEADLY"])
 NOISE = 0.01 if os.environ.get("COLDPROOF_DEADLY_NOISE") else 0.0
+DRAWN = random.Random(5)
 TIMES = Path(os.environ["COLDPROOF_DEADLY_TIMES"])
 OFFERED = (Capability.SEVERAL_ANSWERS, Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT)
 
@@ -75,7 +76,7 @@ def noisy(answer: Completion) -> Completion:
     """The same answer with other scores each time."""
 
     def moved(score: float | None) -> float | None:
-        return None if score is None else score + random.gauss(0, NOISE)
+        return None if score is None else score + DRAWN.gauss(0, NOISE)
 
     moved_tokens = (msgspec.structs.replace(t, logprob=moved(t.logprob), gap=moved(t.gap)) for t in answer.tokens)
     scores = None if answer.prompt_logprobs is None else tuple(map(moved, answer.prompt_logprobs))

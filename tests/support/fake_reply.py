@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,9 @@ class Manners:
     delay: float = 0.0  # seconds before the first token
     late_headers: bool = False  # they come with the first token
     pace: float = 0.0  # between two
+    before: Callable[[], object] = lambda: None  # called before the first token
+    after: Callable[[int], object] = lambda _: None  # called after each token, with their number
+    holds_after: int | None = None  # so many tokens, and then none until the client has hung up
     at_once: bool = False  # the whole answer in one write with its headers
     one_by_one: bool = False  # a connection for each request
     key: str | None = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import select
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -245,17 +247,32 @@ class _Handler(BaseHTTPRequestHandler):
         if not manners.late_headers:
             self.wfile.write(head)
         time.sleep(manners.delay)  # whatever is changed meanwhile is changed before the answer begins
+        manners.before()
+        if manners.holds_after == 0:
+            self.hold()
+            return
         if manners.late_headers:
             self.wfile.write(head)
-        for line in self.reply(body, prompt).events():
+        for number, line in enumerate(self.reply(body, prompt).events(), start=1):
             if line is None:  # the fault of a server that does not end its stream
                 if manners.fault is Fault.STALLS:
                     self.server_state.closing.wait()
                 self.close_connection = True
                 return
             self.wfile.write(chunk(line))
+            manners.after(number)
+            if manners.holds_after == number:
+                self.hold()
+                return
             time.sleep(manners.pace)
         self.wfile.write(b"0\r\n\r\n")
+
+    def hold(self) -> None:
+        """Say nothing more until the client has hung up, which raises an OSError, or until the server is closed."""
+        self.close_connection = True
+        while not self.server_state.closing.is_set():
+            if select.select([self.connection], [], [], 0.02)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                raise ConnectionResetError
 
     def reply(self, body: dict[str, Any], prompt: tuple[int, ...]) -> Reply:
         """What is said, by whoever is behind the name now."""

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tarfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 import psutil
 from support import bundles
 from support.paths import ROOT
+from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
@@ -145,8 +145,7 @@ def fake_run(words: list[str], folder: str) -> None:
 
     def waits(log: Any, out: Path) -> None:
         (gate / f"{given['--cells']}-{os.getpid()}").write_text("")
-        while not (gate / GO).exists():
-            time.sleep(0.1)
+        until((gate / GO).exists)
         end(log, out)
 
     bundles.end = waits

@@ -28,7 +28,6 @@ def outcomes(runs: Sequence[Sequence[str]], environment: Mapping[str, str]) -> l
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from support.waiting import until
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError
@@ -64,8 +65,7 @@ class SlowEngine(ScriptedEngine):
 
     def never(self) -> None:
         """Wait."""
-        while MOMENT == "unreachable" or self.process.running():
-            time.sleep(0.05)
+        until(lambda: MOMENT != "unreachable" and not self.process.running())
 
     def alive(self) -> bool:
         """Whether its process runs."""
@@ -78,13 +78,12 @@ class SlowEngine(ScriptedEngine):
 
 def start(setting: StartOptions) -> SlowEngine:
     """Start the process; its engine comes up unless starting is what blocks."""
-    idle = [sys.executable, "-c", "import time; time.sleep(600)", str(BLOCKED)]
+    idle = [sys.executable, "-c", "import time; time.sleep(3600)", str(BLOCKED)]
     process = EngineProcess(idle, dict(os.environ), setting.log)
     setting.on_process(process)
     if MOMENT == "start" or (MOMENT == "confirmation" and "fresh" in setting.log.name):
         BLOCKED.touch()
-        while process.running():
-            time.sleep(0.05)
+        until(lambda: not process.running())
         raise EngineStartError("it ended before it was ready")
     bug = InjectedBug.OVERCOUNT if MOMENT in BROKEN and setting.caching else InjectedBug.CLEAN
     return SlowEngine(process, setting.log, plant=bug, caching=setting.caching)

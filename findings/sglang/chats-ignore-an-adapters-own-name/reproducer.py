@@ -36,7 +36,7 @@ STALL_SECONDS = 60
 SCORE_NATS = 0.02  # tolerance for the order of additions; a wrong block changes scores by tenths
 FILES = Path("coldproof-files").resolve()
 NOISE = None  # None: cold answers are deterministic
-COMMAND = '(your server at http://127.0.0.1:30100)'
+COMMAND = '# your server at http://127.0.0.1:30100'
 RECIPES = {'A': {'rank': 8, 'seed': 1, 'spread': 0.0843}}
 
 

@@ -6,6 +6,7 @@ folder and a cache salt that were not used before. Exit code 1 if the bug occurs
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from coldproof.harness.workload.steps import (
     weight_updates,
 )
 from coldproof.harness.workload.transform import change_requests, with_timed_aborts
-from coldproof.reports.format.text import one_line
+from coldproof.reports.format.python import docstring_line
 from coldproof.reports.schema.case import Case, RequestRow
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -81,15 +82,12 @@ def reproducer(case: Case) -> str:
     makers = (tiny_model, *MADE_BEHIND.get(layers, ()))
     carried = list(dict.fromkeys([*map(source_of, makers), *dialect.carries]))
     of_engine = dialect.template.read_text()
-    templates = jinja2.ChoiceLoader([jinja2.DictLoader({ENGINE_TEMPLATE: of_engine}), jinja2.FileSystemLoader(HERE)])
-    loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
-    template = loader.get_template(TEMPLATE)
     row = next((r for r in case.requests if r.request == case.failing_request), None)
     restarts = [step.before for step in workload.steps if isinstance(step, Restart)]
     by_count = row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
-    source: str = template.render(
-        case_id=case.id,
-        sentence=plain(case.sentence),
+    source: str = script_template(dialect.template).render(
+        case_id=docstring_line(case.id),
+        sentence=docstring_line(case.sentence),
         dialect=ENGINE_TEMPLATE,
         command=repr(dialect.command(engine)),
         launcher=None if launcher is None else launcher.name,
@@ -126,6 +124,15 @@ def reproducer(case: Case) -> str:
         carried="\n\n".join(map(source_body, carried)),
     )
     return source
+
+
+@functools.cache
+def script_template(of_engine: Path) -> jinja2.Template:
+    """Return the script's template with the part of an engine. It is compiled once."""
+    parts = jinja2.DictLoader({ENGINE_TEMPLATE: of_engine.read_text()})
+    templates = jinja2.ChoiceLoader([parts, jinja2.FileSystemLoader(HERE)])
+    loader = jinja2.Environment(loader=templates, keep_trailing_newline=False, undefined=jinja2.StrictUndefined)
+    return loader.get_template(TEMPLATE)
 
 
 def reproduction(case: Case) -> Reproduction:
@@ -203,11 +210,6 @@ def noise(case: Case) -> dict[str, float | None] | None:
         "prompt": case.band.prompt_nats,
         "flips": flips_needed(case.band) if case.failure_class in MATCHED else None,
     }
-
-
-def plain(text: str) -> str:
-    """Return text that is safe in a docstring: one line, without quotes and backslashes."""
-    return re.sub(r'["\\]', "'", one_line(text, limit=20_000))
 
 
 def scenario(workload: Workload) -> list[str]:

@@ -18,6 +18,7 @@ from coldproof.harness.session.terminal.progress import RunProgress, elapsed_tex
 from coldproof.reports.assemble.causes import cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
 from coldproof.reports.assemble.reach import reach_summary
+from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
@@ -25,6 +26,7 @@ from coldproof.reports.schema.verdict import Verdict
 REDRAW_SECONDS = 0.1  # an in-process engine may run a hundred examples in one second
 TRIAL_LINE_SECONDS = 120  # in a log, interval of lines about a test that is still running
 PHASE_LINE_SECONDS = 15  # in a log, interval of lines about a phase that counts its answers
+LOG_MARK = "  | "  # begins each line of an engine's log
 MAX_SUMMARY_LINES = 6  # of each kind in the summary, which should fit on a screen
 
 STYLES = {
@@ -105,10 +107,9 @@ class Terminal:
                     elapsed = elapsed_text(time.monotonic() - self.began)
                     self.line(f"{self.progress.now}: {self.progress.shown()}, {elapsed} elapsed")
             case "engine_lost":
-                self.line(
-                    "the engine terminated or stopped responding; starting it again. End of its log:\n"
-                    + fields["log_tail"]
-                )
+                self.line("the engine terminated or stopped responding; starting it again. End of its log:")
+                for words in self.printable(fields["log_tail"]).split("\n"):
+                    self.line(f"{LOG_MARK}{words}")
             case "kind_dropped":
                 self.line(f"from now on, {fields['dropped'].words}")
             case "verdict":
@@ -133,7 +134,7 @@ class Terminal:
         left = estimate_text(self.progress.seconds_left(time.monotonic() - self.began))
         words = Text(f"[{self.progress.done}/{fields['of']}] {fields['requirement']} ")
         words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
-        title = self.printable(fields["title"])
+        title = self.one_line(fields["title"])
         about = f"; about {left} left" if left else ""
         words.append(f" {title}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
         self.fresh_line()
@@ -169,14 +170,17 @@ class Terminal:
 
     def panel_line(self, words: str, style: str) -> Text:
         """Return one line of the panel, cut to the width: a wrapped line would stay on the screen."""
-        one = " ".join(self.printable(words).split("\n"))
-        return Text(one, style=style, no_wrap=True, overflow="ellipsis")
+        return Text(self.one_line(words), style=style, no_wrap=True, overflow="ellipsis")
 
     def line(self, words: str) -> None:
-        """Write one line."""
+        """Write one line. Text with line feeds, which may come from a server, cannot look like lines of the run."""
         self.fresh_line()
         self.last_line_at = time.monotonic()
-        self.console.print(Text(self.printable(words)))
+        self.console.print(Text(self.one_line(words)))
+
+    def one_line(self, words: str) -> str:
+        """Return printable text on one line."""
+        return " ".join(self.printable(words).split("\n"))
 
     def printable(self, words: str) -> str:
         """Return text without secrets and control characters, encodable for the terminal. It may be an engine's log."""
@@ -206,7 +210,8 @@ class Terminal:
         )
         self.print_first([f"{one.process}, {one.what}: {in_words_of(one)}" for one in results.growth], "processes")
         self.print_first(
-            [f"replay {c.id}: {c.replay}" for c in results.cases if c.known_issue is None], "cases to replay"
+            [f"replay {c.id}: {command_line(c.replay)}" for c in results.cases if c.known_issue is None],
+            "cases to replay",
         )
         if results.reach:
             self.line(reach_summary(results.reach))

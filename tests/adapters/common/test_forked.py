@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common import forked
@@ -60,7 +60,7 @@ def test_threads_may_ask_at_the_same_time_whether_a_process_runs(address: str, t
     for _ in range(20):
         process = start(address, "tell", tmp_path, "some", "words")
         with ThreadPoolExecutor(8) as pool:
-            codes = list(pool.map(process.wait, [30] * 8))
+            codes = list(pool.map(process.wait, [None] * 8))
         assert codes == [7] * 8
 
 
@@ -77,7 +77,7 @@ def start(address: str, function: str, folder: Path, *words: str, guarded: bool 
 def test_a_process_has_its_words_environment_folder_and_exit_code(address: str, guarded: bool, tmp_path: Path) -> None:
     """And the modules are imported already."""
     process = start(address, "tell", tmp_path, "some", "words", guarded=guarded)
-    assert process.wait(30) == 7
+    assert process.wait() == 7
     assert process.poll() == 7
     assert (tmp_path / "out").read_text() == f"some words yes {Path.cwd()} True\n"
 
@@ -85,16 +85,13 @@ def test_a_process_has_its_words_environment_folder_and_exit_code(address: str, 
 @pytest.mark.parametrize(("function", "said"), [("fail", "RuntimeError: it fails"), ("leave", "it leaves")])
 def test_a_failure_is_an_exit_code_and_a_line(address: str, function: str, said: str, tmp_path: Path) -> None:
     """As at the end of a program."""
-    assert start(address, function, tmp_path, guarded=True).wait(30) == 1
+    assert start(address, function, tmp_path, guarded=True).wait() == 1
     assert said in (tmp_path / "out").read_text()
 
 
 def children(folder: Path) -> list[psutil.Process]:
     """The two processes of `stay`."""
-    deadline = time.monotonic() + 30
-    while (folder / "out").read_text().count("child") < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: (folder / "out").read_text().count("child") == 2)
     pid = int((folder / "out").read_text().split()[1])
     child = psutil.Process(pid)
     parent = child.parent()
@@ -107,8 +104,8 @@ def test_a_guard_ends_all_processes_when_its_input_is_closed(address: str, tmp_p
     process = start(address, "stay", tmp_path, guarded=True)
     alive = children(tmp_path)
     process.stdin.close()
-    process.wait(30)
-    _, left = psutil.wait_procs(alive, 5)
+    process.wait()
+    _, left = psutil.wait_procs(alive)
     assert left == []
 
 
@@ -117,8 +114,8 @@ def test_a_killed_process_has_ended_and_so_has_what_it_guarded(address: str, tmp
     process = start(address, "stay", tmp_path, guarded=True)
     child, parent = children(tmp_path)
     process.kill()
-    assert process.wait(30) == -signal.SIGKILL
-    assert psutil.wait_procs([parent], 5)[1] == []
+    assert process.wait() == -signal.SIGKILL
+    assert psutil.wait_procs([parent])[1] == []
     child.kill()  # an engine's children see for themselves that their parent ended
 
 
@@ -129,13 +126,12 @@ def test_an_import_that_takes_long_can_be_stopped(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv(VARIABLE, raising=False)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(fork_server, "slow_import:preload")
-        while not forked.IMPORTING:
-            time.sleep(0.02)
+        until(lambda: forked.IMPORTING)
         (server,) = forked.IMPORTING
         stop_imports()
         with pytest.raises(ForkServerError):
-            waiting.result(10)
-    assert server.wait(10) == -signal.SIGKILL
+            waiting.result()
+    assert server.wait() == -signal.SIGKILL
     assert not forked.IMPORTING
 
 
@@ -157,7 +153,7 @@ def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
         process.wait(0.05)
     for one in children(tmp_path):
         one.kill()
-    process.wait(30)
+    process.wait()
 
 
 def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
@@ -172,8 +168,7 @@ def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
     engine = EngineProcess(
         [sys.executable, "-c", "print('started')"], {}, tmp_path / "e.log", forking=Forking(preload="a:b", run="c:d")
     )
-    while engine.running():
-        time.sleep(0.02)
+    until(lambda: not engine.running())
     engine.stop()
     assert (tmp_path / "e.log").read_text().splitlines() == ["Coldproof: started without a fork: no room", "started"]
 
@@ -186,7 +181,7 @@ def test_an_engine_is_forked_and_stopped(address: str, tmp_path: Path, monkeypat
     alive = children(tmp_path)
     assert set(alive) <= set(engine.processes())
     engine.stop()
-    assert psutil.wait_procs(alive, 5)[1] == []
+    assert psutil.wait_procs(alive)[1] == []
     assert not engine.running()
 
 
@@ -209,8 +204,5 @@ def test_all_processes_end_with_the_one_that_wanted_them(tmp_path: Path) -> None
         alive = children(tmp_path)
         assert address.exists()
         run.kill()
-    assert psutil.wait_procs(alive, 15)[1] == []
-    deadline = time.monotonic() + 15
-    while address.parent.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not address.parent.exists()
+    assert psutil.wait_procs(alive)[1] == []
+    until(lambda: not address.parent.exists())

@@ -8,20 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from support.paths import ROOT
+from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common import process as process_module
-from coldproof.adapters.common.process import GUARD, EngineProcess, free_port, port_is_taken, python_path
+from coldproof.adapters.common.process import GUARD, EngineProcess, port_is_taken, python_path
 from coldproof.adapters.llamacpp import setup
 
-PATIENCE = 20.0  # two busy cores; nothing here takes a tenth of it
 # An engine with a worker in its process group, as vLLM has. It says both process ids when both are up.
 ENGINE = """
 import os, signal, subprocess, sys, time
@@ -69,17 +68,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         engine.stop()
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until something is so; the assertion says that it never was."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
 def pids_in(log: Path) -> list[int]:
     """The process ids that the stand-in engine announced."""
-    wait_for(lambda: log.exists() and log.read_text().count("\n"))
+    until(lambda: log.exists() and log.read_text().count("\n"))
     return [int(word) for word in log.read_text().splitlines()[0].split()]
 
 
@@ -140,7 +131,7 @@ def test_the_guard_imports_nothing_from_its_own_folder(
     """`adapters/` has files that are called like packages: transformers.py, vllm.py."""
     monkeypatch.setattr(process_module, "GUARD", beside_a_misfit(GUARD, tmp_path, "subprocess.py"))
     engine = start("crash")
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     assert "out of memory, said the engine" in engine.tail()
 
 
@@ -178,8 +169,8 @@ def test_a_test_run_that_is_killed_takes_its_engine_along(tmp_path: Path, how: s
         pids = pids_in(log)
         assert all(map(runs, pids))
         run.send_signal(how)
-        assert run.wait(PATIENCE) == -how
-        wait_for(lambda: not any(map(runs, pids)))
+        assert run.wait() == -how
+        until(lambda: not any(map(runs, pids)))
 
 
 def test_a_test_run_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:
@@ -187,16 +178,16 @@ def test_a_test_run_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "e.log"
     with run_with_engine(log) as run:
         pids = pids_in(log)
-        run.communicate(timeout=PATIENCE)
+        run.communicate()
         assert run.returncode == 0
-        wait_for(lambda: not any(map(runs, pids)))
+        until(lambda: not any(map(runs, pids)))
 
 
 def test_a_crashed_engine_leaves_no_worker(start: Start) -> None:
     """Its main process ended; what it started goes too, and its code and last words are kept."""
     engine = start("crash")
     pids = pids_in(engine.log)
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     assert_gone(pids)
     assert engine.exit_code() == 1
     assert engine.tail().endswith("out of memory, said the engine")
@@ -209,7 +200,7 @@ def test_a_crashed_engine_leaves_no_worker(start: Start) -> None:
 def test_the_exit_code_is_the_engines(start: Start, code: str, expected: int) -> None:
     """A signal is told as a shell tells it."""
     engine = start(code=code)
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     assert engine.exit_code() == expected
 
 
@@ -223,7 +214,7 @@ def test_a_running_engine_has_no_exit_code(start: Start) -> None:
 def test_a_command_that_does_not_exist_ends_with_its_reason(tmp_path: Path) -> None:
     """The log says what could not be started."""
     engine = EngineProcess(["/no/such/engine"], {}, tmp_path / "e.log")
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     engine.stop()
     assert engine.exit_code() != 0
     assert "/no/such/engine" in engine.tail()
@@ -233,7 +224,7 @@ def test_tail_is_the_end_of_the_log(start: Start) -> None:
     """The last lines of both streams, not the first; bytes that are no UTF-8 included."""
     code = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); sys.stderr.buffer.write(b'\\xff end')"
     engine = start(code=code)
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     lines = engine.tail().splitlines()
     assert lines[-2:] == ["99", "\N{REPLACEMENT CHARACTER} end"]
     assert len(lines) == process_module.TAIL_LINES
@@ -247,7 +238,7 @@ def test_the_tail_begins_with_the_first_error(start: Start) -> None:
         f"print('starting'); print({cause!r}); [print('(Server) ERROR [api.py:9] DeadError: ended') for _ in range(99)]"
     )
     engine = start(code=code)
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     assert engine.tail().splitlines()[0] == cause
     assert len(engine.tail().splitlines()) == process_module.TAIL_LINES + 1
 
@@ -265,16 +256,16 @@ def test_the_log_outlives_the_engine(start: Start) -> None:
 def test_the_tail_ends_where_the_engine_was_told_to_end(start: Start) -> None:
     """However much it says of its own shutdown: what went before is why it was ended."""
     code = """
-import signal, sys, time
+import os, signal, sys, time
 def goodbye(*_):
-    print("shutting down\\n" * 100, flush=True)
+    os.write(1, b"shutting down\\n" * 100)  # the signal may come while `print` is at work, which is not reentrant
     sys.exit(0)
 signal.signal(signal.SIGTERM, goodbye)
 print("stuck", flush=True)
 time.sleep(600)
 """
     engine = start(code=code)
-    wait_for(lambda: engine.tail() == "stuck")
+    until(lambda: engine.tail() == "stuck")
     engine.stop()
     assert engine.tail() == "stuck"
     assert engine.log.read_text().count("shutting down") == 100
@@ -287,7 +278,7 @@ def test_an_engine_does_not_outlive_a_guard_that_is_killed(start: Start) -> None
     guard = main.parent()
     assert guard is not None
     guard.kill()
-    wait_for(lambda: not runs(main.pid))
+    until(lambda: not runs(main.pid))
 
 
 def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +286,7 @@ def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypa
     monkeypatch.setenv("OURS", "1")
     code = "import os; print(os.environ.get('GIVEN'), os.environ.get('OURS'))"
     engine = EngineProcess([sys.executable, "-c", code], {"GIVEN": "yes"}, tmp_path / "e.log")
-    wait_for(lambda: not engine.running())
+    until(lambda: not engine.running())
     engine.stop()
     assert engine.tail() == "yes None"
 
@@ -312,9 +303,9 @@ def test_ctrl_c_is_for_the_test_run(start: Start) -> None:
 
 def test_a_free_port_is_not_taken_until_somebody_listens() -> None:
     """Bound is not enough for a server that is up."""
-    port = free_port()
-    assert not port_is_taken(port)
     with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        assert not port_is_taken(port)
         other.listen()
         assert port_is_taken(port)

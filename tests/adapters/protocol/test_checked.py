@@ -386,7 +386,7 @@ def test_overlapping_requests_are_busy_once() -> None:
     together = threading.Barrier(4)
 
     def slowly() -> Completion:
-        together.wait(10)
+        together.wait()
         time.sleep(0.3)
         return GOOD
 

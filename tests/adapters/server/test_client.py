@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import create_autospec
@@ -13,6 +12,7 @@ import pytest
 import tenacity
 from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
 from support.fake_server import FakeServer, serving
+from support.waiting import until
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -22,7 +22,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server import client as client_module
-from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.client import READ_TIMEOUT_SECONDS, HttpClient
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import probe
 from coldproof.adapters.server.served_model import served_model
@@ -53,14 +53,15 @@ def at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HttpClient._get.retry, "wait", tenacity.wait_none())
 
 
-def live(fake: FakeServer, read_timeout: float = 5.0) -> HttpClient:
+def live(fake: FakeServer, read_timeout: float = READ_TIMEOUT_SECONDS) -> HttpClient:
     """A client for an engine whose process runs."""
     return HttpClient(fake.url, alive=lambda: True, read_timeout=read_timeout)
 
 
 def dead(fake: FakeServer) -> HttpClient:
     """A client for an engine whose process has ended: no waiting for it to be reaped."""
-    return HttpClient(fake.url, alive=lambda: False, read_timeout=0.3)
+    silent = fake.manners.fault in (Fault.SILENT, Fault.STALLS)
+    return HttpClient(fake.url, alive=lambda: False, read_timeout=0.3 if silent else READ_TIMEOUT_SECONDS)
 
 
 def faulty(*faults: Fault) -> pytest.MarkDecorator:
@@ -73,10 +74,10 @@ def faulty(*faults: Fault) -> pytest.MarkDecorator:
 def test_a_connection_that_has_rested_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may close it at the moment of the next request."""
     client = HttpClient("http://127.0.0.1:1", alive=lambda: True)
+    monkeypatch.setattr(client_module, "IDLE_SECONDS", 1e9)
     first = client.session()
     assert client.session() is first
-    monkeypatch.setattr("coldproof.adapters.server.client.IDLE_SECONDS", 0.01)
-    time.sleep(0.02)
+    monkeypatch.setattr(client_module, "IDLE_SECONDS", -1.0)
     assert client.session() is not first
 
 
@@ -305,9 +306,7 @@ def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
         dead(fake).complete(REQUEST)
     except EngineError:
         assert fake.manners.fault is not Fault.NONE
-    deadline = time.monotonic() + 5  # on a busy machine the client may give up before the request is read
-    while not fake.seen and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: fake.seen)  # on a busy machine the client may give up before the request is read
     assert len(fake.asked("POST /v1/completions")) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.fake_id_servers import MODEL, IdServer, serving
 from support.fake_reply import answer
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.capabilities import Capability
@@ -200,12 +200,12 @@ def test_another_server_is_told_apart(engine: str) -> None:
 def run(folder: Path, *words: str) -> tuple[int, Path]:
     """Exit code and report of a short run of one requirement."""
     report = folder / "report"
-    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "CHAT-1", "--budget", "2s"]
+    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "CHAT-1", *COUNTED]
     command += ["--diagnose", "none", "--report-dir", str(report)]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(IMPORT_ROOT)},
+        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -9,8 +9,8 @@ import pytest
 import tenacity
 from support.fake_reply import BARE_METRICS, METRICS, VERSION, Counts, Fault, Manners
 from support.fake_server import FakeServer, serving
+from support.ports import reserved_port
 
-from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.openai.spec import attach
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
@@ -331,8 +331,9 @@ def test_a_bad_url_is_told_how_to_be_written(url: str) -> None:
 @pytest.mark.usefixtures("one_look")
 def test_nobody_listening_is_one_line_that_says_what_to_check() -> None:
     """No stack of retries, no password."""
-    with pytest.raises(EngineStartError, match=r"no server answers at http://127.*check that it runs") as caught:
-        attach(f"http://ann:hunter2@127.0.0.1:{free_port()}", adapter_for=lambda _: None)
+    with reserved_port() as port, pytest.raises(EngineStartError, match=r"no server answers at http://127") as caught:
+        attach(f"http://ann:hunter2@127.0.0.1:{port}", adapter_for=lambda _: None)
+    assert "check that it runs" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
 

@@ -13,7 +13,7 @@ import pytest
 from support import report_samples
 from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, Manners, serving
 from support.histories import ask, burst, contents
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -204,13 +204,12 @@ def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdic
     make_model(other, seed=1)
     served = {"model_path": str(model), "served_model_name": MODEL, "is_generation": True}
     command = [sys.executable, "-m", "coldproof", "run", "--engine", "sglang", "--model", str(model)]
-    command += ["--weights", str(other), "--requirements", "WEIGHT-1", "--budget", "10s", "--diagnose", "none"]
+    command += ["--weights", str(other), "--requirements", "WEIGHT-1", *COUNTED, "--diagnose", "none"]
     with serving(model=served, lora=False, keeps=keeps) as fake:
         subprocess.run(
             [*command, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
             capture_output=True,
-            timeout=300,
             check=False,
         )
     results = read_results(tmp_path / "report" / "results.json")

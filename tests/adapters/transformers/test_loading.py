@@ -20,7 +20,7 @@ def test_two_engines_do_not_load_at_the_same_time(monkeypatch: pytest.MonkeyPatc
 
     def from_pretrained(*_: Any, **__: Any) -> Any:
         together.append(not loading.acquire(blocking=False))
-        time.sleep(0.05)
+        time.sleep(0.05)  # longer than the other thread takes to come here, were it not kept from it
         return SimpleNamespace(to=lambda _device: loading.release())
 
     packages = {

@@ -6,13 +6,13 @@ The server that starts here is a stub: PYTHONPATH puts a package named vllm in f
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 from support.paths import ROOT
+from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.process import EngineProcess
@@ -37,7 +37,7 @@ import os, signal, subprocess, sys, time
 from support.fake_server import Manners, serving
 
 how, port = os.environ["STUB"], int(sys.argv[sys.argv.index("--port") + 1])
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
 signal.signal(signal.SIGTERM, lambda *_: os._exit(worker.wait()))
 if how == "crash":
     sys.exit("CUDA out of luck")
@@ -48,7 +48,7 @@ if how != "sleep":
             time.sleep(0.01)
         print("EngineCore died", flush=True)
         os._exit(1)
-time.sleep(300)
+time.sleep(3600)
 """
 
 
@@ -237,13 +237,12 @@ def test_a_start_that_fails_says_how_and_leaves_no_process(
 ) -> None:
     """Each with the end of the engine's own log where that explains it."""
     stub.setenv("STUB", how)
-    stub.setattr(server, "START_SECONDS", 0.5 if how == "sleep" else 60.0)
+    stub.setattr(server, "START_SECONDS", 0.5 if how == "sleep" else 3600.0)
     started: list[EngineProcess] = []
 
     def begun(process: EngineProcess) -> None:
         started.append(process)
-        while process.running() and not process.tail():
-            time.sleep(0.02)
+        until(lambda: process.tail() or not process.running())
 
     with pytest.raises(EngineError, match=message):
         spawn(options, on_process=begun)

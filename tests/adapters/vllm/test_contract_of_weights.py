@@ -25,7 +25,7 @@ from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
 from coldproof.adapters.vllm.server import VllmOptions
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 
 
 class Wrong(msgspec.Struct, frozen=True):

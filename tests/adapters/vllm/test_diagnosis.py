@@ -20,7 +20,7 @@ from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_surface as surface
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, CHUNKS = (CELLS[name] for name in ("default", "tight", "small-chunks"))
 KINDS: list[tuple[str, Callable[..., None], Cell, str]] = [
     (

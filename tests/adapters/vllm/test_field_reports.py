@@ -26,7 +26,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Wo
 
 CACHED = generated_files()
 BLOCK = 32
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 
 
 class Field:

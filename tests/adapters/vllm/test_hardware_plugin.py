@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.reports.schema.results import read_results
@@ -28,7 +28,7 @@ def exact_run(folder: Path, **variables: str) -> tuple[dict[str, str], bool]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in-platform\nVersion: 1\n")
     log, report = folder / "scheduled", folder / "report"
     options = ["--profile", "hardware", "--layers", "exact", "--cells", "default", "--requirements", "SALT-1"]
-    options += ["--budget", "3s", "--findings", "off", "--report-dir", str(report)]
+    options += [*COUNTED, "--findings", "off", "--report-dir", str(report)]
     done = subprocess.run(
         [sys.executable, "-m", "coldproof", "run", *options],
         cwd=ROOT,

@@ -37,7 +37,7 @@ from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapt
 
 CACHED = generated_files()
 BEFORE = dict(os.environ)
-engine_tests = [pytest.mark.engine, pytest.mark.timeout(300)]
+engine_tests = pytest.mark.engine
 needs_engine = pytest.mark.usefixtures("warm")
 Start = Callable[..., InprocEngine]
 

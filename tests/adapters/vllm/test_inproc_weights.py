@@ -23,7 +23,7 @@ CACHED = generated_files()
 START, OTHER = tiny_model(CACHED), tiny_model(CACHED, seed=1)
 ADAPTER = generate_adapter(CACHED, read_config(START), seed=1, rank=8)
 PROMPT = tuple(range(40, 112))
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 
 
 def started(model: Path, log: Path) -> InprocEngine:

@@ -26,7 +26,7 @@ from coldproof.harness.judgement.expected_hits import view
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Reset, Route, Segment, SetAdapter, Step, Workload
 
 CACHED = generated_files()
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 ALGORITHMS = ("sha256", "sha256_cbor")
 
 

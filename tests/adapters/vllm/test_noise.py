@@ -20,7 +20,7 @@ from coldproof.harness.options import Options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
 from coldproof.reports.schema.verdict import FailureClass
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 SIGMA = 0.05
 
 

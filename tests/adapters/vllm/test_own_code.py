@@ -25,7 +25,7 @@ from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_tiers as tiers
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 FATAL_LENGTH = 47  # tokens of a prompt; no probe has it
 HERE = "coldproof.adapters.vllm.fingerprint"
 OWN_FILE = f"{IMPORT_ROOT}/coldproof/adapters/vllm/fingerprint/planted.py"

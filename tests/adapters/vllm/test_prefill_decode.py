@@ -22,9 +22,11 @@ from typing import Any
 import pytest
 import requests
 from pytest_httpserver import HTTPServer
+from support.ports import reserved_port
+from support.waiting import until
 from werkzeug import Request, Response
 
-from coldproof.adapters.common.process import free_port
+from coldproof.adapters.common.process import port_is_taken
 from coldproof.adapters.server.completions import HAND_OVER_HEADER
 from coldproof.adapters.vllm import prefill_decode
 from coldproof.adapters.vllm.prefill_decode import merged, route, with_one_store
@@ -42,20 +44,16 @@ class Pair:
         for number, side in enumerate(self.sides):
             side.start()
             self.listen(number, side)
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.held = contextlib.ExitStack()
+        port = self.held.enter_context(reserved_port())
+        self.url = f"http://127.0.0.1:{port}"
         urls = [side.url_for("").rstrip("/") for side in self.sides]
         self.orders, asked = multiprocessing.Pipe()
         self.loop = asyncio.new_event_loop()
         self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored, tier=tier))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
-        for _ in range(200):
-            try:
-                requests.get(f"{self.url}/v1/models", timeout=5)
-                break
-            except requests.ConnectionError:
-                time.sleep(0.02)
-        self.got[1].clear()
+        until(lambda: port_is_taken(port))
 
     def run(self) -> None:
         """Route until the test ends."""
@@ -78,6 +76,7 @@ class Pair:
         """End the router and both servers."""
         self.loop.call_soon_threadsafe(self.task.cancel)
         self.thread.join()
+        self.held.close()
         for side in self.sides:
             side.clear()
             if side.is_running():
@@ -93,7 +92,7 @@ def pair() -> Iterator[Pair]:
 
 def post(pair: Pair, path: str, body: Any) -> requests.Response:
     """Send a request to the router."""
-    return requests.post(pair.url + path, json=body, timeout=20)
+    return requests.post(pair.url + path, json=body)
 
 
 def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) -> None:
@@ -172,7 +171,7 @@ def test_a_side_that_does_not_answer_is_an_error(pair: Pair) -> None:
     """And no answer of the other one."""
     pair.sides[1].stop()
     assert post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 503
-    assert requests.get(f"{pair.url}/health", timeout=20).status_code == 503
+    assert requests.get(f"{pair.url}/health").status_code == 503
 
 
 def test_an_answer_that_breaks_off_ends_with_an_error(pair: Pair) -> None:
@@ -192,7 +191,7 @@ def test_a_late_hand_over_comes_after_the_prefill(pair: Pair) -> None:
     """By as much as the request says, which is the least that its answer takes."""
     body, late = {"prompt": [1], "max_tokens": 2}, {HAND_OVER_HEADER: "300"}
     began = time.monotonic()
-    assert requests.post(f"{pair.url}/v1/completions", json=body, headers=late, timeout=20).json()["side"] == 1
+    assert requests.post(f"{pair.url}/v1/completions", json=body, headers=late).json()["side"] == 1
     assert time.monotonic() - began >= 0.3
 
 
@@ -204,19 +203,27 @@ def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str)
         restart = pool.submit(post, pair, f"/sides/{side}/restart", {})
         assert pair.orders.recv() == number
         pair.orders.send(True)
-        time.sleep(0.3)
+        until(lambda: [path for path, _ in pair.got[number]].count("/health") > 1)
         assert not restart.done()
         pair.answers[number, "/health"] = Response("well", status=200)
         assert restart.result().json() == {"success": True}
 
 
-def test_a_restart_of_the_tier_is_waited_for() -> None:
+def test_a_restart_of_the_tier_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until its server listens again."""
-    with contextlib.closing(Pair(tier=(tier := free_port()))) as pair, ThreadPoolExecutor() as pool:
+    tried: list[int] = []
+    connect = asyncio.open_connection
+
+    async def counted(host: str, port: int) -> Any:
+        tried.append(port)
+        return await connect(host, port)
+
+    monkeypatch.setattr(prefill_decode.asyncio, "open_connection", counted)
+    with reserved_port() as tier, contextlib.closing(Pair(tier=tier)) as pair, ThreadPoolExecutor() as pool:
         restart = pool.submit(post, pair, "/sides/tier/restart", {})
         assert pair.orders.recv() == 2
         pair.orders.send(True)
-        time.sleep(0.3)
+        until(lambda: tried.count(tier) > 1)
         assert not restart.done()
         with socket.create_server(("127.0.0.1", tier)):
             assert restart.result().json() == {"success": True}
@@ -239,7 +246,7 @@ def test_metrics_of_servers_that_compress_are_read(pair: Pair) -> None:
     for side in pair.sides:
         side.clear()
         side.expect_request("/metrics/").respond_with_handler(told)
-    answer = requests.get(f"{pair.url}/metrics/?name[]=vllm:num_preemptions_total", timeout=20)
+    answer = requests.get(f"{pair.url}/metrics/?name[]=vllm:num_preemptions_total")
     assert answer.text.splitlines() == ['vllm:num_preemptions_total{engine="0"} 1.0'] * 2
     assert sent == ["identity"] * 2
 
@@ -295,16 +302,16 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = SimpleNamespace(MPServerAutostartConfig=SimpleNamespace(from_extra_config=lambda *_: launched))
     monkeypatch.setattr(prefill_decode.importlib, "import_module", lambda _: launcher)
     monkeypatch.setattr(prefill_decode.runpy, "run_module", lambda module, **_: os._exit(len([module, *sys.argv])))
-    monkeypatch.setattr(prefill_decode, "serve", lambda *_: time.sleep(30))
+    monkeypatch.setattr(prefill_decode, "serve", lambda *_: time.sleep(3600))
     monkeypatch.setattr(prefill_decode.signal, "signal", lambda *_: None)
     pair = prefill_decode.Pair([], None, STORE)
-    router = prefill_decode.FORK.Process(target=time.sleep, args=(30,))
+    router = prefill_decode.FORK.Process(target=time.sleep, args=(3600,))
     router.start()
     orders, asked = multiprocessing.Pipe()
     with contextlib.closing(orders), contextlib.closing(asked):
         assert pair.supervise(router, orders) == 3
     for process in (router, *pair.servers[:2]):
-        process.join(10)
+        process.join()
         assert process.exitcode == -signal.SIGTERM
 
 
@@ -314,7 +321,7 @@ def test_no_connection_takes_the_port_that_a_side_binds_later(monkeypatch: pytes
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", prefill_decode.free_port()))
         used = taken.getsockname()[1]
-        offered = iter((used, used, prefill_decode.free_port()))
-        monkeypatch.setattr(secrets, "choice", lambda _: next(offered))
+        offered, draw = iter((used, used)), secrets.choice
+        monkeypatch.setattr(secrets, "choice", lambda ports: next(offered, None) or draw(ports))
         found = prefill_decode.free_port()
     assert used != found < first_of_connections

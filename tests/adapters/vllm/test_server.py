@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
@@ -33,7 +33,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Wo
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
         str(report),
         *arguments,
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
+    path = {**os.environ, "PYTHONPATH": PLUGIN_PATH}
+    done = subprocess.run(command, cwd=ROOT, env=path, capture_output=True, text=True, check=False)
     return done.returncode, read_results(report / "results.json"), done.stdout + done.stderr
 
 
@@ -85,7 +86,7 @@ def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> 
     """One attached run, judged by the same-engine oracle."""
     report = tmp_path_factory.mktemp("attached")
     names = "in_place_reload or salts_isolate or prompt_logprobs or working_set"
-    selected = ("--budget", "30s", "--diagnose", "none", "-k", names)
+    selected = (*COUNTED, "--diagnose", "none", "-k", names)
     code, results, output = suites("--engine-url", server.client.url, *selected, report=report)
     return code, results, output, report
 
@@ -148,7 +149,6 @@ def test_the_stand_alone_reproducer_reproduces(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WRONG" in done.stdout

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import reserved_port
 
-from coldproof.adapters.common.process import free_port
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
@@ -28,7 +29,6 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 CACHED = generated_files()
@@ -41,6 +41,7 @@ LMCACHE = [pytest.param(tier, marks=WITH_LMCACHE) for tier in ("lmcache", "lmcac
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts engines with a pool of 16 blocks of 32 tokens."""
     engines: list[InprocEngine] = []
+    held = contextlib.ExitStack()
 
     def start_one(tier: str, *flags: str, prefix_caching: bool = True) -> InprocEngine:
         options = VllmOptions(
@@ -49,16 +50,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
             arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "17", *flags),
             topology=FULL_ATTENTION,
             tier=TIERS[tier],
-            tier_port=free_port(),
+            tier_port=held.enter_context(reserved_port()),
             environment=LMCACHE_ENVIRONMENT,
             prefix_caching=prefix_caching,
         )
         engines.append(vllm_inproc.start(options))
         return engines[-1]
 
-    yield start_one
-    for engine in engines:
-        engine.stop()
+    with held:
+        yield start_one
+        for engine in engines:
+            engine.stop()
 
 
 def prompt(name: str, length: int) -> tuple[int, ...]:

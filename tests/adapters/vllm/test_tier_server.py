@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from support.ports import reserved_port
 
-from coldproof.adapters.common.process import free_port, port_is_taken
+from coldproof.adapters.common.process import port_is_taken
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.inproc import tier_server
 from coldproof.adapters.vllm.inproc.tier_server import keeps_own_time, restarted_server, started_server, step_in_time
@@ -89,13 +91,20 @@ def test_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch, t
         started_server(options(TIERS["lmcache"], tmp_path))
 
 
+@pytest.fixture
+def held_port() -> Iterator[int]:
+    """A port that no other process is given."""
+    with reserved_port() as port:
+        yield port
+
+
 def test_a_restarted_server_is_another_process_on_the_same_port(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held_port: int
 ) -> None:
     """The first one has ended before."""
-    port = free_port()
+    port = held_port
     listening: Any = launching(
-        f"import socket, time; kept = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+        f"import socket, time; kept = socket.create_server(('127.0.0.1', {port})); time.sleep(3600)"
     )
     monkeypatch.setattr(tier_server.importlib, "import_module", lambda _: listening)
     monkeypatch.setattr(tier_server, "DOWN_SECONDS", 0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
 from coldproof.harness.cli.main import PASSED_ON, SUBCOMMANDS, main
-from coldproof.harness.cli.run import SUITES
 from coldproof.harness.selection.command_line import declare_options
-from coldproof.harness.session.autoload import PLUGIN
+from coldproof.harness.session.pytest_command import pytest_command
 
 
 @pytest.fixture
@@ -20,7 +17,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
 
     def become(_: str, command: list[str]) -> None:
-        own = [sys.executable, "-m", "pytest", str(SUITES), "-p", PLUGIN, f"--rootdir={Path.cwd()}"]
+        own = pytest_command([])
         assert command[: len(own)] == own
         words.extend(command[len(own) :])
 

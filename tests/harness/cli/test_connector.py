@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.cli import connector
 from coldproof.harness.cli.main import main
@@ -87,7 +87,6 @@ def test_bad_arguments_are_one_line(
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "code", "violated"), [("HandWritten", 0, set()), ("ForgetsWhoAsks", 1, {"TIER-3"})])
 def test_a_connector_that_forgets_salts_and_adapters_is_found(
     tmp_path: Path, name: str, code: int, violated: set[str]
@@ -95,9 +94,9 @@ def test_a_connector_that_forgets_salts_and_adapters_is_found(
     """With a case that says which request wrote the block; the same connector without the defect conforms."""
     pytest.importorskip("vllm")
     (tmp_path / "mine.py").write_text(HAND_WRITTEN.read_text())
-    words = [f"mine:{name}", "--requirements", "TIER-3", "--budget", "5s", "--diagnose", "none"]
+    words = [f"mine:{name}", "--requirements", "TIER-3", *COUNTED, "--diagnose", "none"]
     command = [sys.executable, "-m", "coldproof", "connector", *words, "--profile", "wide", "--report-dir", "report"]
-    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = {"PYTHONPATH": f"{PLUGIN_PATH}:{tmp_path}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stdout[-3000:]
     results = read_results(tmp_path / "report" / "results.json")

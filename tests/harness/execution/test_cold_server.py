@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from support.fake_server import Manners, serving
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof import IMPORT_ROOT
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.command_line import default_oracle
 from coldproof.harness.selection.validation import check_options
@@ -22,12 +21,12 @@ from coldproof.reports.schema.results import Results, read_results
 
 def run(folder: Path, *words: str) -> Results:
     """The results of a short run of one requirement on attached servers."""
-    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", "--budget", "2s"]
+    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", *COUNTED]
     command += ["--diagnose", "none", "--report-dir", str(folder / "report"), "--allow-not-exercised"]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{IMPORT_ROOT}"},
+        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from support import report_samples
 from support.fleets import GO, at_gate, fake_python, units
+from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.fleet import node
@@ -92,16 +92,13 @@ def test_a_node_with_nothing_but_what_it_is_sent_writes_reproducers(tmp_path: Pa
     case = report_samples.case(workload=msgspec.to_builtins(workload), recipes={}, contents={}, failing_request=0)
     (tmp_path / "case.json").write_bytes(encode(case))
     command = [sys.executable, "-c", RENDER, str(tmp_path / "case.json")]
-    ended = subprocess.run(command, cwd=sent, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=sent, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
 
 def wait_for(place: Path) -> list[psutil.Process]:
     """The run that waits at its gate."""
-    end = time.monotonic() + 60
-    while not at_gate(place):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: at_gate(place))
     return at_gate(place)
 
 
@@ -130,7 +127,6 @@ def test_lines_are_whole_however_they_are_written(tmp_path: Path, monkeypatch: p
         for part in (b"one\ntw", b"o\n", b"a line that is rather long\n", b"cut o"):
             with path.open("ab") as file:
                 file.write(part)
-            time.sleep(0.05)
         writer.ended = True
 
     thread = threading.Thread(target=write)

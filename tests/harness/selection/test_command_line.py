@@ -94,7 +94,6 @@ def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
             env={**environment, **variables},
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )
         return Run(done.returncode, done.stdout + done.stderr, report)

@@ -108,7 +108,7 @@ def test_a_picture_has_room_for_all_points() -> None:
 def test_a_look_sees_this_process_and_its_engines(tmp_path: Path) -> None:
     """Memory and open files of both; an engine that has ended is left out."""
     process = EngineProcess(
-        [sys.executable, "-c", "import time; held = open('/dev/null'); print('up', flush=True); time.sleep(60)"],
+        [sys.executable, "-c", "import time; held = open('/dev/null'); print('up', flush=True); time.sleep(3600)"],
         dict(os.environ),
         tmp_path / "engine-01-tested.log",
     )

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.embedding_rows import row_id
 from coldproof.adapters.vllm.inproc import setup
 from coldproof.adapters.vllm.inproc.process import vllm_module
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 BLOCK, WIDTH = 8, 16
 TOKENS = list(range(40, 40 + BLOCK))
 ROWS = [row_id(f"{place}") for place in range(BLOCK)]

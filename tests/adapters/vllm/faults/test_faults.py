@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -22,7 +22,7 @@ from coldproof.adapters.vllm.spec import with_fault
 from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import Verdict
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -63,9 +63,14 @@ def test_the_first_action_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_run_with_a_fault_finds_it_and_says_that_it_was_injected(tmp_path: Path) -> None:
     """VIOLATED by what is about it, confirmed on a fresh engine that has it too; nobody takes that for the engine's."""
     command = [sys.executable, "-m", "pytest", "suites", "--worker", "fingerprint", "--cells", "default", "-q"]
-    command += ["--fault", "hashes-forget-who-asks", "--requirements", "SALT-1", "--budget", "20s", "-p", "no:logging"]
+    command += ["--fault", "hashes-forget-who-asks", "--requirements", "SALT-1", *COUNTED, "-p", "no:logging"]
     run = subprocess.run(
-        [*command, "--report-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--report-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 1, run.stdout
     results = read_results(tmp_path / "results.json")

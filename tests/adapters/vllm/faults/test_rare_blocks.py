@@ -25,7 +25,7 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 DEFAULT, TIGHT = "default", "tight"
 
 

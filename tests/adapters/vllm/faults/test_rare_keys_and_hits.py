@@ -17,7 +17,7 @@ from coldproof.adapters.vllm.faults.keys import rare_identities
 from coldproof.adapters.vllm.faults.reporting import rare_reports
 from coldproof.harness.workload.steps import Route, Segment, SetAdapter, Step, Workload
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 DEFAULT, TIGHT = "default", "tight"
 
 

@@ -13,7 +13,7 @@ from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults.scheduling import collisions, queue_states
 from coldproof.harness.workload.steps import Idle, Meanwhile, Reset, SetAdapter, Workload
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 DEFAULT, TIGHT = "default", "tight"
 
 CASES: dict[str, tuple[str, Workload]] = {

@@ -22,7 +22,7 @@ from coldproof.harness.execution.oracles.closed_form import computed
 from coldproof.harness.judgement.oracle import Question
 
 CACHED = generated_files()
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.engine
 NAMES = itertools.count()
 LEAST_STARTED = 6
 

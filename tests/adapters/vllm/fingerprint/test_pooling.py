@@ -26,7 +26,7 @@ from coldproof.harness.execution.oracles.closed_form import ClosedForm, computed
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 EMBED = ("--runner", "pooling", "--convert", "embed", "--max-num-batched-tokens", "24", "--max-num-seqs", "8")
 
 

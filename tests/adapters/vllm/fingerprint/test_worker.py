@@ -37,7 +37,7 @@ from coldproof.harness.execution.oracles.closed_form import computed
 from coldproof.harness.judgement.oracle import Question
 
 CACHED = generated_files()
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.engine
 DRAFTS = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'
 Start = Callable[..., InprocEngine]
 

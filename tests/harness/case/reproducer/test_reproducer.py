@@ -123,7 +123,6 @@ def play(tmp_path: Path) -> Play:
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=60,
                 check=False,
             )
         said = done.stdout + done.stderr
@@ -402,9 +401,7 @@ def test_a_script_writes_other_weights_before_a_restart_and_the_models_own_for_i
 
     def weights(code: str, *words: str, keys: str = "") -> tuple[str, bytes]:
         command = [sys.executable, "-c", f"import sys; sys.path.insert(0, ''); import case; {code}", *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, input=keys, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(command, cwd=tmp_path, input=keys, capture_output=True, text=True, check=False)
         return done.stdout, (tmp_path / "coldproof-files" / "model" / "model.safetensors").read_bytes()
 
     restart = "case.make_files(); case.Story().restart('other weights')"

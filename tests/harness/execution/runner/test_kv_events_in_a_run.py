@@ -93,4 +93,4 @@ def test_a_restart_separates_the_batches_of_two_engines(tmp_path: Path) -> None:
     assert events is not None
     assert [restart.batches for restart in events.restarts] == [1]
     assert [batch.sequence for batch in events.batches] == [0, 0]
-    assert all(abs(at) < 60 for at in (events.restarts[0].at, *(batch.at for batch in events.batches)))
+    assert all(abs(at) < 2500 for at in (events.restarts[0].at, *(batch.at for batch in events.batches)))

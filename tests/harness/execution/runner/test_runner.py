@@ -65,7 +65,7 @@ class Patient(SideBySide):
         def told(count: int) -> None:
             self.waits = True
             on_token(count)
-            assert count < 3 or self.changed.wait(5)
+            assert count < 3 or self.changed.wait()
 
         return super().send(request, told if request.model == "tenant-n" else on_token)
 

@@ -23,6 +23,7 @@ from coldproof.adapters.protocol.requests import (
     ResponseOptions,
     Stage,
 )
+from coldproof.harness.execution.runner.burst import BurstMonitor
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.steps import Workload
@@ -175,18 +176,19 @@ def test_a_refusal_is_told_from_a_failure(problem: EngineError, refused: bool, l
 
 
 class Stalling(SideBySide):
-    """Never answers until it is stopped; attached, it wakes up by itself after a while."""
+    """Never answers until it is stopped; attached, it wakes up by itself once the stall was seen."""
 
     def __init__(self, *, spawned: bool) -> None:
         super().__init__()
         self.capabilities[Capability.SPAWNABLE] = Support(spawned, "")
-        self.spawned, self.stopped = spawned, threading.Event()
+        self.spawned, self.ended = spawned, threading.Event()
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Wait for the end."""
-        if not self.stopped.wait(0.3):
-            return super().send(request, on_token)
-        raise EngineDied("the engine's process has ended")
+        self.ended.wait()
+        if self.spawned:
+            raise EngineDied("the engine's process has ended")
+        return super().send(request, on_token)
 
     def metrics(self) -> Metrics:
         """A queue that does not move."""
@@ -194,14 +196,25 @@ class Stalling(SideBySide):
 
     def stop(self) -> None:
         """As the runner does to a spawned engine."""
-        self.stopped.set()
+        self.ended.set()
 
 
 @pytest.mark.parametrize("spawned", [True, False])
-def test_a_stall_is_silence_with_the_queue_of_that_moment(spawned: bool, tmp_path: Path) -> None:
+def test_a_stall_is_silence_with_the_queue_of_that_moment(
+    spawned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A spawned engine is ended for it, so that its requests end too; either way the run is over."""
     workload = Workload((burst(ask(), ask(("b", 9))), burst(ask())))
-    run = WorkloadRun(Stalling(spawned=spawned), workload, "n", contents(tmp_path), tmp_path / "run", stall_seconds=0.1)
+    engine = Stalling(spawned=spawned)
+
+    class Monitor(BurstMonitor):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "stalled" and value is not None and not spawned:
+                engine.ended.set()
+
+    monkeypatch.setattr("coldproof.harness.execution.runner.runner.BurstMonitor", Monitor)
+    run = WorkloadRun(engine, workload, "n", contents(tmp_path), tmp_path / "run", stall_seconds=0.1)
     history = run.history()
     assert history.stalled is not None
     assert (history.stalled.running, history.stalled.waiting) == (0, 2)

@@ -117,9 +117,8 @@ class Paused(SideBySide):
 
         def told(count: int) -> None:
             on_token(count)
-            for _ in range(1000 if count == 3 else 0):
-                if self.was_reset.wait(0.005):
-                    return
+            if count == 3:
+                self.was_reset.wait()
 
         return super().send(request, told)
 

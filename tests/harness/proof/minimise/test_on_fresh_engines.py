@@ -83,7 +83,7 @@ class Engines:
             replays=tuple(ran),
         )
 
-    def reduced(self, workload: Workload, *, own_engines: bool = True, seconds: float = 60) -> Confirmed:
+    def reduced(self, workload: Workload, *, own_engines: bool = True, seconds: float = 3600) -> Confirmed:
         """What becomes of a case that fails with this workload."""
         first = cast(CheckedEngine, self.started[0])
         case = self.confirm(Failing(workload, self.observe(first, workload), failed=1, tries=1))
@@ -174,7 +174,7 @@ def test_without_time_or_a_failure_on_fresh_engines_nothing_is_run() -> None:
         variants=lambda one, _: simpler(one),
         observe=never.observe,
         confirm=never.confirm,
-        until=time.monotonic() + 60,
+        until=time.monotonic() + 3600,
     )
     assert kept is case
 

@@ -9,28 +9,24 @@ from pathlib import Path
 
 import pytest
 from support.one_after_another import outcomes
-from support.paths import ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof import IMPORT_ROOT
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
-
-PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))  # a plugin is imported before pytest reads its settings
-
 
 PLUGINS = ("-p", "support.layered_engine", "-p", "no:cacheprovider")
 
 
 def words(folder: Path, *arguments: str) -> list[str]:
     """Pytest's arguments of a run on the engine `layered`."""
-    given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", "--budget", "20s", "--diagnose", "none"]
+    given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", *COUNTED, "--diagnose", "none"]
     return [*given, "--report-dir", str(folder / "out"), *arguments]
 
 
 def environment(moment: str = "") -> dict[str, str]:
     """Its environment."""
-    return {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PATH}
+    return {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PLUGIN_PATH}
 
 
 def run(folder: Path, *arguments: str, moment: str = "") -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,263 @@
+"""No text of an engine, a server or a case file becomes markup, a command, code or a control character in any output.
+
+Every string of a case, and of results, is replaced by hostile text, one at a time and all at once. What is rendered has
+the structure of the same output with harmless text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+import itertools
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from markdown_it.token import Token
+from support import report_samples
+from support.hostile_text import (
+    HOSTILE,
+    MARK,
+    SURROGATE,
+    Variants,
+    benign,
+    hostile,
+    html_is_ours,
+    markdown_is_ours,
+    python_is_ours,
+    shell_calls,
+    shows_no_control,
+    terminal_is_ours,
+    xml_is_ours,
+)
+from support.paths import ROOT
+from support.side_by_side_samples import source
+
+from coldproof.harness.case.bug_report import bug_report
+from coldproof.harness.case.finding_records import CASE
+from coldproof.harness.case.known_issue_proposals import propose, to_toml
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.session.terminal.terminal import Terminal
+from coldproof.harness.workload.steps import Workload
+from coldproof.harness.workload.validity import is_valid
+from coldproof.reports.comparison.comparison import compare
+from coldproof.reports.comparison.markdown import comparison_markdown
+from coldproof.reports.comparison.page import render_comparison
+from coldproof.reports.exports.badge import badge_svg
+from coldproof.reports.exports.junit import junit_xml
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.format.shell import command_line
+from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.schema.case import Case, read_case
+from coldproof.reports.schema.results import Results
+from coldproof.reports.side_by_side.markdown import matrix_markdown
+from coldproof.reports.side_by_side.matrix import EngineMatrix, engine_matrix
+from coldproof.reports.side_by_side.page import render_matrix
+
+CASES = sorted((ROOT / "findings").glob(f"*/*/{CASE}"))
+STEPS = 2  # the section of a bug report that has the commands
+TODAY = datetime.date(2030, 1, 1)
+
+
+def accepted(case: Case) -> None:
+    """Raise ValueError for a case whose workload cannot be run."""
+    workload = msgspec.convert(case.workload, Workload)
+    if not is_valid(workload):
+        raise ValueError("no workload")
+
+
+@functools.cache
+def variants_of(path: Path) -> Variants:
+    """The case of a finding. Loaded once, because each open string is tried first."""
+    return Variants(read_case(path), accepted)
+
+
+def largest_of_each_engine() -> list[Path]:
+    """Return a case of each engine: the one with most different strings."""
+    found: dict[str, Path] = {}
+    for path in sorted(CASES, key=lambda path: path.stat().st_size):
+        found[read_case(path).engine] = path
+    return list(found.values())
+
+
+LARGEST = largest_of_each_engine()
+
+
+def identity(path: Path) -> str:
+    """Return the id of a test."""
+    return f"{path.parent.parent.name}-{path.parent.name}"
+
+
+def outputs(case: Case, text: str) -> tuple[str, str]:
+    """Return the script and the bug report of a case. `text`: the statement and the environment."""
+    return reproducer(case), bug_report(case, statement=text, environment={text: text, "torch": text})
+
+
+def case_is_ours(bad: tuple[str, str], good: tuple[str, str], folder: Path) -> None:
+    """Check the script and the bug report of a case."""
+    python_is_ours(bad[0], good[0])
+    steps = commands_of(markdown_is_ours(bad[1], good[1]))
+    like_steps = commands_of(markdown_is_ours(good[1], good[1]))
+    if steps != like_steps:
+        assert shell_calls(steps, folder) == shell_calls(like_steps, folder)
+
+
+def commands_of(report: list[Token]) -> str:
+    """Return the commands of the steps in a bug report."""
+    place = 0
+    found = []
+    for token, after in itertools.pairwise(report):
+        place = place + (token.type == "heading_open" and token.tag == "h2")
+        found += [after.content] if after.type == "fence" and place == STEPS else []
+    return "".join(found)
+
+
+@pytest.mark.parametrize("path", CASES, ids=identity)
+def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
+    """Of every case of a finding, for every engine's script and commands."""
+    variants, case = variants_of(path), read_case(path)
+    assert len(variants.open) > 100
+    for kept in ((), (case.engine, case.cell, *case.engine_config)):  # by these the engine's own templates are found
+        bad, good = (variants.all(text, kept=kept) for text in (hostile, benign))
+        case_is_ours(outputs(bad, HOSTILE), outputs(good, "plain"), tmp_path)
+
+
+@pytest.mark.parametrize("path", LARGEST, ids=identity)
+def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
+    """Alone, so that no other one stops what is written before it gets there."""
+    unchanged = outputs(read_case(path), "plain")
+    for name, good, bad in variants_of(path).each():
+        written = outputs(bad, "plain")
+        try:
+            if written != unchanged:
+                case_is_ours(written, outputs(good, "plain"), tmp_path)
+        except AssertionError as problem:
+            raise AssertionError(f"with {name!r} replaced: {problem}") from problem
+
+
+def everything() -> Results:
+    """Results with something in every section of the report."""
+    cases = [read_case(path) for path in LARGEST]
+    waivers = [report_samples.waiver(state) for state in ("used", "stale", "expired")]
+    found = report_samples.results(*cases, waivers=waivers, growth=[], problem="stopped by hand")
+    return msgspec.json.decode(msgspec.json.encode(found), type=Results)
+
+
+def readable(results: Results) -> None:
+    """Raise ValueError for results with a case that no run can have."""
+    for case in results.cases:
+        accepted(case)
+
+
+@pytest.fixture(scope="module")
+def results() -> Variants:
+    """Results in which strings are replaced."""
+    found = Variants(everything(), readable)
+    assert len(found.open) > 500
+    return found
+
+
+class Capture:
+    """Stands for pytest's terminal reporter."""
+
+    def __init__(self) -> None:
+        self.written = io.StringIO()
+        self._tw = SimpleNamespace(_file=self.written)
+
+    def ensure_newline(self) -> None:
+        """Do nothing: each line is complete."""
+
+
+def on_terminal(results: Results, folder: Path) -> str:
+    """Return what a run prints at its end."""
+    reporter = Capture()
+    Terminal(reporter, None).print_summary(results, folder)
+    return reporter.written.getvalue()
+
+
+def proposals(results: Results) -> str:
+    """Return the proposed known issues."""
+    return to_toml(propose(results, today=TODAY), results, results.waivers, folder=Path("report"))
+
+
+def toml_is_ours(text: str, like: str) -> None:
+    """Check that both have the same entries with the same keys."""
+    mine, wanted = tomllib.loads(text), tomllib.loads(like)
+    assert [set(one) for one in mine.get("issue", [])] == [set(one) for one in wanted.get("issue", [])]
+    assert set(mine) == set(wanted)
+    shows_no_control(text)
+
+
+def beside(results: Results) -> EngineMatrix:
+    """Return the results beside others."""
+    return engine_matrix([source(results), source(everything())])
+
+
+FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] = {
+    "page": (render_html, html_is_ours),
+    "summary": (summary_markdown, markdown_is_ours),
+    "junit": (junit_xml, xml_is_ours),
+    "badge": (badge_svg, xml_is_ours),
+    "terminal": (lambda results: on_terminal(results, Path("report")), terminal_is_ours),
+    "known issues": (proposals, toml_is_ours),
+    "comparison": (lambda results: comparison_markdown(compare(results, everything())), markdown_is_ours),
+    "side by side": (lambda results: matrix_markdown(beside(results)), markdown_is_ours),
+    "side-by-side page": (lambda results: render_matrix(beside(results)), html_is_ours),
+    "comparison page": (lambda results: render_comparison(compare(results, everything())), html_is_ours),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_strings_of_results_at_once(results: Variants, name: str) -> None:
+    """In every format."""
+    render, is_ours = FORMATS[name]
+    is_ours(render(results.all(hostile)), render(results.all(benign)))
+
+
+@pytest.mark.parametrize("name", ["summary", "junit", "badge", "terminal", "known issues"])
+def test_each_string_of_results(results: Variants, name: str) -> None:
+    """Alone. The pages escape every value in one place, so one test with all values shows them."""
+    render, is_ours = FORMATS[name]
+    for replaced, good, bad in results.each():
+        try:
+            is_ours(render(bad), render(good))
+        except AssertionError as problem:
+            raise AssertionError(f"with {replaced!r} replaced: {problem}") from problem
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_half_a_character_can_be_written(results: Variants, name: str) -> None:
+    """A lone surrogate, which a server can send in JSON and no file in UTF-8 can contain."""
+    render, _ = FORMATS[name]
+    broken = msgspec.convert(surrogates(msgspec.to_builtins(results.all(benign))), Results)
+    render(broken).encode()
+
+
+def surrogates(value: Any) -> Any:
+    """Return plain data with half a character behind each harmless text."""
+    if isinstance(value, dict):
+        return {key: surrogates(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [surrogates(one) for one in value]
+    return value + SURROGATE if isinstance(value, str) and value.startswith("benign") else value
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("A=1 python -m vllm --model x --flag '{\"a\": 1}'", "A=1 python -m vllm --model x --flag '{\"a\": 1}'"),
+        (f"serve; {MARK}", f"'serve;' {MARK}"),
+        (f"serve $({MARK})", f"serve '$({MARK})'"),
+        (f"serve\n{MARK}", f"serve {MARK}"),
+        (f"serve '\n{MARK}", f"'serve '\"'\"' {MARK}'"),
+        (f"# your server\n{MARK}", f"# your server {MARK}"),
+    ],
+)
+def test_a_recorded_command_is_one_command(recorded: str, shown: str) -> None:
+    """Its words are only words. One that is right stays as it is."""
+    assert command_line(recorded) == shown
