@@ -6,7 +6,9 @@ with one write, so that parallel workers can share a file.
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ class EventLog:
         """Every event names the layer, if there is one. Raise OSError if the file cannot be appended to."""
         self.path = path
         self._layer = {"layer": layer} if layer else {}
+        self._process, self._numbers = secrets.token_hex(4), itertools.count()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._listeners: list[Callable[[str, dict[str, object]], None]] = []
 
@@ -31,8 +34,12 @@ class EventLog:
         self._listeners.append(listener)
 
     def emit(self, kind: str, **fields: object) -> None:
-        """Write one event. Values are plain data or msgspec structs."""
-        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **self._layer, **fields}) + b"\n"
+        """Write one event. Values are plain data or msgspec structs.
+
+        `process` and `number` show a reader whether a line is missing: the numbers of a process have no gap.
+        """
+        own = {"process": self._process, "number": next(self._numbers), **self._layer}
+        line = msgspec.json.encode({"event": kind, "at": round(time.time(), 3), **own, **fields}) + b"\n"
         while line:  # on a full disk a write may be incomplete; then the next one raises
             line = line[os.write(self._file, line) :]
         for listener in self._listeners:

@@ -25,6 +25,7 @@ from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.results import encode, read_results
+from coldproof.reports.schema.stored_files import read_json
 
 UNITS, RUNNING, LOST, LOCK = "units", "running", "lost", "fleet.lock"
 
@@ -73,7 +74,7 @@ class Store:
     def record(self, unit: Unit, sources: str) -> Record | None:
         """Return the record of a unit with its current definition and these sources; None if there is none."""
         try:
-            record = msgspec.json.decode((self.folder / UNITS / f"{unit.id}.json").read_bytes(), type=Record)
+            record = read_json(self.folder / UNITS / f"{unit.id}.json", Record)
         except (OSError, msgspec.MsgspecError):
             return None
         return record if record.digest == unit.digest(sources) else None

@@ -21,7 +21,7 @@ import pytest
 from support import report_samples
 from support.histories import ask, burst, contents, put
 
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.event_log import EventLog
@@ -98,18 +98,19 @@ def freeze(folder: Path) -> None:
 
 
 @functools.cache
-def judged() -> tuple[Judgement, ...]:
-    """A few examples in which a prompt is sent twice and its second answer comes from the cache."""
-    return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories())
+def judged(where: str = "") -> tuple[Judgement, ...]:
+    """A few examples in which a prompt is sent twice and its second answer comes from the cache. `where`: of them."""
+    return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories(where))
 
 
-def histories() -> Iterator[History]:
+def histories(where: str) -> Iterator[History]:
     """The same story under several nonces."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(EXAMPLES):
             here = Path(folder) / str(number)
             twice = (burst(ask(("stem", 40))), burst(ask(("stem", 40))))
-            yield WorkloadRun(ScriptedEngine(), Workload(twice), f"n{number}", contents(here), here / "run").history()
+            nonce = f"n{number}{where}"
+            yield WorkloadRun(ScriptedEngine(), Workload(twice), nonce, contents(here), here / "run").history()
 
 
 @functools.cache
@@ -129,6 +130,7 @@ def case() -> Case:
         "LORA-9-7c21a0f3",
         requirement="LORA-9",
         cell="two",
+        engine_version="1",
         signature="stale state; in-place reload; other path; between requests",
         known_issue="upstream knows (https://example.org/issues/9)",
     )
@@ -155,7 +157,8 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
             test=place.test,
         )
     for name in dict.fromkeys(place.cell for place in places):
-        log.emit("engine", engine=engine(), cell=name, contents=3)
+        one = judged()[0].history
+        log.emit("engine", engine=engine(), cell=name, contents=3, versions=0, digests=one.contents, shape=one.shape)
         log.emit("calibration", calibration=report_samples.results().calibration, seconds=1.0, own_rule=RULE)
     for place in places:
         conclude(log, folder, place, examples)
@@ -168,7 +171,7 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
     log.emit(
         "run_started",
         version=VERSION,
-        started="2026-03-01T00:00:00+00:00",
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command="pytest suites --profile qualify",
         profile="qualify",
         seed=f"4{shard[:1]}",
@@ -190,7 +193,7 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
         arguments=(),
         model="",
         known_issues_sha256=digest_of(folder / KNOWN_ISSUES),
-        build=(Package("engine", "1", "0" * 64),),
+        build=(Package("xllamacpp", "1", "0" * 64),),
     )
     log.emit("qualification", qualification=record)
     log.emit("selftest", rows=self_test())
@@ -204,21 +207,21 @@ def digest_of_list() -> str:
 def engine() -> Event:
     """What the scripted engine says of itself."""
     scripted = ScriptedEngine()
+    capabilities = {**scripted.capabilities, Capability.VERSION: Support(True, "package version 1")}
     return {
         "name": "scripted",
         "version": "1",
         "adapter": "scripted",
         "worker": "model",
         "config": {},
-        "capabilities": {
-            c.value: {"present": s.present, "evidence": s.evidence} for c, s in scripted.capabilities.items()
-        },
+        "capabilities": {c.value: {"present": s.present, "evidence": s.evidence} for c, s in capabilities.items()},
     }
 
 
 def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
     """A place's examples and its verdict."""
-    drawn = {"CHAT-9": judged()[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
+    drawn = {"CHAT-9": judged(place.cell)[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
+    log.emit("trial", requirement=place.requirement, title="t", cell=place.cell, of=len(PLACES))
     evidence: Counter[str] = Counter()
     for one in drawn:
         evidence.update(one.evidence)
@@ -251,8 +254,9 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
         examples=len(drawn),
         requests=sum(len(one.history.outcomes) for one in drawn),
         evidence=dict(evidence),
-        seconds=1.0,
+        seconds=0.0,
         case=found.id if found is not None else None,
+        absent=[Capability.KV_EVENTS] if place.requirement == "EVENT-9" else [],
     )
 
 

@@ -14,21 +14,33 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.case.finding_records import read_findings, read_records
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_coverage
+from coldproof.harness.release.bundle.check_events import check_events
+from coldproof.harness.release.bundle.check_histories import check_histories, check_shared_nonces
 from coldproof.harness.release.bundle.check_outcome import check_outcome, check_views
 from coldproof.harness.release.bundle.check_verdicts import check_verdicts
 from coldproof.harness.release.bundle.merge import bundle_results
-from coldproof.harness.release.bundle.refusal import Reason, RefusalKind, altered, left_out, not_shown, other_version
-from coldproof.harness.release.bundle.run_folder import Part, part_folders
+from coldproof.harness.release.bundle.refusal import (
+    Reason,
+    RefusalKind,
+    altered,
+    left_out,
+    not_accepted,
+    not_shown,
+    other_version,
+)
+from coldproof.harness.release.bundle.run_folder import MALFORMED, Part, part_folders
 from coldproof.harness.release.requirements.frozen import FrozenList, current_list, read_frozen
 from coldproof.harness.release.run.manifest import NAME, SIGNATURES, manifest_differences, read_manifest
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.results import Results
+from coldproof.reports.schema.stored_files import UnreadableFile, files_below
 
-Problem = (LookupError, TypeError, ValueError, OSError, UsageError)  # errors that reading an altered file may raise
+Problem = (*MALFORMED, OSError, UsageError)  # errors that reading an altered file may raise
 
 
 class Verification(msgspec.Struct):
@@ -46,6 +58,11 @@ class Verification(msgspec.Struct):
 def verify(bundle: Path) -> Verification:
     """Verify a bundle and return the result. Raises UsageError only if this checkout has no frozen list."""
     frozen, digest = current_list()
+    try:
+        for _ in files_below(bundle):
+            pass
+    except (UnreadableFile, OSError) as problem:  # nothing of it is read: not even a digest of what a link leads to
+        return Verification([not_accepted(f"{problem}: a bundle has only files and folders")], [])
     reasons = list(check_files(bundle))
     folders = part_folders(bundle)
     try:
@@ -55,6 +72,10 @@ def verify(bundle: Path) -> Verification:
         parts = [Part(folder, frozen) for folder in folders]
         for part in parts:
             reasons += check_part(part)
+        replays = nonces_of_findings()
+        for part in parts:
+            reasons += check_histories(part.histories, part.engines(), replays)
+        reasons += check_shared_nonces(((part.name, part.histories) for part in parts), replays.values())
         reasons += check_coverage(parts, frozen)
         results = bundle_results([part.folder for part in parts])
         reasons += check_views(bundle, results)
@@ -63,8 +84,14 @@ def verify(bundle: Path) -> Verification:
         ordered = sorted(set(reasons), key=lambda one: (list(RefusalKind).index(one.kind), one.sentence))
         return Verification(ordered, acceptance_summary(bundle, results, parts))
     except Problem as problem:
-        reasons.append(altered(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
+        reasons.append(not_accepted(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
         return Verification(reasons, [])
+
+
+def nonces_of_findings() -> dict[str, str]:
+    """Return the nonce of each known finding's case, with which a run replays it."""
+    with_case = [record for record in read_records().values() if record.no_case is None]
+    return {one.id: one.case.nonce for one in read_findings(with_case) if one.case is not None}
 
 
 def check_files(bundle: Path) -> Iterator[Reason]:
@@ -77,7 +104,7 @@ def check_files(bundle: Path) -> Iterator[Reason]:
         except OSError:
             yield left_out(f"{where}{NAME} is missing: this is not a bundle of a run with --profile qualify")
         except msgspec.MsgspecError as problem:
-            yield altered(f"{where}{NAME} is not a valid manifest of this version: {problem}")
+            yield not_accepted(f"{where}{NAME} is not a valid manifest of this version: {problem}")
         else:
             for line in manifest_differences(folder, manifest):
                 yield altered(f"{where}{line}")
@@ -107,7 +134,7 @@ def check_versions(parts: list[Part], frozen: FrozenList, digest: str) -> Iterat
 
 def check_part(part: Part) -> Iterator[Reason]:
     """Yield the reasons that follow from one run alone."""
-    yield from (altered(f"{part.name}: {line}") for line in part.problems)
+    yield from (not_accepted(f"{part.name}: {line}") for line in part.problems)
     start, finish, made = part.started, part.last("run_finished"), part.qualification
     if start.get("profile") != QUALIFY:
         yield not_shown(f"{part.name} was made with --profile {start.get('profile')}, not --profile {QUALIFY}")
@@ -120,6 +147,7 @@ def check_part(part: Part) -> Iterator[Reason]:
     if made is not None and made.known_issues_sha256 != digest_of(part.folder / KNOWN_ISSUES):
         there = (part.folder / KNOWN_ISSUES).is_file()
         yield (altered if there else left_out)(f"{part.name}: {KNOWN_ISSUES} is not the file that the run used")
+    yield from check_events(part)
     yield from check_waivers(part)
     yield from check_verdicts(part)
 

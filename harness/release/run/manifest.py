@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.schema.stored_files import MEGABYTE, opened, read_json
 
 NAME = "manifest.json"
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
 FORMAT = 1
 CHUNK = 2**20
+MOST_MANIFEST = 64 * MEGABYTE
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +55,7 @@ def sealed_files(folder: Path) -> Iterator[str]:
 def entry(path: Path) -> Entry:
     """Return the entry of a file."""
     digest, size, lines = hashlib.sha256(), 0, 0
-    with path.open("rb") as file:
+    with opened(path) as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
             size += len(chunk)
@@ -63,7 +65,7 @@ def entry(path: Path) -> Entry:
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+    return read_json(folder / NAME, Manifest, most=MOST_MANIFEST)
 
 
 def manifest_differences(folder: Path, manifest: Manifest) -> Iterator[str]:
