@@ -105,8 +105,8 @@ def check_unsupported(
     if not possible:
         yield left_out(f"{place} is UNSUPPORTED, but no engine reported its capabilities")
     elif not any(possible):
-        of = "the engine" if engines else "no engine that was opened lacks it in every cell, or it"
-        yield altered(f"{place} is UNSUPPORTED, but {of} has all that it needs")
+        unopened = "its cell was not opened, and no other shows that the engine lacks what it needs in all cells"
+        yield altered(f"{place} is UNSUPPORTED, but {'the engine has all that it needs' if engines else unopened}")
     elif [*(absent := verdict.get("absent", ()))] not in [capabilities_of(lacks) for lacks in possible]:
         named = ", ".join(absent) or "nothing"
         yield altered(f"{place} is UNSUPPORTED for lack of {named}; from the engine follows: {texts(possible)}")

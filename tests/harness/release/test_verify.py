@@ -120,7 +120,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     ),
     "a capability said to be absent": (
         with_fields("verdict", {"requirement": "EVENT-9"}, absent=["token-id prompts"]),
-        "is UNSUPPORTED without token-id prompts, but the engine has it",
+        "is UNSUPPORTED for lack of token-id prompts; from the engine follows: published KV events: it publishes no events",
     ),
     "evidence said to be missing": (
         with_fields("verdict", CHAT, verdict="NOT EXERCISED", missing=["requests"]),
@@ -135,12 +135,12 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         without("example", requirement="LORA-9"),
         "is KNOWN ISSUE because of case LORA-9-7c21a0f3, but none of its 0 examples fails",
     ),
-    "an engine forgotten": (without("engine", cell="one"), "but no engine of that cell reported its capabilities"),
+    "an engine forgotten": (without("engine", cell="one"), "15 examples ran in a cell whose engine was never opened"),
     "a wrong answer unnoticed": (a_wrong_answer, "15 examples have other results when re-evaluated; the first"),
     "hits that never were": (no_hits, "have other results when re-evaluated"),
     "updates of weights that never were": (invented_updates, "have other results when re-evaluated"),
     "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
-    "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all capabilities that it needs"),
+    "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all that it needs"),
     "other requirements": (recorded(requirements="9.8"), "other version: the run has requirements version 9.8"),
     "another list of that name": (
         recorded(requirements_sha256="1" * 64),
