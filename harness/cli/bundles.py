@@ -65,7 +65,7 @@ def verify_bundle(options: argparse.Namespace) -> int:
     bundle: Path = options.bundle
     if not bundle.is_dir():
         raise Refusal(USAGE, f"{bundle} is not a folder; give the --report-dir of a run with --profile qualify")
-    found = verify(bundle)
+    found = verify(bundle, allowed_signers=options.allowed_signers)
     lines = found.summary if found.accepted else list(map(str, found.reasons))
     word = "ACCEPTED" if found.accepted else "REFUSED"
     count = "" if found.accepted else f", {len(lines)} reason{'s' * (len(lines) != 1)}"
@@ -73,10 +73,17 @@ def verify_bundle(options: argparse.Namespace) -> int:
     return EXIT_OK if found.accepted else EXIT_FAILED
 
 
+ALLOWED_SIGNERS = argument(
+    "--allowed-signers",
+    type=Path,
+    metavar="FILE",
+    help="accept only bundles that a key of this file has signed (ALLOWED SIGNERS in ssh-keygen(1))",
+)
 VERIFY = Subcommand(
     "accept or refuse the bundle of a qualification (--profile qualify)",
     verify_bundle,
     argument("bundle", type=Path, metavar="BUNDLE", help=FOLDER),
+    ALLOWED_SIGNERS,
 )
 
 

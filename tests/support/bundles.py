@@ -36,12 +36,14 @@ from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place, encode
+from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Package, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.workload.steps import Route, Workload
+from coldproof.reports.assemble.assemble import read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import encode as encode_case
@@ -275,12 +277,13 @@ def draw(folder: Path) -> None:
     """Results, pages and seal of a folder as its events are: what a run does, and who hides what they changed."""
     shards = folder / SHARDS
     parts = [folder] if not shards.is_dir() else sorted(shards.iterdir())
-    for part in parts:
-        write_all(bundle_results([part]), part)
-        seal(part)
-    if parts != [folder]:
-        write_all(bundle_results(parts), folder)
-        seal(folder)
+    made = next(e for e in read_events(parts[0] / EVENTS) if e["event"] == "qualification")["qualification"]
+    whole = [] if parts == [folder] else [(folder, parts)]
+    for place, runs in (*((part, [part]) for part in parts), *whole):
+        results = bundle_results(runs)
+        write_all(results, place)
+        seal(place)
+        write_attestation(place, results, msgspec.convert(made, Qualification))
 
 
 def change(folder: Path, how: Change) -> None:

@@ -20,7 +20,9 @@ from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_shards
 from coldproof.harness.release.bundle.refusal import Reason, not_accepted
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
+from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
+from coldproof.harness.release.run.record import Qualification
 from coldproof.reports.assemble.assemble import Event, assemble, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import storable
@@ -85,18 +87,25 @@ def merge_shards(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path
     cases = out / "cases"
     cases.mkdir(parents=True)
     kept = []
-    for folder, log in zip(folders, logs, strict=True):
-        shard = (last_of(log, "run_started") or {})["shard"]
-        kept.append(out / SHARDS / shard.partition("/")[0])
+    shards = sorted(zip(map(shard_number, logs), folders, logs, strict=True), key=lambda shard: shard[0])
+    for number, folder, _ in shards:
+        kept.append(out / SHARDS / str(number))
         copy_folder(folder, kept[-1])
         for name in files_below(folder / "cases"):
             if name.parent == Path() and not (cases / name).exists():
                 copy_file(folder / "cases" / name, cases / name)
-    results = bundle_results(sorted(kept, key=lambda path: int(path.name)))
+    results = bundle_results(kept)
     write_all(results, out)
     if results.profile == QUALIFY:
         seal(out)
+        if (made := last_of(shards[0][2], "qualification")) is not None:
+            write_attestation(out, results, msgspec.convert(made["qualification"], Qualification))
     return results
+
+
+def shard_number(log: list[Event]) -> int:
+    """Return the number of the shard with these events. Raises LookupError or ValueError for a run without one."""
+    return int((last_of(log, "run_started") or {})["shard"].partition("/")[0])
 
 
 def bundle_results(folders: Sequence[Path]) -> Results:

@@ -32,8 +32,10 @@ from coldproof.harness.release.bundle.refusal import (
     other_version,
 )
 from coldproof.harness.release.bundle.run_folder import MALFORMED, Part, part_folders
+from coldproof.harness.release.bundle.signature import Signature, SignatureState, check_signature
 from coldproof.harness.release.requirements.frozen import FrozenList, current_list, read_frozen
-from coldproof.harness.release.run.manifest import NAME, SIGNATURES, manifest_differences, read_manifest
+from coldproof.harness.release.run.attestation import attestation_problem
+from coldproof.harness.release.run.manifest import ATTESTATION, NAME, manifest_differences, read_manifest
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.reports.format.text import duration
@@ -44,10 +46,11 @@ Problem = (*MALFORMED, OSError, UsageError)  # errors that reading an altered fi
 
 
 class Verification(msgspec.Struct):
-    """The result: the reasons for a refusal, or a summary of the accepted bundle."""
+    """The result: the reasons for a refusal, or the summary of an accepted bundle; and what its signature shows."""
 
     reasons: list[Reason]
     summary: list[str]
+    signature: Signature = Signature(SignatureState.NOT_SIGNED)
 
     @property
     def accepted(self) -> bool:
@@ -55,17 +58,25 @@ class Verification(msgspec.Struct):
         return not self.reasons
 
 
-def verify(bundle: Path) -> Verification:
-    """Verify a bundle and return the result. Raises UsageError only if this checkout has no frozen list."""
+def verify(bundle: Path, *, allowed_signers: Path | None = None) -> Verification:
+    """Verify a bundle and return the result.
+
+    `allowed_signers`: a file with the keys that may have signed it; None: its signature is not checked. Raises
+    UsageError only if this checkout has no frozen list, or if the signature cannot be checked.
+    """
     frozen, digest = current_list()
+    reasons: list[Reason] = []
     try:
         for _ in files_below(bundle):
             pass
     except (UnreadableFile, OSError) as problem:  # nothing of it is read: not even a digest of what a link leads to
         return Verification([not_accepted(f"{problem}: a bundle has only files and folders")], [])
-    reasons = list(check_files(bundle))
-    folders = part_folders(bundle)
+    signature = check_signature(bundle, allowed_signers)
+    if signature.state is SignatureState.INVALID or (allowed_signers and signature.state is not SignatureState.SIGNED):
+        reasons.append(not_accepted(str(signature)))
     try:
+        reasons += check_files(bundle)
+        folders = part_folders(bundle)
         reasons += check_versions([Part(folder, frozen, judge=False) for folder in folders], frozen, digest)
         if any(reason.kind is RefusalKind.OTHER_VERSION for reason in reasons):
             return Verification(reasons, [])  # other versions' runs cannot be re-evaluated
@@ -80,9 +91,10 @@ def verify(bundle: Path) -> Verification:
         results = bundle_results([part.folder for part in parts])
         reasons += check_views(bundle, results)
         reasons += check_outcome(results, parts)
+        reasons += check_attestation(bundle, results, parts[0])
         # Alterations come first.
         ordered = sorted(set(reasons), key=lambda one: (list(RefusalKind).index(one.kind), one.sentence))
-        return Verification(ordered, acceptance_summary(bundle, results, parts))
+        return Verification(ordered, [*acceptance_summary(results, parts), str(signature)], signature)
     except Problem as problem:
         reasons.append(not_accepted(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
         return Verification(reasons, [])
@@ -108,6 +120,21 @@ def check_files(bundle: Path) -> Iterator[Reason]:
         else:
             for line in manifest_differences(folder, manifest):
                 yield altered(f"{where}{line}")
+
+
+def check_attestation(bundle: Path, results: Results, part: Part) -> Iterator[Reason]:
+    """Yield a reason if the in-toto statement of a bundle is missing or says something else than the bundle."""
+    if part.qualification is None:
+        return
+    try:
+        problem = attestation_problem(bundle, results, part.qualification)
+    except OSError:
+        yield left_out(f"{ATTESTATION} is missing")
+    except ValueError as unreadable:
+        yield not_accepted(f"{ATTESTATION} is no envelope of a statement: {unreadable}")
+    else:
+        if problem:
+            yield altered(f"{ATTESTATION}: {problem}")
 
 
 def check_versions(parts: list[Part], frozen: FrozenList, digest: str) -> Iterator[Reason]:
@@ -167,7 +194,7 @@ def check_waivers(part: Part) -> Iterator[Reason]:
         yield altered(f"{part.name}: the recorded states of the known issues do not follow from its cases")
 
 
-def acceptance_summary(bundle: Path, results: Results, parts: list[Part]) -> list[str]:
+def acceptance_summary(results: Results, parts: list[Part]) -> list[str]:
     """Return the summary of an accepted bundle, one fact in each line."""
     made = parts[0].qualification
     if made is None:
@@ -189,8 +216,6 @@ def acceptance_summary(bundle: Path, results: Results, parts: list[Part]) -> lis
     possible = frozen.cells_of(made.engine, made.worker, attached=made.attached)
     skipped = [cell.name for cell in possible if cell.package and cell.name not in cells]
     lines += [f"cell not run: {name}, it needs a package that was not installed" for name in skipped]
-    if not any((bundle / name).is_file() for name in SIGNATURES):
-        lines.append(f"not signed: the bundle does not prove who made it (no {SIGNATURES[0]})")
     return lines
 
 

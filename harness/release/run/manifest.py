@@ -17,6 +17,7 @@ from coldproof.reports.schema.stored_files import MEGABYTE, opened, read_json
 
 NAME = "manifest.json"
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
+ATTESTATION = "verdicts.intoto.json"  # created after the manifest too, which it names
 FORMAT = 1
 CHUNK = 2**20
 MOST_MANIFEST = 64 * MEGABYTE
@@ -45,10 +46,10 @@ def seal(folder: Path) -> None:
 
 
 def sealed_files(folder: Path) -> Iterator[str]:
-    """Yield the path of every file below a folder, except the manifest and its signatures."""
+    """Yield the path of every file below a folder, except the manifest and what is created after it."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
-        if (path.is_file() or path.is_symlink()) and name not in (NAME, *SIGNATURES):
+        if (path.is_file() or path.is_symlink()) and name not in (NAME, ATTESTATION, *SIGNATURES):
             yield name
 
 
@@ -61,6 +62,11 @@ def entry(path: Path) -> Entry:
             size += len(chunk)
             lines += chunk.count(b"\n")
     return Entry(sha256=digest.hexdigest(), bytes=size, lines=lines if path.suffix == ".ndjson" else None)
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError, or UnreadableFile for what is no regular file."""
+    return entry(path).sha256
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -120,7 +120,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     ),
     "a capability said to be absent": (
         with_fields("verdict", {"requirement": "EVENT-9"}, absent=["token-id prompts"]),
-        "is UNSUPPORTED for lack of token-id prompts; from the engine follows: published KV events: it publishes no events",
+        "is UNSUPPORTED for lack of token-id prompts; from the engine follows: published KV events: it publishes no",
     ),
     "evidence said to be missing": (
         with_fields("verdict", CHAT, verdict="NOT EXERCISED", missing=["requests"]),
