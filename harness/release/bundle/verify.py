@@ -8,6 +8,7 @@ that (docs/qualifying.md).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,7 @@ def verify(bundle: Path, *, allowed_signers: Path | None = None) -> Verification
         return Verification(reasons, [])
 
 
+@functools.cache
 def nonces_of_findings() -> dict[str, str]:
     """Return the nonce of each known finding's case, with which a run replays it."""
     with_case = [record for record in read_records().values() if record.no_case is None]
