@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.schema.stored_files import MEGABYTE, opened, read_json
+from coldproof.reports.schema.stored_files import MEGABYTE, UnreadableFile, opened, read_json
 
 NAME = "manifest.json"
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
@@ -39,8 +39,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of a folder. Raises OSError."""
-    entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
+    """Write the manifest of a folder. Raises OSError, also for what is no regular file."""
+    try:
+        entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
+    except UnreadableFile as problem:
+        raise OSError(f"{folder} cannot be sealed: of a file in it, {problem}") from problem
     raw = msgspec.json.encode(Manifest(files=entries), order="deterministic")
     write_text(folder / NAME, msgspec.json.format(raw, indent=1).decode() + "\n")
 
