@@ -53,9 +53,10 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[IO[bytes]]:
         if problem.errno == errno.ENXIO:
             raise UnreadableFile("it is not a regular file") from problem
         raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnreadableFile("it is not a regular file")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UnreadableFile("it is not a regular file")
         yield file
 
 

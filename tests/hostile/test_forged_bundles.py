@@ -161,7 +161,7 @@ def unsupported(events: list[Event]) -> list[Event]:
     left = counted([event for event in events if event not in gone])
     for event in left:
         if event["event"] == "verdict" and event["requirement"] == "SALT-1":
-            event.update(verdict="UNSUPPORTED", absent=["cache salts"], case=None)
+            event.update(verdict="UNSUPPORTED", absent=["cache salt"], case=None)
     return left
 
 

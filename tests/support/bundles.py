@@ -93,10 +93,10 @@ FROZEN = FrozenList(
 PLACES = FROZEN.places(FROZEN.cells_of("llamacpp", "model"))
 
 
-def freeze(folder: Path) -> None:
+def freeze(folder: Path, listed: FrozenList = FROZEN) -> None:
     """Put the small list where lists are looked for."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{VERSION}.json").write_bytes(encode(FROZEN))
+    (folder / f"{VERSION}.json").write_bytes(encode(listed))
 
 
 @functools.cache
@@ -201,9 +201,9 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
     log.emit("selftest", rows=self_test())
 
 
-def digest_of_list() -> str:
+def digest_of_list(listed: FrozenList = FROZEN) -> str:
     """Of the small list's file."""
-    return hashlib.sha256(encode(FROZEN)).hexdigest()
+    return hashlib.sha256(encode(listed)).hexdigest()
 
 
 def engine() -> Event:
@@ -298,9 +298,9 @@ def copied(bundle: Path, to: Path) -> Path:
     return Path(shutil.copytree(bundle, to))
 
 
-def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch, listed: FrozenList = FROZEN) -> None:
     """Have the list of requirements be the small one, for a test."""
-    freeze(folder / "lists")
+    freeze(folder / "lists", listed)
     monkeypatch.setattr(frozen, "LISTS", folder / "lists")
 
 
