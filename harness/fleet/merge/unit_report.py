@@ -17,6 +17,7 @@ from coldproof.reports.assemble.assemble import Event, last_of, read_events
 from coldproof.reports.format.text import unique
 from coldproof.reports.schema.case import read_case
 from coldproof.reports.schema.results import encode
+from coldproof.reports.schema.stored_files import copy_file
 
 CASES = "cases"
 
@@ -116,4 +117,4 @@ def copy_case(path: Path, to: Path, name: str) -> None:
     if path.suffix == ".json" and path.stem != name:
         to.write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
     elif not to.exists():
-        shutil.copyfile(path, to)
+        copy_file(path, to)
