@@ -43,7 +43,10 @@ def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
 
 
 def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -> list[Cell]:
-    """Return the cells that must have run. A cell that needs an extra package may be missing."""
+    """Return the cells that must have run. A cell that needs an extra package may be missing.
+
+    So may one that runs on request only: a qualification takes no such request.
+    """
     made = next((part.qualification for part in parts if part.qualification is not None), None)
     if made is None:
         return []
@@ -51,7 +54,7 @@ def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -
     return [
         cell
         for cell in frozen.cells_of(made.engine, made.worker, attached=made.attached)
-        if cell.package is None or cell.name in ran
+        if cell.name in ran or (cell.package is None and not cell.on_request)
     ]
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support import bundles
 from support.bundles import Change, Event, change, copied, draw, reasons, recorded, with_fields, without
 from support.paths import ROOT
@@ -200,6 +201,17 @@ def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> No
         return events
 
     change(bundle, early)
+    draw(bundle)
+    assert reasons(bundle) == ""
+
+
+def test_a_cell_that_runs_on_request_only_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A qualification chooses no cells."""
+    more = replace(bundles.cell("three", "CHAT"), on_request=True)
+    listed = replace(bundles.FROZEN, cells=(*bundles.FROZEN.cells, more))
+    bundles.small_list(tmp_path, monkeypatch, listed)
+    bundle = bundles.write(tmp_path / "bundle")
+    change(bundle, recorded(requirements_sha256=bundles.digest_of_list(listed)))
     draw(bundle)
     assert reasons(bundle) == ""
 
