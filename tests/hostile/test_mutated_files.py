@@ -28,6 +28,8 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle import verify
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.sources import sources_digest
+from coldproof.reports.schema.noise import CleanLevel, FaultLevel
+from coldproof.reports.schema.results import encode
 
 MUTATIONS = int(os.environ.get("COLDPROOF_MUTATIONS", "300"))
 ONLY = os.environ.get("COLDPROOF_MUTATION")
@@ -112,6 +114,8 @@ READERS: dict[str, tuple[Command, ...]] = {
         reading(lambda folder: read_matrix(folder / "matrix.toml")),
         sealed(VERIFY),
     ),
+    "clean/quiet.level.json": (command("noise", "draw", "--out", "@"),),
+    "faults/quiet.level.json": (command("noise", "draw", "--out", "@"),),
     "matrix.toml": (reading(lambda folder: units_of(read_matrix(folder / "matrix.toml"), folder)),),
 }
 
@@ -119,8 +123,17 @@ READERS: dict[str, tuple[Command, ...]] = {
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small bundle with all kinds of files."""
-    folder = bundles.write(tmp_path_factory.mktemp("original") / "run", examples=1)
+    folder = bundles.write(tmp_path_factory.mktemp("original") / "run", shard="1/1", examples=1)
     (folder / "matrix.toml").write_text(MATRIX)
+    levels = {
+        "clean": CleanLevel(
+            worker="model", noise="", cell="default", requests=9, hits=3, parted=0, alarms=0, excess=[0.5]
+        ),
+        "faults": FaultLevel(worker="model", noise="", of=1, faults=[], budget=8.0),
+    }
+    for kind, level in levels.items():
+        (folder / kind).mkdir()
+        (folder / kind / "quiet.level.json").write_bytes(encode(level))
     return folder
 
 
