@@ -6,9 +6,9 @@ Times are compared with a tolerance: the clock of a machine may be set while a r
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from itertools import pairwise
 
 from packaging.utils import canonicalize_name
 
@@ -51,10 +51,11 @@ def check_once(part: Part) -> Iterator[Reason]:
 def check_numbers(part: Part, lines: list[Line]) -> Iterator[Reason]:
     """Yield a reason for events of one process that are missing, or that were added."""
     counted = Counter(line.number for line in lines)
-    missing = sorted(set(range(max(counted) + 1)) - counted.keys())
-    if missing:
-        yield left_out(f"{part.name}: {len(missing)} events of a process are missing, the first is number {missing[0]}")
-    twice = sorted(number for number, times in counted.items() if times > 1)
+    numbers = {number for number in counted if number >= 0}
+    if missing := max(numbers, default=-1) + 1 - len(numbers):
+        first = next(number for number in itertools.count() if number not in numbers)
+        yield left_out(f"{part.name}: {missing} events of a process are missing, the first is number {first}")
+    twice = sorted(number for number, times in counted.items() if times > 1 or number < 0)
     if twice:
         yield altered(f"{part.name}: {len(twice)} numbers of events of a process are there twice, such as {twice[0]}")
 
@@ -77,7 +78,7 @@ def check_stamp_of_start(part: Part) -> Iterator[Reason]:
 
 def check_clock(part: Part, lines: list[Line]) -> Iterator[Reason]:
     """Yield a reason if the times of one process go back, or are too short for the trials that it measured."""
-    back = max((before.at - after.at for before, after in pairwise(lines)), default=0.0)
+    back = max((before.at - after.at for before, after in itertools.pairwise(lines)), default=0.0)
     if back > CLOCK_SECONDS:
         yield not_accepted(f"{part.name}: the times of its events go back by {back:.0f} s: {CLOCK}")
     span = lines[-1].at - lines[0].at

@@ -14,10 +14,10 @@ import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.prompts import tokens_of
-from coldproof.harness.history.records import History
+from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.release.bundle.refusal import Reason, altered, not_accepted
 from coldproof.harness.release.requirements.frozen import Place
-from coldproof.harness.workload.steps import lives_of
+from coldproof.harness.workload.steps import Request, lives_of
 from coldproof.harness.workload.validity import is_valid
 
 # Sizes that are measured when an engine starts, and that differ between an engine and one without its cache.
@@ -92,9 +92,15 @@ def contradiction(history: History) -> str:
         earlier = {one.request: one for one in history.outcomes if one.step < step}
         if outcome.step != step or outcome.max_tokens != request.max_tokens:
             return f"request {outcome.request} is not that of its workload"
-        if not request.chat and outcome.prompt != tokens_of(request, history.nonce, earlier):
+        if not request.chat and not follows(outcome.prompt, request, history.nonce, earlier):
             return f"the prompt of request {outcome.request} does not follow from its workload and its nonce"
     return ""
+
+
+def follows(prompt: tuple[int, ...], request: Request, nonce: str, earlier: Mapping[int, Outcome]) -> bool:
+    """Return whether a prompt is the one of a request. The tokens of a segment of any length are not computed."""
+    fits = all(segment.length <= len(prompt) for segment in request.prompt.segments)
+    return fits and prompt == tokens_of(request, nonce, earlier)
 
 
 def check_histories(

@@ -160,6 +160,10 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         with_fields("run_finished", {}, complete=False),
         "left out: the run did not finish",
     ),
+    "a number beyond all others": (
+        with_fields("run_finished", {}, number=2**53),
+        "left out: the run: 9007199254740940 events of a process are missing",
+    ),
     "a softer requirement": (
         with_fields("requirement", {"id": "CHAT-9"}, statement="Anything goes."),
         "CHAT-9 (test_chat) is announced with another title, statement or evidence",
