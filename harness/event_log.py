@@ -9,7 +9,9 @@ with one write, so that parallel workers can share a file. No secret is written:
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,7 @@ class EventLog:
         self.unwritten: list[bytes] = []  # the events that could not be written
         self.on_failure: Callable[[], object] = lambda: None
         self._layer = {"layer": layer} if layer else {}
+        self._process, self._numbers = secrets.token_hex(4), itertools.count()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         self._listeners: list[Callable[[str, dict[str, object]], None]] = []
 
@@ -39,8 +42,12 @@ class EventLog:
         self._listeners.append(listener)
 
     def emit(self, kind: str, **fields: object) -> None:
-        """Write one event. Values are plain data or msgspec structs."""
-        event = {"event": kind, "at": round(time.time(), 3), **self._layer, **fields}
+        """Write one event. Values are plain data or msgspec structs.
+
+        `process` and `number` show a reader whether a line is missing: the numbers of a process have no gap.
+        """
+        own = {"process": self._process, "number": next(self._numbers), **self._layer}
+        event = {"event": kind, "at": round(time.time(), 3), **own, **fields}
         line = redacted_json(msgspec.json.encode(event)) + b"\n"
         try:
             self._append(line)

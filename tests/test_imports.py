@@ -59,7 +59,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *DRAWN[:2],
     ),
     "harness/release": (
-        *("harness/selection", "harness/case", "harness/judgement", "harness/history", "harness/options"),
+        *("harness/selection", "harness/case", "harness/judgement", *DATA, "harness/event_log", "harness/options"),
         *HARNESS_ADAPTERS,
         *DRAWN,
     ),

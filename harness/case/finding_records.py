@@ -7,7 +7,6 @@ A folder `ENGINE/NAME` has `record.toml`, `case.json`, `reproducer.py` and `issu
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.findings import FindingRecord, FindingStatus
+from coldproof.reports.schema.stored_files import read_toml
 
 FOLDER = Path(package.__file__ or "").resolve().parent
 RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"
@@ -56,8 +56,8 @@ def read_record(path: Path) -> FindingRecord:
     """Return the record of one folder. Raises UsageError."""
     name = f"{path.parent.parent.name}/{path.parent.name}"
     try:
-        record = msgspec.convert(tomllib.loads(path.read_text()), FindingRecord)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+        record = msgspec.convert(read_toml(path), FindingRecord)
+    except (OSError, msgspec.MsgspecError) as problem:
         raise UsageError(f"cannot read {path}: {problem}") from problem
     if contradiction := inconsistent(record, name):
         raise UsageError(f"cannot use {path}: {contradiction}")
@@ -86,7 +86,7 @@ def read_finding(record: FindingRecord, root: Path | None = None) -> StoredFindi
         if (folder / CASE).exists():
             raise UsageError(f"{folder} has a case, but its record says why there is none")
         return StoredFinding(record=record, folder=folder, case=None, workload=None)
-    case, workload = load_case(folder / CASE)
+    case, workload = load_case(folder / CASE, follow=True)
     said = (record.requirement, record.failure_class, record.signature, record.found.adapter, record.found.cell)
     if said != (case.requirement, case.failure_class, case.signature, case.engine, case.cell):
         raise UsageError(

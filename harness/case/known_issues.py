@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,6 +20,7 @@ from coldproof.harness.options import UsageError
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import RequirementResult, Waiver
+from coldproof.reports.schema.stored_files import read_toml
 from coldproof.reports.schema.verdict import Verdict, worst
 
 NOT_FOUND = "not found in this run"
@@ -165,7 +165,7 @@ def read_known_issues(path: Path | None) -> list[KnownIssue]:
     if path is None:
         return []
     try:
-        raw = tomllib.loads(path.read_text())
+        raw = read_toml(path)
         unknown = sorted(set(raw) - {"issue"})
         if unknown:
             raise UsageError(
@@ -177,7 +177,7 @@ def read_known_issues(path: Path | None) -> list[KnownIssue]:
             if incomplete_entry(issue):
                 place = f"entry {number}, for {issue.requirement!r},"
                 raise UsageError(f"cannot use --known-issues {path}: {place} {incomplete_entry(issue)}")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidSpecifier) as problem:
+    except (OSError, msgspec.MsgspecError, InvalidSpecifier) as problem:
         raise UsageError(f"cannot use --known-issues {path}: {problem}") from problem
     return issues
 

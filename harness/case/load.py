@@ -12,10 +12,10 @@ from coldproof.harness.workload.validity import is_valid
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, read_case
 
 
-def load_case(path: Path) -> tuple[Case, Workload]:
-    """Read a case and its workload. Raises UsageError saying what is wrong with the file."""
+def load_case(path: Path, *, follow: bool = False) -> tuple[Case, Workload]:
+    """Read a case and its workload. `follow`: the file may be a link. Raises UsageError that says what is wrong."""
     try:
-        case = read_case(path)
+        case = read_case(path, follow=follow)
         workload = msgspec.convert(case.workload, Workload)
     except OSError as problem:
         raise UsageError(f"cannot read the case {path}: {problem.strerror}") from problem

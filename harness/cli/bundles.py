@@ -10,13 +10,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coldproof.harness.cli.io import USAGE, Refusal, Subcommand, argument, indented, write_stdout, writing
+from coldproof.harness.cli.io import (
+    USAGE,
+    Refusal,
+    Subcommand,
+    argument,
+    indented,
+    interpreting,
+    reason_of,
+    write_stdout,
+    writing,
+)
 from coldproof.harness.release.bundle.merge import merge_shards, read_shard, refusals
 from coldproof.harness.release.bundle.run_folder import EVENTS, Part, part_folders
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK
 from coldproof.reports.format.text import many
+from coldproof.reports.schema.stored_files import UnreadableFile
 
 FOLDER = "the --report-dir of a run, or the --out of merge"
 
@@ -27,12 +38,13 @@ def merge_runs(options: argparse.Namespace) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
     logs = [read_shard(folder) for folder in options.shards]
-    reasons = list(map(str, refusals(logs)))
-    if reasons:
-        write_stdout(indented([f"REFUSED: {many(len(reasons), 'reason')}", *reasons]))
-        return EXIT_FAILED
-    with writing(out):
-        results = merge_shards(options.shards, logs, out)
+    with interpreting(", ".join(map(str, options.shards))):
+        reasons = list(map(str, refusals(logs)))
+        if reasons:
+            write_stdout(indented([f"REFUSED: {many(len(reasons), 'reason')}", *reasons]))
+            return EXIT_FAILED
+        with writing(out):
+            results = merge_shards(options.shards, logs, out)
     write_stdout(f"{results.headline}\nreport: {out / 'index.html'}\n")
     return results.exit_code
 
@@ -53,7 +65,7 @@ def verify_bundle(options: argparse.Namespace) -> int:
     bundle: Path = options.bundle
     if not bundle.is_dir():
         raise Refusal(USAGE, f"{bundle} is not a folder; give the --report-dir of a run with --profile qualify")
-    found = verify(bundle)
+    found = verify(bundle, allowed_signers=options.allowed_signers)
     lines = found.summary if found.accepted else list(map(str, found.reasons))
     word = "ACCEPTED" if found.accepted else "REFUSED"
     count = "" if found.accepted else f", {len(lines)} reason{'s' * (len(lines) != 1)}"
@@ -61,10 +73,17 @@ def verify_bundle(options: argparse.Namespace) -> int:
     return EXIT_OK if found.accepted else EXIT_FAILED
 
 
+ALLOWED_SIGNERS = argument(
+    "--allowed-signers",
+    type=Path,
+    metavar="FILE",
+    help="accept only bundles that a key of this file has signed (ALLOWED SIGNERS in ssh-keygen(1))",
+)
 VERIFY = Subcommand(
     "accept or refuse the bundle of a qualification (--profile qualify)",
     verify_bundle,
     argument("bundle", type=Path, metavar="BUNDLE", help=FOLDER),
+    ALLOWED_SIGNERS,
 )
 
 
@@ -76,7 +95,10 @@ def rejudge(options: argparse.Namespace) -> int:
     folders = part_folders(options.folder)
     if not all((part / EVENTS).is_file() for part in folders):
         raise Refusal(USAGE, f"{options.folder} has no {EVENTS}; give the --report-dir of a run")
-    parts = [Part(one, current_list()[0]) for one in folders]
+    try:
+        parts = [Part(one, current_list()[0]) for one in folders]
+    except (UnreadableFile, OSError) as problem:
+        raise Refusal(USAGE, f"cannot read {options.folder}: {reason_of(problem)}") from problem
     lines = [problem for part in parts for problem in part.problems]
     rejudged = [found for part in parts for found in part.rejudged.items()]
     for place, seen in sorted(rejudged, key=lambda pair: str(pair[0])):

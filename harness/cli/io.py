@@ -20,10 +20,13 @@ from coldproof.reports.files.own_folder import FolderRefused, OwnFolder
 from coldproof.reports.format.text import one_line, visible
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, read_results
+from coldproof.reports.schema.stored_files import read_json
 
 FAILED = 3
 USAGE = 4
 _STDOUT = 1
+# Errors that values of the right type may raise where nobody expects them, for example a time after the last year.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Argument = Callable[[argparse.ArgumentParser], object]
 
 
@@ -102,7 +105,7 @@ def loaded(source: Path) -> Results:
             raise msgspec.DecodeError(
                 "the folder has no results.json; `coldproof render` creates it from events.ndjson"
             )
-        return _read(file)
+        return _read(file, follow=file == source)
     except (OSError, msgspec.DecodeError, UnicodeError) as problem:
         raise Refusal(USAGE, f"cannot read {source}: {reason_of(problem)}") from problem
 
@@ -152,14 +155,30 @@ def own_folder(folder: Path) -> Iterator[None]:
             yield
 
 
-def _read(file: Path) -> Results:
+def _read(file: Path, *, follow: bool) -> Results:
     try:
-        version = msgspec.json.decode(file.read_bytes(), type=_Versioned).schema_version
+        version = read_json(file, _Versioned, follow=follow).schema_version
         if version == SCHEMA_VERSION:
-            return read_results(file)
+            return read_results(file, follow=follow)
     except msgspec.ValidationError as problem:
         raise msgspec.ValidationError(f"not a results.json file: {problem}") from problem
     raise msgspec.ValidationError(f"its schema_version is {version}; this Coldproof reads {SCHEMA_VERSION}")
+
+
+@contextlib.contextmanager
+def interpreting(source: Path | str) -> Iterator[None]:
+    """Raise Refusal if the block cannot make sense of what it has read from `source`, a file or folder of anybody's.
+
+    Its values have the types of the schema, but they may contradict each other in any way.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except KeyError as problem:
+        raise Refusal(USAGE, f"cannot read {source}: an event lacks {problem}") from problem
+    except MALFORMED as problem:
+        raise Refusal(USAGE, f"cannot read {source}: {reason_of(problem)}") from problem
 
 
 def reason_of(problem: Exception) -> str:

@@ -21,6 +21,7 @@ from coldproof.harness.cli.io import (
     Subcommand,
     added_to,
     argument,
+    interpreting,
     loaded,
     reason_of,
     results_file,
@@ -36,14 +37,13 @@ from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.results import Results
+from coldproof.reports.schema.stored_files import decode, read_lines
 from coldproof.reports.side_by_side.columns import Source
 from coldproof.reports.side_by_side.markdown import matrix_markdown
 from coldproof.reports.side_by_side.matrix import engine_matrix
 from coldproof.reports.side_by_side.page import render_matrix
 
 _PAGE = "index.html"
-# Raised by events of another version, or of another program.
-_MALFORMED = (LookupError, TypeError, ValueError, msgspec.MsgspecError)
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -64,14 +64,16 @@ def render(options: argparse.Namespace) -> int:
         raise Refusal(USAGE, f"{source} has neither results.json nor {EVENTS}; give the --report-dir of a run")
     stored = None if log.is_file() and not results_file(source).exists() else loaded(source)
     if stored is not None and not (log.is_file() and is_behind(stored, log)):
-        write_page(options.output, results_file(source).parent, stored)
+        with interpreting(source):
+            write_page(options.output, results_file(source).parent, stored)
         return 0
     results = from_events(log)
-    if options.output is not None:
-        write(options.output, render_html(results))
-        return 0
-    with added_to(source):
-        write_all(results, source)
+    with interpreting(log):
+        if options.output is not None:
+            write(options.output, render_html(results))
+            return 0
+        with added_to(source):
+            write_all(results, source)
     return 0
 
 
@@ -100,31 +102,34 @@ RENDER = Subcommand(
 
 def is_behind(stored: Results, log: Path) -> bool:
     """Return whether the events may hold more than the stored results: those are incomplete or of another run."""
-    with log.open("rb") as lines, contextlib.suppress(msgspec.MsgspecError):
-        return not stored.complete or msgspec.json.decode(lines.readline(), type=Start).started != stored.started
+    with contextlib.suppress(msgspec.MsgspecError):
+        first = next(read_lines(log), b"")
+        return not stored.complete or decode(first, Start).started != stored.started
     return False
 
 
 def from_events(log: Path) -> Results:
     """Return the results that follow from the events, also of a run that did not complete. Raises Refusal."""
     try:
-        results = assemble(with_end(read_events(log)))
-        return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
-    except (OSError, *_MALFORMED) as problem:
-        reason = f"an event lacks {problem}" if isinstance(problem, KeyError) else reason_of(problem)
-        raise Refusal(USAGE, f"cannot read {log}: {reason}") from problem
+        with interpreting(log):
+            results = assemble(with_end(read_events(log)))
+            return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+    except OSError as problem:
+        raise Refusal(USAGE, f"cannot read {log}: {reason_of(problem)}") from problem
 
 
 def compare_runs(options: argparse.Namespace) -> int:
     """Read both runs, write the requested files and return the exit code. Raises Refusal."""
-    comparison = compare(loaded(options.old), loaded(options.new))
-    if options.markdown is None and options.html is None:
-        write_stdout(comparison_markdown(comparison))
-    if options.markdown is not None:
-        write(options.markdown, comparison_markdown(comparison))
-    if options.html is not None:
-        write(options.html, render_comparison(comparison))
-    return exit_code(comparison)
+    old, new = loaded(options.old), loaded(options.new)
+    with interpreting(f"{options.old} and {options.new}"):
+        comparison = compare(old, new)
+        if options.markdown is None and options.html is None:
+            write_stdout(comparison_markdown(comparison))
+        if options.markdown is not None:
+            write(options.markdown, comparison_markdown(comparison))
+        if options.html is not None:
+            write(options.html, render_comparison(comparison))
+        return exit_code(comparison)
 
 
 COMPARE = Subcommand(
@@ -145,12 +150,14 @@ def side_by_side(options: argparse.Namespace) -> int:
     here = (page or options.markdown).parent
     if options.out is None and page is not None and page.exists():
         raise Refusal(USAGE, f"{page} exists; name the page with --out")
-    shown = engine_matrix([linked_source(one, here) for one in options.runs])
+    sources = [linked_source(one, here) for one in options.runs]
     check_paths(options.runs, [target for target in (page, options.markdown) if target])
-    if page is not None:
-        write(page, render_matrix(shown))
-    if options.markdown is not None:
-        write(options.markdown, matrix_markdown(shown))
+    with interpreting(", ".join(map(str, options.runs))):
+        shown = engine_matrix(sources)
+        if page is not None:
+            write(page, render_matrix(shown))
+        if options.markdown is not None:
+            write(options.markdown, matrix_markdown(shown))
     return 0
 
 

@@ -24,6 +24,7 @@ from coldproof.harness.options import FINGERPRINT, INVALID_DURATION, SMOKE, Usag
 from coldproof.harness.power.measure import Measurement, installed_engine, measure_power, select_faults
 from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
+from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.power.suite_run import Served
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.user_references import check_model
@@ -261,8 +262,8 @@ def measure_faults(options: argparse.Namespace) -> int:
 
 def draw(out: Path) -> int:
     """Write curve.json and index.html from all complete and partial measurements, and return the exit code."""
-    levels = [msgspec.json.decode(f.read_bytes(), type=CleanLevel) for f in sorted(out.glob("clean/*.level.json"))]
-    faults = [msgspec.json.decode(f.read_bytes(), type=FaultLevel) for f in sorted(out.glob("faults/*.level.json"))]
+    levels = [stored_measurement(f, CleanLevel) for f in sorted(out.glob("clean/*.level.json"))]
+    faults = [stored_measurement(f, FaultLevel) for f in sorted(out.glob("faults/*.level.json"))]
     if not levels and not faults:
         raise UsageError(f"no measurements in {out}; run `coldproof noise clean` or `coldproof noise faults` first")
     results = NoiseResults(

@@ -7,14 +7,13 @@ written; 4 wrong usage.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from coldproof.harness.cli.bundles import ALLOWED_SIGNERS
 from coldproof.harness.cli.io import USAGE, Refusal, Subcommand, argument, indented, loaded, say, writing
-from coldproof.harness.release.bundle.verify import verify
-from coldproof.harness.release.run.manifest import NAME, SIGNATURES
+from coldproof.harness.release.bundle.verify import Verification, verify
+from coldproof.harness.release.run.manifest import NAME, SIGNATURES, digest_of_file
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK
 from coldproof.reports.exports.badge import badge_svg
@@ -24,6 +23,7 @@ from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.register.entries import RegisterEntry, by_page
 from coldproof.reports.register.page import render_entries, render_index
 from coldproof.reports.schema.results import Results
+from coldproof.reports.schema.stored_files import copy_folder
 
 BUNDLES = "bundles"  # the folder of the copies
 ATTACHED = "attached server"
@@ -38,14 +38,14 @@ def make_register(options: argparse.Namespace) -> int:
     taken: set[str] = set()
     refused = 0
     for target, bundle in map(split_target, options.bundles):
-        found = verify(bundle)
+        found = verify(bundle, allowed_signers=options.allowed_signers)
         if not found.accepted:
             refused += 1
             say(indented([f"REFUSED: {bundle}", *map(str, found.reasons)]).rstrip())
             continue
-        entries.append(entry(bundle, target, found.summary, taken))
+        entries.append(entry(bundle, target, found, taken))
         with writing(out):
-            shutil.copytree(bundle, out / entries[-1].folder)
+            copy_folder(bundle, out / entries[-1].folder)
     with writing(out):
         write_site(entries, out)
     say(f"{many(len(entries), 'bundle')} of {len(options.bundles)} in {out / 'index.html'}")
@@ -61,7 +61,7 @@ def split_target(word: str) -> tuple[str, Path]:
     return ("" if bundle == Path(word) else target), bundle
 
 
-def entry(bundle: Path, target: str, verified: Sequence[str], taken: set[str]) -> RegisterEntry:
+def entry(bundle: Path, target: str, verified: Verification, taken: set[str]) -> RegisterEntry:
     """Return the entry of an accepted bundle. `taken`: names of copies so far. Raises Refusal."""
     results = loaded(bundle)
     target = target or target_of(results)
@@ -72,9 +72,10 @@ def entry(bundle: Path, target: str, verified: Sequence[str], taken: set[str]) -
         results=results,
         target=target,
         folder=f"{BUNDLES}/{name}",
-        verified=tuple(verified),
-        signatures=tuple(name for name in SIGNATURES if (bundle / name).is_file()),
-        manifest=hashlib.sha256((bundle / NAME).read_bytes()).hexdigest(),
+        verified=tuple(verified.summary),
+        signature=str(verified.signature),
+        signatures=tuple(name for name in SIGNATURES if (bundle / name).is_file() and (bundle / name).stat().st_size),
+        manifest=digest_of_file(bundle / NAME),
     )
 
 
@@ -103,4 +104,5 @@ REGISTER = Subcommand(
     make_register,
     argument("bundles", nargs="+", metavar="[TARGET=]BUNDLE", help="a bundle, and what its engine ran on"),
     argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder"),
+    ALLOWED_SIGNERS,
 )

@@ -47,7 +47,7 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
 
 def options_of(file: Path) -> list[str]:
     """Return the options that the replay of a case needs, such as its worker. Raises UsageError if it is none."""
-    case, _ = load_case(file)
+    case, _ = load_case(file, follow=True)
     return replay_options(case.layer, case.oracle, case.engine_config)
 
 

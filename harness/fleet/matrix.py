@@ -11,7 +11,6 @@ run again while its digest is the same.
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +25,7 @@ from coldproof.harness.release.run.record import digest_of
 from coldproof.harness.selection.command_line import default_oracle
 from coldproof.harness.selection.select import cells_named, check_cells
 from coldproof.harness.selection.validation import check_options
+from coldproof.reports.schema.stored_files import read_toml
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]  # it becomes part of a folder's name
 PROFILE_CELLS = "profile"  # replaces the cell's name if the profile chooses the cells
@@ -76,7 +76,7 @@ class MatrixRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z")] = ""  # "": the engine's
     cells: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**32)], ...] = (1,)
-    shards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    shards: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     requirements: tuple[str, ...] = ()
     profile: str = "smoke"
     budget: str = ""
@@ -108,9 +108,9 @@ class Matrix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_matrix(path: Path) -> Matrix:
     """Read and check the file. Raises UsageError that names the place of the error."""
     try:
-        matrix = msgspec.convert(tomllib.loads(path.read_text()), Matrix)
+        matrix = msgspec.convert(read_toml(path), Matrix)
         check(matrix, path.parent)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, UsageError) as problem:
+    except (OSError, msgspec.MsgspecError, UsageError) as problem:
         said = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
         raise UsageError(f"cannot use the matrix {path}: {said}") from problem
     return matrix

@@ -13,6 +13,7 @@ import fcntl
 import io
 import tarfile
 import time
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -23,10 +24,12 @@ from coldproof.harness.options import UsageError
 from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_NOT_SHOWN, EXIT_OK
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import adopt, claim, make_sub_folder, mark, remove_report
-from coldproof.reports.format.text import storable
+from coldproof.reports.format.text import one_line, storable
 from coldproof.reports.schema.results import encode, read_results
+from coldproof.reports.schema.stored_files import MEGABYTE, MOST_FILES, read_json
 
 CONCLUDED = (EXIT_OK, EXIT_FAILED, EXIT_NOT_SHOWN)
+MOST_BYTES = 8192 * MEGABYTE  # of the files of one run, without its events
 UNITS, RUNNING, LOST, LOCK = "units", "running", "lost", "fleet.lock"
 
 
@@ -76,7 +79,7 @@ class Store:
     def record(self, unit: Unit, sources: str) -> Record | None:
         """Return the record of a unit with its current definition and these sources; None if there is none."""
         try:
-            record = msgspec.json.decode((self.folder / UNITS / f"{unit.id}.json").read_bytes(), type=Record)
+            record = read_json(self.folder / UNITS / f"{unit.id}.json", Record)
         except (OSError, msgspec.MsgspecError):
             return None
         return record if record.digest == unit.digest(sources) else None
@@ -116,12 +119,11 @@ class Store:
     def end(self, unit: str, ended: RunEnded) -> str:
         """Store a run's files. Return the problem of the run as text, "" if it has a valid report."""
         coming, there = self.folder / RUNNING / unit, self.report(unit)
-        with tarfile.open(fileobj=io.BytesIO(ended.files)) as archive:
-            archive.extractall(coming, filter="data")
+        refused = unpack(ended.files, coming)
         adopt(coming)
         coming.rename(there)
         write_text(there.with_name(f"{unit}.log"), str(storable(ended.log)))
-        return problem_of(there, ended)
+        return refused or problem_of(there, ended)
 
     def keep(self, record: Record) -> None:
         """Store a unit's record. This is the last step: the unit is finished then."""
@@ -130,6 +132,23 @@ class Store:
     def close(self) -> None:
         """Release the folder."""
         self.lock.close()
+
+
+def unpack(files: bytes, folder: Path) -> str:
+    """Unpack the files of a run. Return why they are refused, "" if they are not: then none of them is written."""
+    size = count = 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            for member in archive:
+                size, count = size + member.size, count + 1
+                if not (member.isreg() or member.isdir()):
+                    return f"its node sent {one_line(member.name, 100)!r}, which is not a regular file"
+                if size > MOST_BYTES or count > MOST_FILES:
+                    return f"its node sent more than {MOST_BYTES // MEGABYTE} MB or {MOST_FILES:,} files"
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError) as problem:
+        return f"its node sent files that cannot be unpacked: {one_line(str(problem), 200)}"
+    return ""
 
 
 def is_complete(folder: Path) -> bool:

@@ -7,14 +7,13 @@ then after "Oracle: " what is compared, then from "Vacuous" on the sentences tha
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 
-from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.engine import Engine
+from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.reports.schema.results import StatementParts
 
@@ -110,27 +109,43 @@ class Absent:
         return self.words
 
 
-def missing(engine: Engine, needs: tuple[Capability, ...], *, contents: int, versions: int = 0) -> list[Absent]:
+def missing(
+    capabilities: Mapping[Capability, Support], needs: tuple[Capability, ...], *, contents: int, versions: int
+) -> list[Absent]:
     """Return why a requirement cannot be tested: each capability that is absent or unknown, with the evidence.
 
     Requirements about adapters need at least two adapter contents, `contents` is their number. Requirements about
-    updates need another version of the weights, `versions` is their number.
+    updates need another version of the weights, `versions` is their number. A run and `coldproof verify` both decide
+    with this function.
     """
     absent: list[Absent] = []
-    chosen = engine.capabilities[Capability.ADAPTER_CHOICE].present is True
+    chosen = capabilities[Capability.ADAPTER_CHOICE].present is True
     if OF_ADAPTERS & set(needs) and chosen and contents < 2:
         absent.append(
             Absent(f"only {contents} usable adapter contents: give at least two that the engine loads with --adapter")
         )
-    updates = engine.capabilities[Capability.WEIGHT_UPDATES].present is True
+    updates = capabilities[Capability.WEIGHT_UPDATES].present is True
     if Capability.WEIGHT_UPDATES in needs and updates and not versions:
         how = "give the served folder with --model and another checkpoint of it with --weights"
         absent.append(Absent(f"only one version of the weights is known: {how}"))
     for need in needs:
-        support = engine.capabilities[need]
+        support = capabilities[need]
         if support.present is not True:
             absent.append(Absent(f"{need.value}: {support.evidence}", need))
     return absent
+
+
+def absent_everywhere(capabilities: Mapping[Capability, Support]) -> dict[Capability, str]:
+    """Return the capabilities that an engine lacks however it is started, with the evidence."""
+    return {one: support.evidence for one, support in capabilities.items() if support.lacks_everywhere(one)}
+
+
+def missing_everywhere(lacks: Mapping[Capability, str], needs: tuple[Capability, ...]) -> list[Absent]:
+    """Return why a requirement cannot be tested in any cell, also in one that was not opened.
+
+    `lacks`: the capabilities that the cells which were opened have shown to be absent from all of them.
+    """
+    return [Absent(f"{need.value}: {lacks[need]}", need) for need in needs if need in lacks]
 
 
 def address(report: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.trial import Trial
@@ -73,6 +75,27 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         reason += f"; {trial.explained} answers diverged from the cold answers, with scores within the noise tolerance"
     reason = f"{reason}; {trial.remark}" if trial.remark else reason
     return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
+
+
+def verdict_without_counterexample(
+    trial: Trial,
+    problem: BaseException | None,
+    rule: Rule = EXACT,
+    *,
+    ended: Case | None,
+    with_rare: Callable[[str, str, Verdict, str], tuple[Verdict, str]],
+) -> tuple[Verdict, str]:
+    """Return the verdict and the reason of a trial that has no counterexample besides its replayed findings.
+
+    `ended`: the case about the engine that ended at its first requests. `with_rare`: returns what a verdict becomes by
+    the known issues that not every run finds. A run and `coldproof verify` both decide with this function.
+    """
+    found = verdict_without_case(trial, problem, rule)
+    if ended is not None and problem is None and not trial.examples:
+        found = verdict_after_end(ended)
+    if not trial.known:
+        found = with_rare(trial.requirement.id, trial.cell, *found)
+    return verdict_with_known(*narrowed_verdict(*found, trial), trial)
 
 
 def verdict_after_end(case: Case) -> tuple[Verdict, str]:

@@ -20,6 +20,7 @@ from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import SMOKE, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
+from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.files.own_folder import claim
 from coldproof.reports.format.text import duration
@@ -86,7 +87,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """Return a stored result; if there is none, measure and store it."""
         file = self.stored(name)
         if file.exists():
-            return msgspec.json.decode(file.read_bytes(), type=kind)
+            return stored_measurement(file, kind)
         result = measure()
         file.parent.mkdir(parents=True, exist_ok=True)
         claim(file).write_bytes(msgspec.json.encode(result))
@@ -137,7 +138,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         with contextlib.suppress(RunTimedOut):
             run_in_fork(LITERAL_SECONDS, field_scripts.main, words, folder)
         written = folder / "literal.json"
-        return msgspec.json.decode(written.read_bytes(), type=list[FieldReport]) if written.exists() else []
+        return stored_measurement(written, list[FieldReport]) if written.exists() else []
 
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
         """Run the suites on the unmodified engine, with its own seed and the budgets of a fault."""

@@ -29,7 +29,7 @@ def engine_name(config: pytest.Config) -> str:
     name, replay = config.getoption("--engine"), config.getoption("--replay")
     if name is not None:
         return str(name)
-    engine_of_case = ENGINES.get(load_case(Path(replay))[0].engine) if replay is not None else None
+    engine_of_case = ENGINES.get(load_case(Path(replay), follow=True)[0].engine) if replay is not None else None
     if engine_of_case is not None and not engine_of_case.default_for:
         return engine_of_case.name
     return default_engine(config.getoption("--worker"), attached=bool(config.getoption("--engine-url"))).name
@@ -43,7 +43,7 @@ def is_fingerprint(config: pytest.Config) -> bool:
 def selected_cells(config: pytest.Config) -> list[Cell]:
     """Return the chosen cells, or the cell of a replayed case. An attached server is one cell. Raises UsageError."""
     replay = config.getoption("--replay")
-    case = load_case(Path(replay))[0] if replay is not None else None
+    case = load_case(Path(replay), follow=True)[0] if replay is not None else None
     engine, worker = engine_name(config), config.getoption("--worker")
     given = config.getoption("--cells")
     if attached(engine, config.getoption("--engine-url")) is not None:

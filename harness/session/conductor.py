@@ -78,7 +78,7 @@ class ConformanceRun:
         trained = described_model(options.model)
         self.qualification = qualification(options, trained=trained) if qualifies else None
         # Read the case before an earlier report is moved aside: it may lie in that folder.
-        case = load_case(options.replay) if options.replay is not None else None
+        case = load_case(options.replay, follow=True) if options.replay is not None else None
         self.folder, self.kept = open_folder(options.report_dir, leads=leads)
         if leads and options.json is not None:
             prepare_copy(options.json)
@@ -222,7 +222,15 @@ class ConformanceRun:
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
         engines = sut.engines
-        self.log.emit("engine", engine=engine_facts(engines), cell=cell.name, contents=len(engines.contents))
+        self.log.emit(
+            "engine",
+            engine=engine_facts(engines),
+            cell=cell.name,
+            contents=len(engines.contents),
+            versions=len(sut.limits.versions),
+            digests={name: files.digest for name, files in engines.contents.items()},
+            shape=engines.engine.shape,
+        )
         engines.emit_calibration()
         if self.suites_began is None:
             self.suites_began = time.monotonic()

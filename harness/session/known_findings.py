@@ -157,7 +157,7 @@ class KnownFindings:
         """Add the examples of a replay to a trial. Raises Violation for a failure that no known issue waives."""
         for judgement in one.judgements:
             trial.add(judgement)
-            sut.emit_example(judgement, trial, reached(judgement.history))
+            sut.emit_example(judgement, trial, reached(judgement.history), finding=one.finding.id)
         failing, record = one.failing, one.finding.record
         if failing is None:
             self.report(sut, one, ReplayResult.PASSES, "")

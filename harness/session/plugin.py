@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])
     keep_items(config, items, [i for i in items if (r := requirement_of(i)) is None or is_covered(config, r.id)])
     if config.getoption("--replay") is not None:
-        case, _ = load_case(Path(config.getoption("--replay")))
+        case, _ = load_case(Path(config.getoption("--replay")), follow=True)
         keep_items(config, items, [item for item in items if is_selected(item, [case.requirement])][:1])
     try:
         if is_qualification(config) and not config.option.collectonly:

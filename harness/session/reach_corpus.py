@@ -16,6 +16,7 @@ from random import Random
 import msgspec
 
 from coldproof.harness.workload.steps import Workload
+from coldproof.reports.schema.stored_files import read_json
 
 RARE = 3  # a workload is kept if it reached a state that fewer workloads reached before
 MOST_KEPT = 120  # workloads of one requirement in a cell; those with the most frequent states are dropped first
@@ -78,7 +79,7 @@ class ReachCorpus:
 def read_corpus(path: Path) -> tuple[KeptWorkload, ...]:
     """Return the workloads of a file; none if there is no such file, or it is of another version."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        read = msgspec.json.decode(path.read_bytes(), type=CorpusFile)
+        read = read_json(path, CorpusFile)
         return read.kept if read.format == FILE_FORMAT else ()
     return ()
 

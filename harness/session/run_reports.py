@@ -19,6 +19,7 @@ from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
 from coldproof.harness.session.environment import environment
@@ -92,6 +93,7 @@ class RunReports:
                 write_text(self.options.json, (self.options.report_dir / RESULTS).read_text())
             if self.qualification is not None:
                 seal(self.options.report_dir)
+                write_attestation(self.options.report_dir, results, self.qualification)
         except OSError as problem:
             return self.lost(unwritable(problem), requirement_lines(results))
         self.print_summary(results)

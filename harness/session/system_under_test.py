@@ -86,8 +86,8 @@ class SystemUnderTest:
     def unmet_needs(self, requirement: Requirement) -> list[Absent]:
         """Return the needs of a requirement that the engine does not meet."""
         engines = self.engines
-        versions = len(self.limits.versions)
-        return missing(engines.engine, requirement.needs, contents=len(engines.contents), versions=versions)
+        contents, versions = len(engines.contents), len(self.limits.versions)
+        return missing(engines.engine.capabilities, requirement.needs, contents=contents, versions=versions)
 
     def begin(self, trial: Trial) -> None:
         """Make this the current trial."""
@@ -249,13 +249,14 @@ class SystemUnderTest:
         self.corpus.frozen = self.corpus.frozen or failed
         self.corpus.note(workload, states)
 
-    def emit_example(self, judgement: Judgement, trial: Trial, states: dict[str, int]) -> None:
-        """Emit the example, so that `coldproof rejudge` can re-evaluate it."""
+    def emit_example(self, judgement: Judgement, trial: Trial, states: dict[str, int], *, finding: str = "") -> None:
+        """Emit the example, so that `coldproof rejudge` can re-evaluate it. `finding`: of which it is a replay."""
         self.engines.pool.log.emit(
             "example",
             requirement=trial.requirement.id,
             cell=trial.cell,
             test=trial.test,
+            finding=finding,
             rule=judgement.rule,
             exclusive=judgement.exclusive,
             history=judgement.history,

@@ -20,14 +20,12 @@ from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.requirement import Absent, Requirement
+from coldproof.harness.judgement.requirement import Absent, Requirement, absent_everywhere, missing_everywhere
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
-    narrowed_verdict,
-    verdict_after_end,
     verdict_of_case,
-    verdict_with_known,
     verdict_without_case,
+    verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.session.budget import OUT_OF_TIME
@@ -176,8 +174,7 @@ class TrialRunner:
         """Once for each cell, release the time of the trials that the engine does not support."""
         if sut.cell.name not in self.opened_cells:
             self.opened_cells.add(sut.cell.name)
-            supports = sut.engines.engine.capabilities.items()
-            self.lacking |= {one: support.evidence for one, support in supports if support.lacks_everywhere(one)}
+            self.lacking |= absent_everywhere(sut.engines.engine.capabilities)
             here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
             lacking = [requirement for requirement in here if sut.unmet_needs(requirement)]
             sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
@@ -188,10 +185,10 @@ class TrialRunner:
 
         It is NOT EXERCISED, or UNSUPPORTED if another cell has shown that the engine lacks what it needs.
         """
-        absent = [need for need in trial.requirement.needs if need in self.lacking]
-        trial.absent = absent
+        absent = missing_everywhere(self.lacking, trial.requirement.needs)
+        trial.absent = [one.capability for one in absent if one.capability is not None]
         verdict = Verdict.UNSUPPORTED if absent else Verdict.NOT_EXERCISED
-        reason = "; ".join(f"{need.value}: {self.lacking[need]}" for need in absent) or reason
+        reason = "; ".join(map(str, absent)) or reason
         self.emit_verdict(trial, verdict, reason, None, left=None)
         raise_outcome(verdict, trial, reason, None)
 
@@ -233,14 +230,9 @@ class TrialRunner:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
-            waivers = self.waivers(sut.engines.engine.version)
-            without_case = verdict_without_case(trial, problem, rule)
+            with_rare = self.waivers(sut.engines.engine.version).with_rare
             ended = self.ended_cells.get(trial.cell)
-            if ended is not None and problem is None and not trial.examples:
-                without_case = verdict_after_end(ended)
-            if not trial.known:
-                without_case = waivers.with_rare(trial.requirement.id, trial.cell, *without_case)
-            verdict, reason = verdict_with_known(*narrowed_verdict(*without_case, trial), trial)
+            verdict, reason = verdict_without_counterexample(trial, problem, rule, ended=ended, with_rare=with_rare)
             case = next(iter(trial.known), None)
         if trial.obstacle and case is not None and verdict in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
             self.ended_cells[trial.cell] = case
@@ -305,6 +297,8 @@ class TrialRunner:
             of=self.plan.announced,
             exhausted=trial.exhausted,
             narrowed=[one.kind for one in trial.narrowed],
+            known=[one.id for one in trial.known],
+            ended=ended.id if (ended := self.ended_cells.get(trial.cell)) is not None else None,
             left=None if left is None else round(left, 1),
         )
 

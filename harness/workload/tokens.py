@@ -15,6 +15,7 @@ from coldproof.harness.workload.steps import Prompt, Rows, Segment
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126  # printable bytes: plain tokens in every byte-level or larger vocabulary
 NONCES_APART = 64  # successive runs on one engine whose prompts start with different tokens; there are 95 tokens
+NONCE_BYTES = 8  # no two examples of a run, nor of its shards, have the same nonce
 NONCE_TOKENS = 4  # 95**4 values, so that two examples of a run do not collide
 PART_SEPARATOR = "+"  # between the parts of a symbol that consists of several names
 
@@ -106,16 +107,16 @@ def nonce_tokens(nonce: str) -> tuple[int, ...]:
 
 
 def new_nonce(earlier: Sequence[str]) -> str:
-    """Return a nonce of six hex digits for an engine that has seen the `earlier` ones, the latest last.
+    """Return a nonce of 16 hex digits for an engine that has seen the `earlier` ones, the latest last.
 
     Its first token differs from those of the latest nonces. Some engines can hit a single token of an earlier run.
     Where the engine's key has no adapter, that token may be another adapter's (llama.cpp#26207): a fault, but not of
     this run.
     """
     taken = {nonce_tokens(nonce)[0] for nonce in earlier[-NONCES_APART:]}
-    nonce = secrets.token_hex(3)
+    nonce = secrets.token_hex(NONCE_BYTES)
     while nonce_tokens(nonce)[0] in taken:
-        nonce = secrets.token_hex(3)
+        nonce = secrets.token_hex(NONCE_BYTES)
     return nonce
 
 

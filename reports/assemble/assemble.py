@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,6 +35,7 @@ from coldproof.reports.schema.results import (
     Timing,
     Waiver,
 )
+from coldproof.reports.schema.stored_files import decode, decode_object, read_lines
 from coldproof.reports.schema.verdict import Verdict
 
 Event = dict[str, Any]
@@ -44,6 +44,7 @@ SHOWN = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)
 # With --allow-not-exercised and no number, so many requirements have to be shown, or all supported ones if these are
 # fewer: an attached server with few capabilities supports eight.
 LEAST_SHOWN = 5
+LAST_TIME = 253_402_300_799  # seconds since 1970: the end of the last year that a calendar has
 EXAMPLE = b'{"event":"example",'
 
 
@@ -63,12 +64,12 @@ class Example(msgspec.Struct, frozen=True):
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return all complete events. An incomplete line is ignored.
+    """Return all complete events. A line that is no event is ignored: a killed run leaves an incomplete one.
 
-    Examples may be gigabytes, so that only the fields that reports need are kept.
+    Examples may be gigabytes, so that only the fields that reports need are kept. Raises OSError, and UnreadableFile
+    for what is no file of events.
     """
-    with path.open("rb") as lines:
-        return events_of(lines)
+    return events_of(read_lines(path))
 
 
 def events_of(lines: Iterable[bytes]) -> list[Event]:
@@ -76,27 +77,35 @@ def events_of(lines: Iterable[bytes]) -> list[Event]:
     events = []
     for line in lines:
         with contextlib.suppress(ValueError):
-            if line.startswith(EXAMPLE):
-                read = msgspec.json.decode(line, type=Example)
-                events.append(
-                    {
-                        "event": "example",
-                        "at": read.at,
-                        "requirement": read.requirement,
-                        "cell": read.cell,
-                        "layer": read.layer,
-                        "requests": len(read.history.outcomes),
-                        "weight_pairs": read.weight_pairs,
-                        "failed": bool(read.findings),
-                        "tally": tally(read.history, read.evidence),
-                        "reach": tuple(map(sys.intern, read.reach)),
-                        "seen": read.seen,
-                        "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
-                    }
-                )
-            else:
-                events.append(json.loads(line))
+            event = example_event(decode(line, Example)) if line.startswith(EXAMPLE) else decode_object(line)
+            check_stamp(event)
+            events.append(event)
     return events
+
+
+def check_stamp(event: Event) -> None:
+    """Raise ValueError for an event without a kind, or without a time that a calendar has."""
+    kind, at = event.get("event"), event.get("at")
+    if not isinstance(kind, str) or isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LAST_TIME:
+        raise ValueError("the line is not an event")
+
+
+def example_event(read: Example) -> Event:
+    """Return what reports need of an example."""
+    return {
+        "event": "example",
+        "at": read.at,
+        "requirement": read.requirement,
+        "cell": read.cell,
+        "layer": read.layer,
+        "requests": len(read.history.outcomes),
+        "weight_pairs": read.weight_pairs,
+        "failed": bool(read.findings),
+        "tally": tally(read.history, read.evidence),
+        "reach": tuple(map(sys.intern, read.reach)),
+        "seen": read.seen,
+        "evidence": msgspec.to_builtins(msgspec.convert(read.evidence, EvidenceSample)),
+    }
 
 
 def assemble(events: list[Event]) -> Results:

@@ -15,13 +15,15 @@ from coldproof.reports.views.overview import engine_name
 class RegisterEntry:
     """One accepted bundle. `folder`: of its copy, from the root of the site. `verified`: what `verify` said.
 
-    `signatures`: the names of its signature files; `manifest`: the SHA-256 of its manifest, which they sign.
+    `signature`: what is known of its signature, as `verify` said it. `signatures`: the names of its signature files;
+    `manifest`: the SHA-256 of its manifest, which they sign.
     """
 
     results: Results
     target: str
     folder: str
     verified: tuple[str, ...]
+    signature: str
     signatures: tuple[str, ...]
     manifest: str
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from coldproof.reports.schema.stored_files import MEGABYTE, check_depth, read_json
 from coldproof.reports.schema.verdict import FailureClass
 
 SCHEMA_VERSION = 2
+MOST_CASE = 64 * MEGABYTE  # of a case file
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +277,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.layer}: {self.cell}" if self.layer else self.cell
 
 
-def read_case(path: Path) -> Case:
-    """Read and validate a saved case. Raises msgspec.ValidationError, msgspec.DecodeError or OSError."""
-    return msgspec.json.decode(path.read_bytes(), type=Case)
+def read_case(path: Path, *, follow: bool = False) -> Case:
+    """Read and validate a saved case. `follow`: the file may be a link. Raises msgspec.DecodeError or OSError."""
+    case = read_json(path, Case, most=MOST_CASE, follow=follow)
+    check_depth([case.workload, case.recipes])
+    return case

@@ -14,6 +14,7 @@ import msgspec
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
 from coldproof.reports.schema.findings import FindingReplay
 from coldproof.reports.schema.reach import StateTable
+from coldproof.reports.schema.stored_files import check_depth, read_json
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.schema.weight_updates import UpdateCount
 
@@ -341,9 +342,11 @@ def write_results(results: Results, path: Path) -> None:
     path.write_bytes(encode(results))
 
 
-def read_results(path: Path) -> Results:
-    """Read and validate results. Raises msgspec.ValidationError or OSError."""
-    return msgspec.json.decode(path.read_bytes(), type=Results)
+def read_results(path: Path, *, follow: bool = False) -> Results:
+    """Read and validate results. `follow`: the file may be a link. Raises msgspec.DecodeError or OSError."""
+    results = read_json(path, Results, follow=follow)
+    check_depth([[case.workload, case.recipes] for case in results.cases])
+    return results
 
 
 def encode(value: msgspec.Struct) -> bytes:

@@ -47,7 +47,9 @@ def test_an_event_is_one_line_with_its_time(tmp_path: Path) -> None:
     (line,) = (tmp_path / "events.ndjson").read_bytes().splitlines()
     event = json.loads(line)
     assert event.pop("at") > 1_700_000_000
+    assert event.pop("process")
     assert event == {
+        "number": 0,
         "event": "selftest",
         "rows": [{"planted": "a\nb", "caught": True, "said": ""}],
         "verdict": "ERROR",
@@ -126,7 +128,7 @@ def test_a_log_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, path: 
 def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
     """The run was killed in the middle of it; what came before still counts."""
     path = tmp_path / "events.ndjson"
-    path.write_bytes(b'{"event": "phase", "words": "one"}\n{"event": "pha')
+    path.write_bytes(b'{"event": "phase", "at": 1.0, "words": "one"}\n{"event": "pha')
     assert [e["words"] for e in read_events(path)] == ["one"]
 
 

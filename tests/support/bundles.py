@@ -21,7 +21,7 @@ import pytest
 from support import report_samples
 from support.histories import ask, burst, contents, put
 
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.event_log import EventLog
@@ -36,12 +36,14 @@ from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place, encode
+from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Package, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.workload.steps import Route, Workload
+from coldproof.reports.assemble.assemble import read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import encode as encode_case
@@ -91,25 +93,26 @@ FROZEN = FrozenList(
 PLACES = FROZEN.places(FROZEN.cells_of("llamacpp", "model"))
 
 
-def freeze(folder: Path) -> None:
+def freeze(folder: Path, listed: FrozenList = FROZEN) -> None:
     """Put the small list where lists are looked for."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{VERSION}.json").write_bytes(encode(FROZEN))
+    (folder / f"{VERSION}.json").write_bytes(encode(listed))
 
 
 @functools.cache
-def judged() -> tuple[Judgement, ...]:
-    """A few examples in which a prompt is sent twice and its second answer comes from the cache."""
-    return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories())
+def judged(where: str = "") -> tuple[Judgement, ...]:
+    """A few examples in which a prompt is sent twice and its second answer comes from the cache. `where`: of them."""
+    return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories(where))
 
 
-def histories() -> Iterator[History]:
+def histories(where: str) -> Iterator[History]:
     """The same story under several nonces."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(EXAMPLES):
             here = Path(folder) / str(number)
             twice = (burst(ask(("stem", 40))), burst(ask(("stem", 40))))
-            yield WorkloadRun(ScriptedEngine(), Workload(twice), f"n{number}", contents(here), here / "run").history()
+            nonce = f"n{number}{where}"
+            yield WorkloadRun(ScriptedEngine(), Workload(twice), nonce, contents(here), here / "run").history()
 
 
 @functools.cache
@@ -129,6 +132,7 @@ def case() -> Case:
         "LORA-9-7c21a0f3",
         requirement="LORA-9",
         cell="two",
+        engine_version="1",
         signature="stale state; in-place reload; other path; between requests",
         known_issue="upstream knows (https://example.org/issues/9)",
     )
@@ -155,7 +159,8 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
             test=place.test,
         )
     for name in dict.fromkeys(place.cell for place in places):
-        log.emit("engine", engine=engine(), cell=name, contents=3)
+        one = judged()[0].history
+        log.emit("engine", engine=engine(), cell=name, contents=3, versions=0, digests=one.contents, shape=one.shape)
         log.emit("calibration", calibration=report_samples.results().calibration, seconds=1.0, own_rule=RULE)
     for place in places:
         conclude(log, folder, place, examples)
@@ -168,7 +173,7 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
     log.emit(
         "run_started",
         version=VERSION,
-        started="2026-03-01T00:00:00+00:00",
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command="pytest suites --profile qualify",
         profile="qualify",
         seed=f"4{shard[:1]}",
@@ -190,35 +195,35 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
         arguments=(),
         model="",
         known_issues_sha256=digest_of(folder / KNOWN_ISSUES),
-        build=(Package("engine", "1", "0" * 64),),
+        build=(Package("xllamacpp", "1", "0" * 64),),
     )
     log.emit("qualification", qualification=record)
     log.emit("selftest", rows=self_test())
 
 
-def digest_of_list() -> str:
+def digest_of_list(listed: FrozenList = FROZEN) -> str:
     """Of the small list's file."""
-    return hashlib.sha256(encode(FROZEN)).hexdigest()
+    return hashlib.sha256(encode(listed)).hexdigest()
 
 
 def engine() -> Event:
     """What the scripted engine says of itself."""
     scripted = ScriptedEngine()
+    capabilities = {**scripted.capabilities, Capability.VERSION: Support(True, "package version 1")}
     return {
         "name": "scripted",
         "version": "1",
         "adapter": "scripted",
         "worker": "model",
         "config": {},
-        "capabilities": {
-            c.value: {"present": s.present, "evidence": s.evidence} for c, s in scripted.capabilities.items()
-        },
+        "capabilities": {c.value: {"present": s.present, "evidence": s.evidence} for c, s in capabilities.items()},
     }
 
 
 def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
     """A place's examples and its verdict."""
-    drawn = {"CHAT-9": judged()[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
+    drawn = {"CHAT-9": judged(place.cell)[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
+    log.emit("trial", requirement=place.requirement, title="t", cell=place.cell, of=len(PLACES))
     evidence: Counter[str] = Counter()
     for one in drawn:
         evidence.update(one.evidence)
@@ -251,8 +256,9 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
         examples=len(drawn),
         requests=sum(len(one.history.outcomes) for one in drawn),
         evidence=dict(evidence),
-        seconds=1.0,
+        seconds=0.0,
         case=found.id if found is not None else None,
+        absent=[Capability.KV_EVENTS] if place.requirement == "EVENT-9" else [],
     )
 
 
@@ -271,12 +277,13 @@ def draw(folder: Path) -> None:
     """Results, pages and seal of a folder as its events are: what a run does, and who hides what they changed."""
     shards = folder / SHARDS
     parts = [folder] if not shards.is_dir() else sorted(shards.iterdir())
-    for part in parts:
-        write_all(bundle_results([part]), part)
-        seal(part)
-    if parts != [folder]:
-        write_all(bundle_results(parts), folder)
-        seal(folder)
+    made = next(e for e in read_events(parts[0] / EVENTS) if e["event"] == "qualification")["qualification"]
+    whole = [] if parts == [folder] else [(folder, parts)]
+    for place, runs in (*((part, [part]) for part in parts), *whole):
+        results = bundle_results(runs)
+        write_all(results, place)
+        seal(place)
+        write_attestation(place, results, msgspec.convert(made, Qualification))
 
 
 def change(folder: Path, how: Change) -> None:
@@ -291,9 +298,9 @@ def copied(bundle: Path, to: Path) -> Path:
     return Path(shutil.copytree(bundle, to))
 
 
-def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch, listed: FrozenList = FROZEN) -> None:
     """Have the list of requirements be the small one, for a test."""
-    freeze(folder / "lists")
+    freeze(folder / "lists", listed)
     monkeypatch.setattr(frozen, "LISTS", folder / "lists")
 
 

@@ -216,7 +216,7 @@ def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tupl
     file has no calibration that fits.
     """
     try:
-        results = read_results(source)
+        results = read_results(source, follow=True)
     except (OSError, msgspec.MsgspecError) as problem:
         raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
     found, engine = results.calibration, results.engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from coldproof.reports.files.own_folder import claim, make_sub_folder, remove_li
 from coldproof.reports.format.text import unique
 from coldproof.reports.schema.case import read_case
 from coldproof.reports.schema.results import encode
+from coldproof.reports.schema.stored_files import copy_file
 
 CASES = "cases"
 
@@ -117,4 +117,4 @@ def copy_case(path: Path, to: Path, name: str) -> None:
     if path.suffix == ".json" and path.stem != name:
         claim(to).write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
     elif not to.exists():
-        shutil.copyfile(path, claim(to))
+        copy_file(path, claim(to))

@@ -34,6 +34,7 @@ from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.power import measure, suite_run
+from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.release.bundle.run_folder import Stored
 from coldproof.harness.session.conductor import ConformanceRun
 from coldproof.harness.session.plugin import RUN
@@ -41,6 +42,7 @@ from coldproof.reports.assemble.assemble import EXAMPLE
 from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.noise import FaultLevel, NoisyFault
 from coldproof.reports.schema.power import Outcome, SuiteRun
+from coldproof.reports.schema.stored_files import read_lines
 from coldproof.reports.schema.verdict import FailureClass
 
 MAX_FAILED_EXAMPLES = 3  # not 1, because the first failing example need not have the largest deviation
@@ -109,7 +111,7 @@ def measure_all(
     shuffled = random.Random(level.seed).sample(counted, len(counted))
     for number, fault in enumerate(shuffled, 1):
         file = row_path(level, fault, out)
-        if not file.exists() or (missed and not msgspec.json.decode(file.read_bytes(), type=NoisyFault).caught):
+        if not file.exists() or (missed and not stored_measurement(file, NoisyFault).caught):
             found = measure_fault(level, fault, calibration)
             file.parent.mkdir(parents=True, exist_ok=True)
             claim(file).write_bytes(msgspec.json.encode(found))
@@ -121,7 +123,7 @@ def measured_so_far(level: Level, faults: list[Fault], out: Path) -> FaultLevel:
     """Return the stored results of these faults."""
     counted = [fault for fault in faults if not fault.equivalent]
     files = [row_path(level, fault, out) for fault in counted]
-    rows = [msgspec.json.decode(file.read_bytes(), type=NoisyFault) for file in files if file.exists()]
+    rows = [stored_measurement(file, NoisyFault) for file in files if file.exists()]
     noise = ", ".join(filter(None, (level.words, level.served.slug)))
     return FaultLevel(worker=level.worker, noise=noise, of=len(counted), faults=rows, budget=level.budget)
 
@@ -197,10 +199,9 @@ def fault_row(fault: Fault, run: SuiteRun, noisy_run: NoisyRun) -> NoisyFault:
 def read_examples(events: Path) -> NoisyRun:
     """Return what the examples of a run show."""
     found = NoisyRun()
-    with events.open("rb") as lines:
-        for line in lines:
-            if line.startswith(EXAMPLE) and line.endswith(b"\n"):  # a run that was ended leaves half a line
-                found.add(msgspec.json.decode(line, type=Stored))
+    for line in read_lines(events):
+        if line.startswith(EXAMPLE) and line.endswith(b"\n"):  # a run that was ended leaves half a line
+            found.add(msgspec.json.decode(line, type=Stored))
     return found
 
 

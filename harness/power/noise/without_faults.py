@@ -28,6 +28,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.options import Options
+from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.power.suite_run import GENERATED, Served
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
@@ -105,7 +106,7 @@ class CleanMeasurement(msgspec.Struct, kw_only=True):
 def measure(level: Level, *, out: Path, seed: int, say: Callable[[str], None]) -> CleanLevel:
     """Return the result of a level, measuring more requests if needed. Raises EngineStartError or OracleError."""
     file = out / "clean" / f"{level.name}.json"
-    stored = msgspec.json.decode(file.read_bytes(), type=CleanMeasurement) if file.exists() else None
+    stored = stored_measurement(file, CleanMeasurement) if file.exists() else None
     if stored is None or (len(stored.rows) < level.requests and not stored.none):
         stored = measure_clean(level, stored, out=out, seed=seed, say=say, file=file)
     return clean_level(level, stored)

@@ -10,11 +10,15 @@ import msgspec
 
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.judgement.requirement import statement_parts
-from coldproof.harness.release.bundle.refusal import Reason, altered, left_out
+from coldproof.harness.options import UsageError
+from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import Part
 from coldproof.harness.release.requirements.frozen import FrozenList, Place
+from coldproof.harness.selection.shards import read_shard
+from coldproof.reports.format.text import one_line
 
-SHOWN = 3  # shards or places named in a message
+SHOWN = 3  # missing shards or places named in a message
+MOST_NAMED = 10  # shards named in a message that are not those of one run
 
 
 def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
@@ -28,7 +32,7 @@ def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
     wanted = frozen.places(cells_of(parts, frozen, announced))
     yield from place_reasons("are missing", [place for place in wanted if place not in announced], left_out)
     yield from place_reasons("are not in the frozen list", sorted(announced.keys() - set(wanted)), altered)
-    yield from place_reasons("were run twice", [p for p, n in announced.items() if n > 1], altered)
+    yield from place_reasons("were run twice", [p for p, n in announced.items() if n > 1], not_accepted)
     yield from place_reasons("have no verdict", [p for p in announced if p not in concluded], left_out)
     yield from place_reasons("have several verdicts", [p for p, n in concluded.items() if n > 1], altered)
     yield from place_reasons(
@@ -39,7 +43,10 @@ def check_coverage(parts: list[Part], frozen: FrozenList) -> Iterator[Reason]:
 
 
 def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -> list[Cell]:
-    """Return the cells that must have run. A cell that needs an extra package may be missing."""
+    """Return the cells that must have run. A cell that needs an extra package may be missing.
+
+    So may one that runs on request only: a qualification takes no such request.
+    """
     made = next((part.qualification for part in parts if part.qualification is not None), None)
     if made is None:
         return []
@@ -47,7 +54,7 @@ def cells_of(parts: list[Part], frozen: FrozenList, announced: Counter[Place]) -
     return [
         cell
         for cell in frozen.cells_of(made.engine, made.worker, attached=made.attached)
-        if cell.package is None or cell.name in ran
+        if cell.name in ran or (cell.package is None and not cell.on_request)
     ]
 
 
@@ -57,15 +64,20 @@ def check_shards(shards: list[str]) -> Iterator[Reason]:
         return
     counted = Counter(shards)
     of = {shard.partition("/")[2] for shard in shards}
-    if "" in counted or len(of) != 1:
-        yield altered(f"these are not the shards of one run: {', '.join(shard or 'a whole run' for shard in shards)}")
+    try:
+        read = [read_shard(shard) for shard in shards]
+    except UsageError:
+        read = []
+    if len(of) != 1 or not read:
+        named = ", ".join(one_line(shard, 40) or "a whole run" for shard in shards[:MOST_NAMED])
+        yield not_accepted(f"these are not the shards of one run: {named}")
         return
-    whole = [f"{number}/{of_all}" for of_all in of for number in range(1, int(of_all) + 1)]
-    missing = [shard for shard in whole if shard not in counted]
-    if missing:
-        named = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
-        yield left_out(f"{len(missing)} of {len(whole)} shards are missing ({named}): merge all with `coldproof merge`")
-    yield from (altered(f"shard {shard} is given {n} times") for shard, n in counted.items() if n > 1)
+    there, total = {shard.number for shard in read}, read[0].of
+    if missing := total - len(there):
+        first = [n for n in range(1, len(there) + SHOWN + 1) if n not in there and n <= total][:SHOWN]
+        named = ", ".join(f"{number}/{total}" for number in first) + (", ..." if missing > SHOWN else "")
+        yield left_out(f"{missing} of {total} shards are missing ({named}): merge all with `coldproof merge`")
+    yield from (not_accepted(f"shard {shard} is given {n} times") for shard, n in counted.items() if n > 1)
 
 
 def place_reasons(what: str, places: list[Place], make: Callable[[str], Reason]) -> Iterator[Reason]:

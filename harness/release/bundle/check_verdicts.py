@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.case.known_issues import Waivers
-from coldproof.harness.judgement.requirement import OF_ADAPTERS
-from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.judgement.dropped_kind import DroppedKind
+from coldproof.harness.judgement.requirement import Absent, absent_everywhere, missing_everywhere
+from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
-from coldproof.harness.release.bundle.refusal import Reason, altered, left_out
-from coldproof.harness.release.bundle.run_folder import Part, RejudgedTest
-from coldproof.harness.release.requirements.frozen import FrozenTest, Place
+from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
+from coldproof.harness.release.bundle.run_folder import OpenedEngine, Part, RejudgedTest
+from coldproof.harness.release.requirements.frozen import Place
 from coldproof.reports.assemble.assemble import Event
-from coldproof.reports.schema.case import Case, NoiseBand
+from coldproof.reports.format.text import slug
+from coldproof.reports.schema.case import MOST_CASE, Case, NoiseBand
 from coldproof.reports.schema.results import encode
+from coldproof.reports.schema.stored_files import read_bytes
 from coldproof.reports.schema.verdict import Verdict
-
-CONTENTS = 2  # adapter contents that a requirement about adapters needs
 
 
 def check_verdicts(part: Part) -> Iterator[Reason]:
@@ -34,9 +35,9 @@ def check_verdicts(part: Part) -> Iterator[Reason]:
         test = part.frozen.test(place)
         if test is None:
             continue  # check_coverage reports it
-        seen = part.rejudged.get(place, RejudgedTest())
+        seen = part.rejudged.get(place) or RejudgedTest(test, place.cell)
         yield from check_counts(place, verdict, seen)
-        yield from check_verdict(part, place, verdict, test, seen, cases, engines.get(place.cell, []))
+        yield from check_verdict(part, place, verdict, seen, cases, engines.get(place.cell, []))
     for place in part.rejudged.keys() - concluded:
         yield altered(f"{place} has examples but no verdict")
     yield from check_rules(part)
@@ -53,53 +54,128 @@ def check_counts(place: Place, verdict: Event, seen: RejudgedTest) -> Iterator[R
     for what, counted in (("examples", seen.examples), ("requests", seen.requests)):
         if (recorded := verdict[what]) != counted:
             yield altered(f"{place}: the verdict counts {recorded} {what}, the log has {counted}")
-    for name in sorted(seen.evidence.keys() | verdict["evidence"].keys()):
-        recorded, counted = verdict["evidence"].get(name, 0.0), seen.evidence[name]
+    evidence = seen.trial.evidence
+    for name in sorted(evidence.keys() | verdict["evidence"].keys()):
+        recorded, counted = verdict["evidence"].get(name, 0.0), evidence[name]
         if not math.isclose(recorded, counted, rel_tol=1e-9, abs_tol=1e-9):
             yield altered(f"{place}: the verdict counts {recorded} of '{name}', the examples show {counted}")
             return
 
 
 def check_verdict(
-    part: Part,
-    place: Place,
-    verdict: Event,
-    test: FrozenTest,
-    seen: RejudgedTest,
-    cases: dict[str, Case],
-    engines: list[Event],
+    part: Part, place: Place, verdict: Event, seen: RejudgedTest, cases: dict[str, Case], engines: list[OpenedEngine]
 ) -> Iterator[Reason]:
     """Yield a reason if one verdict does not follow from its examples, its case and the engine's capabilities."""
     given = Verdict(verdict["verdict"])
     if given is Verdict.ERROR:
         return  # nothing follows from an ERROR; check_outcome refuses it
     if given is Verdict.UNSUPPORTED:
-        if seen.examples:
-            yield altered(f"{place} is UNSUPPORTED but has {seen.examples} examples")
-        if not engines:
-            yield left_out(f"{place} is UNSUPPORTED, but no engine of that cell reported its capabilities")
-        elif had := {*verdict.get("absent", ())} & common_capabilities(engines):
-            yield altered(f"{place} is UNSUPPORTED without {', '.join(sorted(had))}, but the engine has it")
-        elif not any(missing_needs(engine, test) for engine in engines):
-            yield altered(f"{place} is UNSUPPORTED, but the engine has all capabilities that it needs")
+        yield from check_unsupported(part, place, verdict, seen, engines)
         return
-    if found := [one for one in verdict.get("missing", ()) if seen.evidence[one]]:
+    if given is Verdict.CONFORMS and engines and all(engine.lacks(seen.trial.requirement.needs) for engine in engines):
+        lacks = "; ".join(map(str, engines[0].lacks(seen.trial.requirement.needs)))
+        yield altered(f"{place} CONFORMS, but the engine lacks what it needs: {lacks}")
+    if found := [one for one in verdict.get("missing", ()) if seen.trial.evidence[one]]:
         yield altered(f"{place} is {given} with missing evidence: {', '.join(found)}; but its examples show it")
-    name = verdict["case"]
-    if name is None:
-        if seen.failing:
-            yield altered(f"{place} is {given}, but {seen.failing} of its examples fail")
-        else:
-            trial = stored_trial(test, place, seen, common_capabilities(engines))
-            try:
-                waivers: Waivers = part.waivers(verdict)
-            except UsageError as problem:
-                yield altered(f"{place}: {problem}")
-                return
-            follows, why = waivers.with_rare(place.requirement, place.cell, *verdict_without_case(trial, None))
-            if follows is not given:
-                yield altered(f"{place} is {given}; from its examples follows {follows}: {why}")
+    known = [cases[name] for name in verdict.get("known", ()) if name in cases]
+    if verdict["case"] is not None and verdict["case"] not in verdict.get("known", ()):
+        yield from check_case(part, place, verdict, seen, cases)
+    elif seen.failing and not known:
+        yield altered(f"{place} is {given}, but {seen.failing} of its examples fail")
+    else:
+        yield from check_without_counterexample(part, place, verdict, seen, known, cases, engines)
+
+
+def check_unsupported(
+    part: Part, place: Place, verdict: Event, seen: RejudgedTest, engines: list[OpenedEngine]
+) -> Iterator[Reason]:
+    """Yield a reason if UNSUPPORTED does not follow from what the engine of the cell reported and the run had.
+
+    A cell that was not opened is UNSUPPORTED for what other cells have shown to be absent from all of them.
+    """
+    if seen.examples:
+        yield altered(f"{place} is UNSUPPORTED but has {seen.examples} examples")
+    needs = seen.trial.requirement.needs
+    if engines:
+        possible = [engine.lacks(needs) for engine in engines]
+    else:
+        possible = [
+            missing_everywhere(absent_everywhere(e.engine.capabilities), needs) for e in chain(*part.engines().values())
+        ]
+    if not possible:
+        yield left_out(f"{place} is UNSUPPORTED, but no engine reported its capabilities")
+    elif not any(possible):
+        unopened = "its cell was not opened, and no other shows that the engine lacks what it needs in all cells"
+        yield altered(f"{place} is UNSUPPORTED, but {'the engine has all that it needs' if engines else unopened}")
+    elif [*(absent := verdict.get("absent", ()))] not in [capabilities_of(lacks) for lacks in possible]:
+        named = ", ".join(absent) or "nothing"
+        yield altered(f"{place} is UNSUPPORTED for lack of {named}; from the engine follows: {texts(possible)}")
+
+
+def capabilities_of(lacks: list[Absent]) -> list[Capability]:
+    """Return the capabilities among the things that an engine lacks."""
+    return [one.capability for one in lacks if one.capability is not None]
+
+
+def texts(possible: list[list[Absent]]) -> str:
+    """Return what engines lack, as text."""
+    return " or ".join(dict.fromkeys("; ".join(map(str, lacks)) for lacks in possible if lacks))
+
+
+def check_without_counterexample(
+    part: Part,
+    place: Place,
+    verdict: Event,
+    seen: RejudgedTest,
+    known: list[Case],
+    cases: dict[str, Case],
+    engines: list[OpenedEngine],
+) -> Iterator[Reason]:
+    """Yield a reason if the verdict of a trial without a counterexample does not follow.
+
+    `known`: the cases of its replayed findings.
+    """
+    given = Verdict(verdict["verdict"])
+    for name in verdict.get("known", ()):
+        if name not in cases:
+            yield left_out(f"{place} is {given} because of case {name}, which is missing")
+    for case in known:
+        yield from check_waiver(part, place, verdict, case)
+    if known and seen.failing < 1:
+        yield altered(
+            f"{place} has the case {known[0].id} of a finding, but none of its {seen.examples} examples fails"
+        )
+    seen.trial.requirement = seen.trial.requirement.on(common_capabilities(engines))
+    seen.trial.known = known
+    try:
+        with_rare = part.waivers(verdict).with_rare
+    except UsageError as problem:
+        yield altered(f"{place}: {problem}")
         return
+    ended = cases.get(verdict.get("ended") or "")
+    follows = {}
+    # Whether the time was over, when the kinds of requests that were not sent do not count, is not recorded.
+    for narrowed in ([], dropped_kinds(part, verdict)):
+        seen.trial.narrowed = narrowed
+        found, why = verdict_without_counterexample(seen.trial, None, ended=ended, with_rare=with_rare)
+        follows[found] = why
+    if given not in follows:
+        found, why = next(iter(follows.items()))
+        yield altered(f"{place} is {given}; from its examples follows {found}: {why}")
+
+
+def dropped_kinds(part: Part, verdict: Event) -> list[DroppedKind]:
+    """Return the kinds of requests that a trial did not send, of those that the run stopped sending."""
+    dropped = [msgspec.convert(event["dropped"], DroppedKind) for event in part.all("kind_dropped")]
+    latest = {one.kind: one for one in dropped if one.kind in verdict.get("narrowed", ())}
+    return list(latest.values())
+
+
+def check_case(
+    part: Part, place: Place, verdict: Event, seen: RejudgedTest, cases: dict[str, Case]
+) -> Iterator[Reason]:
+    """Yield a reason if a verdict does not follow from the case that it names."""
+    given, name = Verdict(verdict["verdict"]), verdict["case"]
     case = cases.get(name)
     if case is None:
         yield left_out(f"{place} is {given} because of case {name}, which is missing")
@@ -160,33 +236,15 @@ def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:
     """Yield a reason for each case file that is missing or differs from the events."""
     for name, case in sorted(cases.items()):
         path = part.folder / "cases" / f"{name}.json"
-        if not path.is_file():
+        if slug(name) != name or name.startswith("."):
+            yield not_accepted(f"case {name} has no name of a file")
+        elif not path.is_file():
             yield left_out(f"cases/{name}.json is missing")
-        elif path.read_bytes() != encode(case):
+        elif read_bytes(path, most=MOST_CASE) != encode(case):
             yield altered(f"cases/{name}.json differs from the case in the events")
 
 
-def missing_needs(engine: Event, test: FrozenTest) -> list[str]:
-    """Return what a test needs and the engine does not have, by the engine's reported capabilities."""
-    capabilities = engine["engine"]["capabilities"]
-    absent = [need.value for need in test.declared.needs if capabilities.get(need, {}).get("present") is not True]
-    two = OF_ADAPTERS & set(test.declared.needs)
-    return absent or (["adapter contents"] if two and engine["contents"] < CONTENTS else [])
-
-
-def common_capabilities(engines: list[Event]) -> set[Capability]:
+def common_capabilities(engines: list[OpenedEngine]) -> set[Capability]:
     """Return the capabilities that all engines of a cell have."""
-    able = [
-        {name for name, support in engine["engine"]["capabilities"].items() if support.get("present") is True}
-        for engine in engines
-    ]
-    return {Capability(name) for name in set.intersection(*able)} if able else set()
-
-
-def stored_trial(test: FrozenTest, place: Place, seen: RejudgedTest, can: set[Capability]) -> Trial:
-    """Return the trial as the run concluded it, with all facts that the verdict depends on."""
-    made = Trial(test.declared.on(can), place.cell, test.statement, place.test)
-    made.evidence, made.examples = seen.evidence, seen.examples
-    made.requests, made.noise, made.permitted = seen.requests, seen.noise, seen.permitted
-    made.lossy = next((rule.lossy for rule in seen.rules if rule.lossy), "")
-    return made
+    able = [{name for name, support in e.engine.capabilities.items() if support.present is True} for e in engines]
+    return set.intersection(*able) if able else set()

@@ -9,7 +9,6 @@ the start of each shard.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,14 +18,17 @@ import msgspec
 from coldproof.harness.case.known_issues import KnownIssue, passes
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_shards
-from coldproof.harness.release.bundle.refusal import Reason, altered
+from coldproof.harness.release.bundle.refusal import Reason, not_accepted
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
+from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
+from coldproof.harness.release.run.record import Qualification
 from coldproof.reports.assemble.assemble import Event, assemble, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.results import RequirementResult, Results, Waiver
+from coldproof.reports.schema.stored_files import UnreadableFile, copy_file, copy_folder, files_below
 
 # The fields of a run's start that must be equal in all shards, and their names in messages.
 ALIKE = {
@@ -41,11 +43,15 @@ ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged
 
 
 def read_shard(folder: Path) -> list[Event]:
-    """Return a shard's events. Raises UsageError if the folder has no events of a run."""
+    """Return a shard's events. Raises UsageError if the folder has no events of a run, or something else than files."""
     try:
+        for _ in files_below(folder):
+            pass
         log = read_events(folder / EVENTS)
     except OSError as problem:
         raise UsageError(f"cannot read {folder / EVENTS}: {problem.strerror}") from problem
+    except UnreadableFile as problem:
+        raise UsageError(f"cannot read {folder}: {problem}") from problem
     if last_of(log, "run_started") is None:
         raise UsageError(f"{folder / EVENTS} has no start of a run")
     return log
@@ -54,7 +60,10 @@ def read_shard(folder: Path) -> list[Event]:
 def refusals(logs: Sequence[list[Event]]) -> Iterator[Reason]:
     """Yield the reasons why these are not the shards of one run."""
     starts = [start for log in logs if (start := last_of(log, "run_started")) is not None]
-    yield from check_shards([start.get("shard", "") for start in starts])
+    shards = [str(start.get("shard", "")) for start in starts]
+    if shards == [""]:
+        yield not_accepted("these are not the shards of one run: a whole run")
+    yield from check_shards(shards)
     for field, name in ALIKE.items():
         yield from check_equal(name, [start.get(field) for start in starts])
     yield from check_equal("the commit", [start["environment"].get(COMMIT) for start in starts])
@@ -66,33 +75,40 @@ def refusals(logs: Sequence[list[Event]]) -> Iterator[Reason]:
     twice = sorted(place for place, times in places.items() if times > 1)
     if twice:
         requirement, test, cell = twice[0]
-        yield altered(f"{len(twice)} tests ran in more than one shard: {requirement} ({test}) in {cell}, ...")
+        yield not_accepted(f"{len(twice)} tests ran in more than one shard: {requirement} ({test}) in {cell}, ...")
 
 
 def check_equal(name: str, values: Sequence[object]) -> Iterator[Reason]:
     """Yield one reason if these values are not all equal."""
     if len(different := dict.fromkeys(map(str, values))) > 1:
-        yield altered(f"{name} is not the same in all shards: {', '.join(different)}")
+        yield not_accepted(f"{name} is not the same in all shards: {', '.join(different)}")
 
 
 def merge_shards(folders: Sequence[Path], logs: Sequence[list[Event]], out: Path) -> Results:
-    """Write the merged report and return its results. Raises OSError."""
+    """Write the merged report and return its results. Raises OSError, or UnreadableFile for what is no regular file."""
     cases = out / "cases"
     cases.mkdir(parents=True)
     mark(out)
     kept = []
-    for folder, log in zip(folders, logs, strict=True):
-        shard = (last_of(log, "run_started") or {})["shard"]
-        kept.append(out / SHARDS / shard.partition("/")[0])
-        shutil.copytree(folder, kept[-1], symlinks=True)
-        for case in (folder / "cases").glob("*"):
-            if case.is_file():  # beside a case, a folder may have its replay
-                shutil.copyfile(case, claim(cases / case.name))
-    results = bundle_results(sorted(kept, key=lambda path: int(path.name)))
+    shards = sorted(zip(map(shard_number, logs), folders, logs, strict=True), key=lambda shard: shard[0])
+    for number, folder, _ in shards:
+        kept.append(out / SHARDS / str(number))
+        copy_folder(folder, kept[-1])
+        for name in files_below(folder / "cases"):  # beside a case, a folder may have its replay
+            if name.parent == Path() and not (cases / name).exists():
+                copy_file(folder / "cases" / name, claim(cases / name))
+    results = bundle_results(kept)
     write_all(results, out)
     if results.profile == QUALIFY:
         seal(out)
+        if (made := last_of(shards[0][2], "qualification")) is not None:
+            write_attestation(out, results, msgspec.convert(made["qualification"], Qualification))
     return results
+
+
+def shard_number(log: list[Event]) -> int:
+    """Return the number of the shard with these events. Raises LookupError or ValueError for a run without one."""
+    return int((last_of(log, "run_started") or {})["shard"].partition("/")[0])
 
 
 def bundle_results(folders: Sequence[Path]) -> Results:

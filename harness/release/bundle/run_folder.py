@@ -7,7 +7,6 @@ must be the same as the recomputed ones.
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,19 +14,29 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.evidence.weight_pairs import PairCount, pair_counts
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.judgement.requirement import Absent, missing
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.release.bundle.check_histories import SeenHistories
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
-from coldproof.reports.assemble.assemble import EXAMPLE, Event
+from coldproof.reports.assemble.assemble import EXAMPLE, Event, check_stamp
+from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.stored_files import decode, decode_object, read_lines
 
 EVENTS = "events.ndjson"
 SHARDS = "shards"  # of a merged bundle; one folder for each shard
+MOST_PROBLEMS = 20  # that are kept of one file: a file of another kind has one in each line
+# Errors that reading and re-evaluating an altered event may raise.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +47,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     test: str
     rule: Rule
     exclusive: bool
+    finding: str = ""  # of which it is a replay
     history: History
     answers: tuple[tuple[Question, Answer], ...]
     evidence: dict[str, float]
@@ -52,26 +62,51 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return Place(self.requirement, self.test, self.cell)
 
 
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What all events have, and the place of those that belong to a test. `seconds`: how long a trial took.
+
+    Trials name their requirement and cell only. Events of one process are in the order of its numbers.
+    """
+
+    event: str
+    at: float
+    process: str = ""
+    number: int = -1
+    requirement: str = ""
+    test: str = ""
+    cell: str = ""
+    seconds: float = 0.0
+    verdict: str = ""
+    case: Any = None  # the name of a verdict's case, or a case
+    stage: str = ""
+
+
 class RejudgedTest:
-    """The re-evaluated results of all examples of one place.
+    """The trial of one place, with the re-evaluated results of all its examples.
 
     `changed` counts the examples whose recorded results differ from the recomputed ones.
     """
 
-    def __init__(self) -> None:
-        self.examples = self.requests = self.noise = self.permitted = self.failing = self.changed = 0
-        self.evidence: Counter[str] = Counter()
+    def __init__(self, test: FrozenTest, cell: str) -> None:
+        self.trial = Trial(test.declared, cell, test.statement, test.test)
+        self.failing = self.changed = 0
         self.rules: set[Rule] = set()
         self.first_difference = ""
 
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return self.trial.examples
+
+    @property
+    def requests(self) -> int:
+        """The number of their requests."""
+        return self.trial.requests
+
     def add(self, stored: Stored, recomputed: Judgement) -> None:
-        """Add an example and its recomputed judgement."""
-        self.examples += 1
-        self.requests += len(recomputed.history.outcomes)
-        self.noise += sum(not found.explained for found in recomputed.noise)
-        self.permitted += len(recomputed.permitted)
+        """Add an example and its recomputed judgement, as a run does."""
+        self.trial.add(recomputed)
         self.failing += bool(recomputed.findings)
-        self.evidence.update({str(name): value for name, value in recomputed.evidence.items()})
         self.rules.add(stored.rule)
         if text := difference(stored, recomputed):
             self.changed += 1
@@ -102,9 +137,40 @@ def difference(stored: Stored, recomputed: Judgement) -> str:
     return ""
 
 
+def described(problem: Exception) -> str:
+    """Return what is wrong with a line of events. An error of our own code says little without its type."""
+    told = isinstance(problem, ValueError) or type(problem) is LookupError
+    return one_line(str(problem) if told else f"{type(problem).__name__}: {problem}", 300)
+
+
 def findings_summary(findings: tuple[Finding, ...]) -> str:
     """Return the number of findings and the first one, or "no finding"."""
     return f"{len(findings)} findings ({findings[0].sentence[:160]})" if findings else "no finding"
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What an engine reported of itself that `verify` uses."""
+
+    version: str | None
+    capabilities: dict[Capability, Support]
+
+
+class OpenedEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine of a cell, as the run recorded it: what it could be tested for, with the options of the run.
+
+    `contents`, `versions`: how many adapter contents and other versions of the weights the run had for it. `digests`:
+    of the adapter contents, by their symbolic names.
+    """
+
+    engine: EngineFacts
+    contents: int
+    versions: int
+    digests: dict[str, str]
+    shape: EngineShape
+
+    def lacks(self, needs: tuple[Capability, ...]) -> list[Absent]:
+        """Return why a requirement with these needs could not be tested on it; empty if it could."""
+        return missing(self.engine.capabilities, needs, contents=self.contents, versions=self.versions)
 
 
 class Part:
@@ -117,32 +183,38 @@ class Part:
         """Read the events. Examples are skipped if `judge` is false. Raises OSError."""
         self.folder, self.frozen, self.judge = folder, frozen, judge
         self.events: list[Event] = []  # without examples
-        self.rejudged: dict[Place, RejudgedTest] = defaultdict(RejudgedTest)
+        self.lines: list[Line] = []
+        self.rejudged: dict[Place, RejudgedTest] = {}
+        self.histories = SeenHistories()
         self.problems: list[str] = []
-        with (folder / EVENTS).open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    self.read(line)
-                except (ValueError, LookupError) as problem:  # of JSON and of msgspec
-                    self.problems.append(f"line {number} of {EVENTS} cannot be re-evaluated: {problem}")
+        for number, line in enumerate(read_lines(folder / EVENTS), start=1):
+            try:
+                self.read(line)
+            except MALFORMED as problem:
+                if len(self.problems) < MOST_PROBLEMS:
+                    self.problems.append(f"line {number} of {EVENTS} cannot be re-evaluated: {described(problem)}")
 
     def read(self, line: bytes) -> None:
-        """Read one line. Raises ValueError or LookupError for a line that no run writes."""
+        """Read one line. Raises one of MALFORMED for a line that no run writes."""
         if not line.endswith(b"\n"):
             raise ValueError("the line is incomplete")
+        self.lines.append(decode(line, Line))
         if not line.startswith(EXAMPLE):
-            event = json.loads(line)
-            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-                raise ValueError("the line is not an event")
+            event = decode_object(line)
+            check_stamp(event)
             self.events.append(event)
             return
         if not self.judge:
             return
-        stored = msgspec.json.decode(line, type=Stored)
+        stored = decode(line, Stored)
         test = self.frozen.test(stored.place)
         if test is None:
             raise LookupError(f"{stored.place} is not in the list of requirements")
-        self.rejudged[stored.place].add(stored, rejudge(stored, test))
+        recomputed = rejudge(stored, test)
+        if stored.place not in self.rejudged:
+            self.rejudged[stored.place] = RejudgedTest(test, stored.cell)
+        self.rejudged[stored.place].add(stored, recomputed)
+        self.histories.add(stored.place, stored.history, finding=stored.finding)
 
     def last(self, kind: str) -> Event:
         """Return the newest event of a kind; an empty one if there is none."""
@@ -187,11 +259,11 @@ class Part:
         """Return the counterexamples by id. Raises msgspec.MsgspecError."""
         return {case.id: case for e in self.all("case") for case in [msgspec.convert(e["case"], Case)]}
 
-    def engines(self) -> dict[str, list[Event]]:
-        """Return the engine events of each cell."""
-        found: dict[str, list[Event]] = defaultdict(list)
+    def engines(self) -> dict[str, list[OpenedEngine]]:
+        """Return the engines of each cell, as they reported themselves. Raises msgspec.ValidationError."""
+        found: dict[str, list[OpenedEngine]] = defaultdict(list)
         for event in self.all("engine"):
-            found[event["cell"]].append(event)
+            found[event["cell"]].append(msgspec.convert(event, OpenedEngine))
         return found
 
     def engine(self) -> dict[str, Any]:
@@ -214,6 +286,5 @@ def part_folders(bundle: Path) -> list[Path]:
     shards = bundle / SHARDS
     if (bundle / EVENTS).is_file() or not shards.is_dir():
         return [bundle]
-    return sorted(
-        (folder for folder in shards.iterdir() if folder.is_dir()), key=lambda path: (len(path.name), path.name)
-    )
+    folders = (folder for folder in shards.iterdir() if folder.is_dir() and not folder.is_symlink())
+    return sorted(folders, key=lambda path: (len(path.name), path.name))

@@ -8,34 +8,50 @@ that (docs/qualifying.md).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.case.finding_records import read_findings, read_records
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_coverage
+from coldproof.harness.release.bundle.check_events import check_events
+from coldproof.harness.release.bundle.check_histories import check_histories, check_shared_nonces
 from coldproof.harness.release.bundle.check_outcome import check_outcome, check_views
 from coldproof.harness.release.bundle.check_verdicts import check_verdicts
 from coldproof.harness.release.bundle.merge import bundle_results
-from coldproof.harness.release.bundle.refusal import Reason, RefusalKind, altered, left_out, not_shown, other_version
-from coldproof.harness.release.bundle.run_folder import Part, part_folders
+from coldproof.harness.release.bundle.refusal import (
+    Reason,
+    RefusalKind,
+    altered,
+    left_out,
+    not_accepted,
+    not_shown,
+    other_version,
+)
+from coldproof.harness.release.bundle.run_folder import MALFORMED, Part, part_folders
+from coldproof.harness.release.bundle.signature import Signature, SignatureState, check_signature
 from coldproof.harness.release.requirements.frozen import FrozenList, current_list, read_frozen
-from coldproof.harness.release.run.manifest import NAME, SIGNATURES, manifest_differences, read_manifest
+from coldproof.harness.release.run.attestation import attestation_problem
+from coldproof.harness.release.run.manifest import ATTESTATION, NAME, manifest_differences, read_manifest
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.results import Results
+from coldproof.reports.schema.stored_files import UnreadableFile, files_below
 
-Problem = (LookupError, TypeError, ValueError, OSError, UsageError)  # errors that reading an altered file may raise
+Problem = (*MALFORMED, OSError, UsageError)  # errors that reading an altered file may raise
 
 
 class Verification(msgspec.Struct):
-    """The result: the reasons for a refusal, or a summary of the accepted bundle."""
+    """The result: the reasons for a refusal, or the summary of an accepted bundle; and what its signature shows."""
 
     reasons: list[Reason]
     summary: list[str]
+    signature: Signature = Signature(SignatureState.NOT_SIGNED)
 
     @property
     def accepted(self) -> bool:
@@ -43,28 +59,53 @@ class Verification(msgspec.Struct):
         return not self.reasons
 
 
-def verify(bundle: Path) -> Verification:
-    """Verify a bundle and return the result. Raises UsageError only if this checkout has no frozen list."""
+def verify(bundle: Path, *, allowed_signers: Path | None = None) -> Verification:
+    """Verify a bundle and return the result.
+
+    `allowed_signers`: a file with the keys that may have signed it; None: its signature is not checked. Raises
+    UsageError only if this checkout has no frozen list, or if the signature cannot be checked.
+    """
     frozen, digest = current_list()
-    reasons = list(check_files(bundle))
-    folders = part_folders(bundle)
+    reasons: list[Reason] = []
     try:
+        for _ in files_below(bundle):
+            pass
+    except (UnreadableFile, OSError) as problem:  # nothing of it is read: not even a digest of what a link leads to
+        return Verification([not_accepted(f"{problem}: a bundle has only files and folders")], [])
+    signature = check_signature(bundle, allowed_signers)
+    if signature.state is SignatureState.INVALID or (allowed_signers and signature.state is not SignatureState.SIGNED):
+        reasons.append(not_accepted(str(signature)))
+    try:
+        reasons += check_files(bundle)
+        folders = part_folders(bundle)
         reasons += check_versions([Part(folder, frozen, judge=False) for folder in folders], frozen, digest)
         if any(reason.kind is RefusalKind.OTHER_VERSION for reason in reasons):
             return Verification(reasons, [])  # other versions' runs cannot be re-evaluated
         parts = [Part(folder, frozen) for folder in folders]
         for part in parts:
             reasons += check_part(part)
+        replays = nonces_of_findings()
+        for part in parts:
+            reasons += check_histories(part.histories, part.engines(), replays)
+        reasons += check_shared_nonces(((part.name, part.histories) for part in parts), replays.values())
         reasons += check_coverage(parts, frozen)
         results = bundle_results([part.folder for part in parts])
         reasons += check_views(bundle, results)
         reasons += check_outcome(results, parts)
+        reasons += check_attestation(bundle, results, parts[0])
         # Alterations come first.
         ordered = sorted(set(reasons), key=lambda one: (list(RefusalKind).index(one.kind), one.sentence))
-        return Verification(ordered, acceptance_summary(bundle, results, parts))
+        return Verification(ordered, [*acceptance_summary(results, parts), str(signature)], signature)
     except Problem as problem:
-        reasons.append(altered(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
+        reasons.append(not_accepted(f"the bundle cannot be read as a run: {type(problem).__name__}: {problem}"))
         return Verification(reasons, [])
+
+
+@functools.cache
+def nonces_of_findings() -> dict[str, str]:
+    """Return the nonce of each known finding's case, with which a run replays it."""
+    with_case = [record for record in read_records().values() if record.no_case is None]
+    return {one.id: one.case.nonce for one in read_findings(with_case) if one.case is not None}
 
 
 def check_files(bundle: Path) -> Iterator[Reason]:
@@ -77,10 +118,25 @@ def check_files(bundle: Path) -> Iterator[Reason]:
         except OSError:
             yield left_out(f"{where}{NAME} is missing: this is not a bundle of a run with --profile qualify")
         except msgspec.MsgspecError as problem:
-            yield altered(f"{where}{NAME} is not a valid manifest of this version: {problem}")
+            yield not_accepted(f"{where}{NAME} is not a valid manifest of this version: {problem}")
         else:
             for line in manifest_differences(folder, manifest):
                 yield altered(f"{where}{line}")
+
+
+def check_attestation(bundle: Path, results: Results, part: Part) -> Iterator[Reason]:
+    """Yield a reason if the in-toto statement of a bundle is missing or says something else than the bundle."""
+    if part.qualification is None:
+        return
+    try:
+        problem = attestation_problem(bundle, results, part.qualification)
+    except OSError:
+        yield left_out(f"{ATTESTATION} is missing")
+    except ValueError as unreadable:
+        yield not_accepted(f"{ATTESTATION} is no envelope of a statement: {unreadable}")
+    else:
+        if problem:
+            yield altered(f"{ATTESTATION}: {problem}")
 
 
 def check_versions(parts: list[Part], frozen: FrozenList, digest: str) -> Iterator[Reason]:
@@ -107,7 +163,7 @@ def check_versions(parts: list[Part], frozen: FrozenList, digest: str) -> Iterat
 
 def check_part(part: Part) -> Iterator[Reason]:
     """Yield the reasons that follow from one run alone."""
-    yield from (altered(f"{part.name}: {line}") for line in part.problems)
+    yield from (not_accepted(f"{part.name}: {line}") for line in part.problems)
     start, finish, made = part.started, part.last("run_finished"), part.qualification
     if start.get("profile") != QUALIFY:
         yield not_shown(f"{part.name} was made with --profile {start.get('profile')}, not --profile {QUALIFY}")
@@ -120,6 +176,7 @@ def check_part(part: Part) -> Iterator[Reason]:
     if made is not None and made.known_issues_sha256 != digest_of(part.folder / KNOWN_ISSUES):
         there = (part.folder / KNOWN_ISSUES).is_file()
         yield (altered if there else left_out)(f"{part.name}: {KNOWN_ISSUES} is not the file that the run used")
+    yield from check_events(part)
     yield from check_waivers(part)
     yield from check_verdicts(part)
 
@@ -139,7 +196,7 @@ def check_waivers(part: Part) -> Iterator[Reason]:
         yield altered(f"{part.name}: the recorded states of the known issues do not follow from its cases")
 
 
-def acceptance_summary(bundle: Path, results: Results, parts: list[Part]) -> list[str]:
+def acceptance_summary(results: Results, parts: list[Part]) -> list[str]:
     """Return the summary of an accepted bundle, one fact in each line."""
     made = parts[0].qualification
     if made is None:
@@ -161,8 +218,6 @@ def acceptance_summary(bundle: Path, results: Results, parts: list[Part]) -> lis
     possible = frozen.cells_of(made.engine, made.worker, attached=made.attached)
     skipped = [cell.name for cell in possible if cell.package and cell.name not in cells]
     lines += [f"cell not run: {name}, it needs a package that was not installed" for name in skipped]
-    if not any((bundle / name).is_file() for name in SIGNATURES):
-        lines.append(f"not signed: the bundle does not prove who made it (no {SIGNATURES[0]})")
     return lines
 
 

@@ -14,11 +14,14 @@ import msgspec
 
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import SEAL, claim
+from coldproof.reports.schema.stored_files import MEGABYTE, UnreadableFile, opened, read_json
 
 NAME = SEAL
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
+ATTESTATION = "verdicts.intoto.json"  # created after the manifest too, which it names
 FORMAT = 1
 CHUNK = 2**20
+MOST_MANIFEST = 64 * MEGABYTE
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,25 +40,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of a folder. Raises OSError."""
-    claim(folder / NAME)  # the list of our files is sealed too
-    entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
+    """Write the manifest of a folder. Raises OSError, also for what is no regular file."""
+    for name in (NAME, ATTESTATION):  # the list of our files is sealed too, and must not grow afterwards
+        claim(folder / name)
+    try:
+        entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
+    except UnreadableFile as problem:
+        raise OSError(f"{folder} cannot be sealed: of a file in it, {problem}") from problem
     raw = msgspec.json.encode(Manifest(files=entries), order="deterministic")
     write_text(folder / NAME, msgspec.json.format(raw, indent=1).decode() + "\n")
 
 
 def sealed_files(folder: Path) -> Iterator[str]:
-    """Yield the path of every file below a folder, except the manifest and its signatures."""
+    """Yield the path of every file below a folder, except the manifest and what is created after it."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
-        if (path.is_file() or path.is_symlink()) and name not in (NAME, *SIGNATURES):
+        if (path.is_file() or path.is_symlink()) and name not in (NAME, ATTESTATION, *SIGNATURES):
             yield name
 
 
 def entry(path: Path) -> Entry:
     """Return the entry of a file."""
     digest, size, lines = hashlib.sha256(), 0, 0
-    with path.open("rb") as file:
+    with opened(path) as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
             size += len(chunk)
@@ -63,9 +70,14 @@ def entry(path: Path) -> Entry:
     return Entry(sha256=digest.hexdigest(), bytes=size, lines=lines if path.suffix == ".ndjson" else None)
 
 
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError, or UnreadableFile for what is no regular file."""
+    return entry(path).sha256
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+    return read_json(folder / NAME, Manifest, most=MOST_MANIFEST)
 
 
 def manifest_differences(folder: Path, manifest: Manifest) -> Iterator[str]:

@@ -17,9 +17,9 @@ from coldproof.harness.workload.generators.salts import AdapterAndSalt
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, PART_SEPARATOR
 
-LONGEST_SALT = 117  # characters: with the nonce less than the 128 that vLLM's server takes
+LONGEST_SALT = 107  # characters: with the nonce less than the 128 that vLLM's server takes
 SALT_LENGTHS = (4, 8, 9, 16, 17, 20, 32, 33, 64, 65, 100, LONGEST_SALT)
-EXTENSION = 10  # characters that a second part adds, with its nonce
+EXTENSION = 20  # characters that a second part adds, with its nonce
 EDGES = (7, 8, 15, 16, 31, 32, 63, 64)  # characters at which a table or a cut key may end
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = ("tenant", "Tenant", "tenant2")
@@ -27,7 +27,7 @@ NAMES = ("tenant", "Tenant", "tenant2")
 
 @st.composite
 def near_salts(draw: st.DrawFn) -> tuple[str, str]:
-    """Draw two salts of up to 117 characters that differ in one place: at the start, the end, in between, in length,
+    """Draw two salts of up to 107 characters that differ in one place: at the start, the end, in between, in length,
     in case, or by the order of two characters; or one that is sent as the other one and more.
     """
     length = draw(st.sampled_from(SALT_LENGTHS))

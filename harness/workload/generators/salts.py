@@ -14,7 +14,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segm
 AdapterAndSalt = tuple[str | None, str | None]
 
 LONGEST_SALT = 128  # characters, with the nonce: the limit of vLLM's server, which refuses longer ones
-LONG = "tenant-" + "0123456789" * 11
+LONG = "tenant-" + "0123456789" * 10
 MANY, MANY_EVERY = 16, 8  # further salts, in one of so many workloads
 # Salts that a wrong key may confuse: none; one that starts with the other's name; one that is sent as the other one and
 # more; case; spaces; what follows a separator; what follows eight, sixteen and more than a hundred characters; and

@@ -126,11 +126,15 @@ SPOILT: list[tuple[str, Spoil, str]] = [
     (
         "no manifest of ours",
         rewrite("manifest.json", "{", "["),
-        "altered: manifest.json is not a valid manifest of this version",
+        "not accepted: manifest.json is not a valid manifest of this version",
     ),
-    ("a link", linked("junit.xml"), "altered: junit.xml is a symbolic link"),
+    ("a link", linked("junit.xml"), "not accepted: junit.xml is a symbolic link"),
     ("half a line", reseal(cut_off("events.ndjson")), "of events.ndjson cannot be re-evaluated"),
-    ("no events", reseal(removed("events.ndjson")), "altered: the bundle cannot be read as a run: FileNotFoundError"),
+    (
+        "no events",
+        reseal(removed("events.ndjson")),
+        "not accepted: the bundle cannot be read as a run: FileNotFoundError",
+    ),
 ]
 
 

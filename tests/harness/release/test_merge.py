@@ -66,11 +66,11 @@ def test_a_shard_alone_is_no_bundle(shards: list[Path]) -> None:
     ("given", "why"),
     [
         (("a",), "left out: 1 of 2 shards are missing (2/2)"),
-        (("a", "b", "b"), "altered: shard 2/2 is given 2 times"),
-        (("a", "other"), "altered: the profile is not the same in all shards: qualify, ci"),
-        (("a", "engine"), "altered: the engine's version is not the same in all shards: 1, 2"),
-        (("a", "again"), "altered: 2 tests ran in more than one shard: CHAT-9 (test_chat) in one, ..."),
-        (("whole",), "altered: these are not the shards of one run: a whole run, 1/2"),
+        (("a", "b", "b"), "not accepted: shard 2/2 is given 2 times"),
+        (("a", "other"), "not accepted: the profile is not the same in all shards: qualify, ci"),
+        (("a", "engine"), "not accepted: the engine's version is not the same in all shards: 1, 2"),
+        (("a", "again"), "not accepted: 2 tests ran in more than one shard: CHAT-9 (test_chat) in one, ..."),
+        (("whole",), "not accepted: these are not the shards of one run: a whole run, 1/2"),
     ],
     ids=" ".join,
 )
@@ -102,7 +102,7 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
         (lambda out: shutil.rmtree(out / "shards" / "2"), "left out: 1 of 2 shards are missing (2/2)"),
         (
             lambda out: shutil.copytree(out / "shards" / "2", out / "shards" / "3"),
-            "altered: shard 2/2 is given 2 times",
+            "not accepted: shard 2/2 is given 2 times",
         ),
         (
             lambda out: change(out / "shards" / "2", recorded(model="1" * 64)),

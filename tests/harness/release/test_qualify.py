@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from support.bundles import FROZEN
 from support.fake_reply import Manners
 from support.fake_server import serving
 from support.paths import ROOT
+from support.qualified_tree import make_tree, python
 
 from coldproof.adapters import registry
 from coldproof.harness.judgement.evidence.names import Evidence
@@ -232,29 +232,7 @@ def test_known_issues_lie_in_the_bundle(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the project without git and with two suites only, with a frozen list of its own."""
-    tree = tmp_path_factory.mktemp("tree")
-    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "out"))
-    for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tree / name)
-    for suite in (tree / "suites").glob("test_*.py"):
-        if suite.name not in ("test_cache_salt.py", "test_groups.py"):
-            suite.unlink()
-    python(tree, "-m", "coldproof", "freeze", "--again")
-    return tree
-
-
-def python(tree: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Run Python with the tree's own package, not with the checkout's. `path`: another folder to import from."""
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), *filter(None, [path])])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return make_tree(tmp_path_factory.mktemp("tree"))
 
 
 def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support import bundles
 from support.bundles import Change, Event, change, copied, draw, reasons, recorded, with_fields, without
 from support.paths import ROOT
@@ -120,7 +121,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     ),
     "a capability said to be absent": (
         with_fields("verdict", {"requirement": "EVENT-9"}, absent=["token-id prompts"]),
-        "is UNSUPPORTED without token-id prompts, but the engine has it",
+        "is UNSUPPORTED for lack of token-id prompts; from the engine follows: published KV events: it publishes no",
     ),
     "evidence said to be missing": (
         with_fields("verdict", CHAT, verdict="NOT EXERCISED", missing=["requests"]),
@@ -135,12 +136,12 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         without("example", requirement="LORA-9"),
         "is KNOWN ISSUE because of case LORA-9-7c21a0f3, but none of its 0 examples fails",
     ),
-    "an engine forgotten": (without("engine", cell="one"), "but no engine of that cell reported its capabilities"),
+    "an engine forgotten": (without("engine", cell="one"), "15 examples ran in a cell whose engine was never opened"),
     "a wrong answer unnoticed": (a_wrong_answer, "15 examples have other results when re-evaluated; the first"),
     "hits that never were": (no_hits, "have other results when re-evaluated"),
     "updates of weights that never were": (invented_updates, "have other results when re-evaluated"),
     "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
-    "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all capabilities that it needs"),
+    "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all that it needs"),
     "other requirements": (recorded(requirements="9.8"), "other version: the run has requirements version 9.8"),
     "another list of that name": (
         recorded(requirements_sha256="1" * 64),
@@ -158,6 +159,10 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     "an interrupted run": (
         with_fields("run_finished", {}, complete=False),
         "left out: the run did not finish",
+    ),
+    "a number beyond all others": (
+        with_fields("run_finished", {}, number=2**53),
+        "left out: the run: 9007199254740940 events of a process are missing",
     ),
     "a softer requirement": (
         with_fields("requirement", {"id": "CHAT-9"}, statement="Anything goes."),
@@ -200,6 +205,17 @@ def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> No
         return events
 
     change(bundle, early)
+    draw(bundle)
+    assert reasons(bundle) == ""
+
+
+def test_a_cell_that_runs_on_request_only_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A qualification chooses no cells."""
+    more = replace(bundles.cell("three", "CHAT"), on_request=True)
+    listed = replace(bundles.FROZEN, cells=(*bundles.FROZEN.cells, more))
+    bundles.small_list(tmp_path, monkeypatch, listed)
+    bundle = bundles.write(tmp_path / "bundle")
+    change(bundle, recorded(requirements_sha256=bundles.digest_of_list(listed)))
     draw(bundle)
     assert reasons(bundle) == ""
 

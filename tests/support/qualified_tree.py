@@ -1,0 +1,41 @@
+"""A copy of the project with two suites only and a frozen list of its own, in which a qualification takes seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from support.paths import ROOT
+
+from coldproof.harness.release.run.sources import PACKAGES
+
+SUITES = ("test_cache_salt.py", "test_groups.py")
+
+
+def make_tree(folder: Path) -> Path:
+    """Make the copy, without git, and return its folder."""
+    shutil.copytree(ROOT / "src", folder / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    for suite in (folder / "suites").glob("test_*.py"):
+        if suite.name not in SUITES:
+            suite.unlink()
+    python(folder, "-m", "coldproof", "freeze", "--again")
+    return folder
+
+
+def python(tree: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python with the tree's own package, not with the checkout's. `path`: another folder to import from."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), *filter(None, [path])])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
