@@ -21,10 +21,12 @@ from coldproof.harness.judgement.evidence.weight_pairs import PairCount, pair_co
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.judgement.trial import larger_sample
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
 from coldproof.reports.assemble.assemble import EXAMPLE, Event
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.cold_answers import ColdAnswers
 
 EVENTS = "events.ndjson"
 SHARDS = "shards"  # of a merged bundle; one folder for each shard
@@ -62,6 +64,7 @@ class RejudgedTest:
         self.examples = self.requests = self.noise = self.permitted = self.failing = self.changed = 0
         self.evidence: Counter[str] = Counter()
         self.rules: set[Rule] = set()
+        self.cold = ColdAnswers()
         self.first_difference = ""
 
     def add(self, stored: Stored, recomputed: Judgement) -> None:
@@ -73,6 +76,7 @@ class RejudgedTest:
         self.failing += bool(recomputed.findings)
         self.evidence.update({str(name): value for name, value in recomputed.evidence.items()})
         self.rules.add(stored.rule)
+        self.cold = larger_sample(self.cold, stored.rule.cold)
         if text := difference(stored, recomputed):
             self.changed += 1
             self.first_difference = self.first_difference or text

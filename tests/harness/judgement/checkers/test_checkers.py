@@ -74,10 +74,12 @@ def test_the_margin_rule_lets_count_what_exceeds_the_noise(gap: float | None, no
 
 
 def test_the_exact_rule_knows_no_noise() -> None:
-    """A close call that went the other way is still another token, unless only rounding was between the two."""
-    one = outcome(0, PROMPT, OTHER)
+    """A close call that went the other way is still another token, unless measured rounding was between the two."""
+    one = outcome(0, PROMPT, OTHER, tokens=tokens(*OTHER, gap=None))
     assert not wrong(history(one), cold(one, gap=0.1)).noise
-    assert wrong(history(one), cold(one, gap=0.0)).noise
+    rounded = Rule(exact=True, rounding=1e-5)
+    assert not wrong(history(one), cold(one, gap=0.1), rounded).noise
+    assert wrong(history(one), cold(one, gap=0.0), rounded).noise
 
 
 def test_noise_is_kept_apart_from_what_counts() -> None:

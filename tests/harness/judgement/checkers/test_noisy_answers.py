@@ -26,8 +26,11 @@ from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge, judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, Question, question, scoring_question
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.sensitivity import sensitivity_questions
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
+from coldproof.reports.schema.cold_answers import ColdAnswers
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 PROMPT = range(100, 140)
@@ -262,23 +265,28 @@ def judged_by(rule: Rule, one: Outcome, answers: Answers) -> tuple[list[Question
     return oracle.asked, seen
 
 
+def about_prefix(one: Outcome, answers: Answers, rule: Rule) -> list[Question]:
+    """What shows whether the answer depends on the cached tokens."""
+    return sensitivity_questions(history(one), answers, rule)
+
+
 def test_the_judge_has_every_answer_scored_only_where_scores_are_the_rule() -> None:
     """The exact rule costs what it did."""
     one = warm()
     answers = scored(one)
     asked, _ = judged_by(RULE, one, answers)
-    assert set(asked) == set(answers)
+    assert set(asked) == {*answers, *about_prefix(one, answers, RULE)}
     exact, _ = judged_by(Rule(exact=True), one, answers)
-    assert exact == [question(one, one.identities[0])]
+    assert exact == [question(one, one.identities[0]), *about_prefix(one, answers, Rule(exact=True))]
 
 
 def test_the_judge_asks_whose_an_answer_is_only_where_noise_is_no_explanation() -> None:
     """One close call is nobody's; a far token, or many, may be another identity's."""
     calm = warm(flipped(3))
-    assert len(judged_by(RULE, calm, scored(calm, behind={3: CLOSE}))[0]) == 2
+    assert len(judged_by(RULE, calm, scored(calm, behind={3: CLOSE}))[0]) == 3
     many = warm(flipped(0, 1, 2, 3, 4))
-    assert len(judged_by(RULE, many, scored(many, behind=dict.fromkeys(range(5), CLOSE)))[0]) > 2
-    assert len(judged_by(RULE, calm, scored(calm, behind={3: FAR}))[0]) > 2
+    assert len(judged_by(RULE, many, scored(many, behind=dict.fromkeys(range(5), CLOSE)))[0]) > 3
+    assert len(judged_by(RULE, calm, scored(calm, behind={3: FAR}))[0]) > 3
 
 
 def test_what_noise_explains_does_not_stand_in_the_way_of_a_verdict() -> None:
@@ -287,7 +295,8 @@ def test_what_noise_explains_does_not_stand_in_the_way_of_a_verdict() -> None:
     for explained, verdict in ((True, Verdict.CONFORMS), (False, Verdict.INCONCLUSIVE)):
         trial = Trial(wanted, "default", "", "test")
         one = warm(flipped(3))
-        judgement = judge_again(history(one), scored(one, behind={3: CLOSE}), RULE, exclusive=True)
+        rule = msgspec.structs.replace(RULE, cold=ColdAnswers(rate=Rate(4000, 40)))
+        judgement = judge_again(history(one), scored(one, behind={3: CLOSE}), rule, exclusive=True)
         noise = tuple(msgspec.structs.replace(said, explained=explained) for said in judgement.noise)
         assert noise
         trial.add(msgspec.structs.replace(judgement, noise=noise))
