@@ -8,7 +8,7 @@ import msgspec
 
 from coldproof.reports.schema.divergences import Rate
 
-ADAPTER = "its adapter"  # the part of a request that only requirements about adapters need
+ADAPTER = "the adapter"  # the part of a request that only requirements about adapters need
 
 
 class Sensitivity(msgspec.Struct, frozen=True):

@@ -57,8 +57,8 @@ def swapped(prompt: tuple[int, ...], block: int, whole: bool) -> tuple[int, ...]
 
 
 EDITS: dict[str, Edit] = {
-    "the first token of its prompt": first,
-    "a token in the middle of its prompt": middle,
+    "the first token of the prompt": first,
+    "a token in the middle of the prompt": middle,
     "the last token of a block": last_of_block,
     "the order of two tokens": swapped,
 }
