@@ -7,6 +7,10 @@ reports small margins for wrong answers would explain them all. So the rate on h
 * that of the same run's answers without a hit, which the cache cannot have changed. This one counts only as long as it
   is explained by the cold repetitions itself.
 
+Each of them may have a cause that the other lacks: answers without a hit are computed like the cold ones, while
+repetitions are few. So a rate is too high if it exceeds both. Where no cold repetition diverged, no cause was measured
+there: both are then one sample.
+
 A rate is per token, because answers have different lengths: a diverged answer has as many tokens as it shares with the
 cold one, and one more. If hits and a reference have the same rate, the number on hits, given the sum of both, follows a
 binomial distribution whose probability is the hits' share of the tokens. (Exactly so for Poisson numbers; for rates
@@ -80,9 +84,9 @@ def exceeds(hits: Rate, misses: Rate, cold: Rate) -> bool:
     """
     if not misses_explained(misses, cold):
         return True
-    of_cold = chance(hits, cold)
-    of_misses = chance(hits, misses) if misses.tokens else of_cold
-    return hits.diverged > 0 and max(of_cold, of_misses) <= ERROR
+    if not cold.diverged or not misses.tokens:
+        return chance(hits, cold + misses) <= ERROR
+    return max(chance(hits, cold), chance(hits, misses)) <= ERROR
 
 
 def misses_explained(misses: Rate, cold: Rate) -> bool:

@@ -37,12 +37,9 @@ class LyingEngine(ScriptedEngine):
             msgspec.structs.replace(token, logprob=-0.1 - varying * (next(self.scores) % 7), gap=CLOSE)
             for token in honest.tokens
         ]
-        lies = (
-            self.every is not None
-            and honest.cached_tokens
-            and next(self.hits) % self.every == min(FIRST, self.every - 1)
-        )
-        if lies and tokens:
+        if self.every is None or not honest.cached_tokens:
+            return msgspec.structs.replace(honest, tokens=tuple(tokens))
+        if next(self.hits) % self.every == min(FIRST, self.every - 1):
             tokens[0] = msgspec.structs.replace(tokens[0], id=tokens[0].id ^ 1)
         return msgspec.structs.replace(honest, tokens=tuple(tokens))
 

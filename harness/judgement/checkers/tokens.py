@@ -160,9 +160,13 @@ def is_repeated_cold(outcome: Outcome, answers: Answers) -> bool:
     A repetition that differs elsewhere explains nothing.
     """
     for identity in outcome.identities:
-        cold = answers[question(outcome, identity)]
-        end = common_prefix(cold.ids, outcome.token_ids) + 1
-        if end <= len(outcome.token_ids) and any(ids[:end] == outcome.token_ids[:end] for ids in cold.again):
+        cold = answers.get(question(outcome, identity))
+        end = 0 if cold is None else common_prefix(cold.ids, outcome.token_ids) + 1
+        if (
+            cold is not None
+            and end <= len(outcome.token_ids)
+            and any(ids[:end] == outcome.token_ids[:end] for ids in cold.again)
+        ):
             return True
     return False
 
