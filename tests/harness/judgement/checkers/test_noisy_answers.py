@@ -228,6 +228,32 @@ def test_without_any_noise_no_deviation_is_allowed() -> None:
     assert excess(msgspec.structs.replace(one, score=0.0), none) == 0.0
 
 
+@pytest.mark.parametrize("unknown", ["the best token", "the token's score", "all scores"])
+def test_a_divergence_whose_scores_are_unknown_is_explained_by_nothing(unknown: str) -> None:
+    """It counted as agreement."""
+    one = warm(flipped(3))
+    answers = scored(one, behind={3: CLOSE})
+    (key,) = [asked for asked in answers if asked.surface.prompt_logprobs]
+    own = question(one, one.identities[0])
+    at = len(PROMPT) + 3
+    forced = answers[key]
+    assert forced.prompt_logprobs is not None
+    if unknown == "the best token":  # nor does the cold answer report a score
+        answers[key] = msgspec.structs.replace(forced, prompt_best=None)
+        silent = tuple(msgspec.structs.replace(token, logprob=None) for token in answers[own].tokens)
+        answers[own] = msgspec.structs.replace(answers[own], tokens=silent)
+    else:
+        scores = list(forced.prompt_logprobs)
+        scores[at if unknown == "the token's score" else 0 :] = [None] * (1 if unknown == "the token's score" else at)
+        answers[key] = msgspec.structs.replace(forced, prompt_logprobs=tuple(scores[: len(forced.prompt_logprobs)]))
+    (said,) = check_tokens(history(one), answers, RULE)
+    assert (said.noise, said.explained, said.position) == (True, False, 3)
+    known = scored(one, behind={3: CLOSE})
+    known[key] = msgspec.structs.replace(known[key], prompt_best=None)  # then the cold answer's own score is the best
+    (said,) = check_tokens(history(one), known, RULE)
+    assert said.explained
+
+
 def test_the_surfaces_scores_have_bands_of_their_own() -> None:
     """A prompt's unlikely tokens move further than an answer's likely ones."""
     assert (tolerance(RULE), prompt_tolerance(RULE)) == (0.5, 0.9)
