@@ -23,7 +23,7 @@ VERDICT_MEANING = {
     Verdict.KNOWN_ISSUE: "Violated, and waived by name in the known-issues file.",
     Verdict.NOT_EXERCISED: "Nothing failed, but the risky path was not shown to have been taken: no pass.",
     Verdict.INCONCLUSIVE: (
-        "The engine is not deterministic enough here to tell, its answers could not have shown a fault, or the case did "
+        "The engine is not deterministic enough here to tell, its answers could show no fault, or the case did "
         "not reproduce."
     ),
     Verdict.ERROR: "The harness or the set-up broke; nothing is said about the engine.",
