@@ -23,11 +23,14 @@ class ColdAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about cold answers by which differences are explained.
 
     `rate`: of repeated answers. `nats`: the largest difference of a score between repeated answers; None: unknown.
+    `steady`: a margin, in nats, at or below which many repeated tokens lay and none of them changed: rounding chooses
+    between no tokens that are as far apart. None: tokens changed, or few were as close as anything.
     `sensitivity`: for each part of a request; empty: not measured.
     """
 
     rate: Rate = Rate()
     nats: float | None = None
+    steady: float | None = None
     sensitivity: tuple[Sensitivity, ...] = ()
 
     def insensitive(self, *, adapters: bool) -> str:

@@ -80,7 +80,7 @@ def calibrate(
         probes, alone, repeats = surviving_answers(oracle, probes, wall, renew, on_death)
     identities = list(dict.fromkeys(probe.adapter for probe in probes))
     noise, exact = max(repeats.noise, repeats.continued), repeats.exact
-    cold = ColdAnswers(rate=repeats.rate, nats=repeats.nats)
+    cold = ColdAnswers(rate=repeats.rate, nats=repeats.nats, steady=repeats.steady)
     rule = exact_rule(cold)
     pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
@@ -132,9 +132,12 @@ def exact_rule(cold: ColdAnswers) -> Rule:
     """Return the token-exact rule of an engine whose cold answers repeat: rounding decides as far as it was measured.
 
     The largest of some hundred differences is not the largest possible. Where no score was reported twice, or all were
-    equal, rounding decides nothing.
+    equal, rounding decides nothing; nor does it at margins at which many repeated tokens never changed.
     """
-    return Rule(exact=True, rounding=min(REPEATED_NATS, TIMES_ROUNDING * (cold.nats or 0.0)), cold=cold)
+    measured = min(REPEATED_NATS, TIMES_ROUNDING * (cold.nats or 0.0))
+    if cold.steady is not None and cold.steady <= measured:
+        measured = math.nextafter(cold.steady, 0.0)
+    return Rule(exact=True, rounding=measured, cold=cold)
 
 
 def insensitivity_notes(cold: ColdAnswers) -> list[str]:

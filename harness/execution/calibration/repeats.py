@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,9 @@ from coldproof.reports.schema.divergences import Rate
 # If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
 # order of float32 additions changes scores by about 1e-6.
 REPEATED_NATS = 1e-3
+# Repeated tokens between two close candidates, none of which changed, that rule out that rounding chooses there. If it
+# chose another one in one of five computations, as many would all be equal once in eight thousand times.
+STEADY_TOKENS = 40
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ class Repeats(msgspec.Struct, frozen=True):
     """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ.
 
     `rate`: how often repeated answers diverged, also where half of one was continued. `nats`: the largest difference of
-    a score; None if no score was reported twice.
+    a score; None if no score was reported twice. `steady`: see `ColdAnswers`.
     """
 
     noise: float
@@ -42,6 +45,7 @@ class Repeats(msgspec.Struct, frozen=True):
     continued: float = 0.0  # the largest difference in nats where half an answer was continued, if the rest repeats
     rate: Rate = Rate()
     nats: float | None = None
+    steady: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -119,6 +123,7 @@ def repeats_of(
         waited=waited,
         rate=sum((rate_of(*pair) for pair in pairs), Rate()),
         nats=largest_nats(pairs),
+        steady=steady_margin(pairs),
     )
     if not repeats.exact:
         return repeats
@@ -129,6 +134,7 @@ def repeats_of(
         continued=max((compare(*pair)[0] for pair in continued), default=0.0),
         rate=repeats.rate + sum((rate_of(*pair) for pair in continued), Rate()),
         nats=largest_nats([*pairs, *continued]),
+        steady=steady_margin([*pairs, *continued]),
     )
 
 
@@ -136,6 +142,17 @@ def rate_of(left: Answer, right: Answer) -> Rate:
     """Return how many tokens of two answers were compared, and whether one differs."""
     differs = left.ids != right.ids
     return Rate(common_prefix(left.ids, right.ids) + differs, int(differs))
+
+
+def steady_margin(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
+    """Return the margin that STEADY_TOKENS repeated tokens do not exceed; None if an answer diverged, or without them.
+
+    An engine that reports a small margin for every token, and repeats every token, has no rounding at such margins.
+    """
+    if any(left.ids != right.ids for left, right in pairs):
+        return None
+    margins = sorted(token.gap for left, _ in pairs for token in left.tokens if token.gap is not None)
+    return margins[STEADY_TOKENS - 1] if len(margins) >= STEADY_TOKENS else None
 
 
 def largest_nats(pairs: Iterable[tuple[Answer, Answer]]) -> float | None:

@@ -47,8 +47,12 @@ def second_look(
     repeats = repeats_or_none(oracle, identities, block, pace, renew, progress)
     if repeats is None:
         return found, msgspec.structs.replace(exact_rule(found.cold), rounding=found.rounding)
+    margins = [one for one in (found.cold.steady, repeats.steady) if one is not None]
     cold = msgspec.structs.replace(
-        found.cold, rate=found.cold.rate + repeats.rate, nats=larger(found.cold.nats, repeats.nats)
+        found.cold,
+        rate=found.cold.rate + repeats.rate,
+        nats=larger(found.cold.nats, repeats.nats),
+        steady=None if repeats.rate.diverged else min(margins, default=None),
     )
     if repeats.exact:
         return with_rule(found, exact_rule(cold), "A counterexample led to more cold answers: they repeat as well.")

@@ -211,6 +211,26 @@ def test_scores_that_no_answer_repeats_make_no_rule_laxer(tmp_path: Path) -> Non
     assert looked.exact
 
 
+@pytest.mark.parametrize(("gap", "rounds"), [(4e-4, False), (0.1, True), (None, True)])
+def test_tokens_that_are_always_close_and_never_change_leave_nothing_to_rounding(
+    gap: float | None, rounds: bool, tmp_path: Path
+) -> None:
+    """An engine that reports a margin of 0.0004 nats for every token repeats all of them."""
+    calls = itertools.count()
+
+    def close(_: CompletionRequest, honest: Completion) -> Completion:
+        moved = [msgspec.structs.replace(t, logprob=-0.1 - 1e-4 * (next(calls) % 7), gap=gap) for t in honest.tokens]
+        return msgspec.structs.replace(honest, tokens=tuple(moved))
+
+    oracle = oracle_over(Tampered(close, caching=False), tmp_path)
+    found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
+    assert rule.rounding is not None
+    assert (rule.rounding > 4e-4) is rounds
+    _, after = second_look(oracle, [], found, block=BLOCK)
+    assert after.rounding is not None
+    assert (after.rounding > 4e-4) is rounds
+
+
 def test_more_answers_measure_more_rounding(tmp_path: Path) -> None:
     """The largest difference of all of them counts, and no margin above what scores may differ by."""
     calls = itertools.count()
