@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -84,9 +84,10 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a number of tokens or a token's 
 
 
 class Score(msgspec.Struct, frozen=True):
-    """The score of one candidate token."""
+    """The score of one candidate token, and its rank among all tokens if the server reports it."""
 
     logprob: float
+    rank: int | None = None
 
 
 PromptScores = list[dict[str, Score] | None]  # for each prompt token: a candidate's token id -> its score
@@ -235,9 +236,7 @@ class Reader:
             self.prompt_logprobs = tuple(
                 None if row is None else row[str(ids[i])].logprob for i, row in enumerate(rows)
             )
-            self.prompt_best = tuple(
-                None if row is None else max(candidate.logprob for candidate in row.values()) for row in rows
-            )
+            self.prompt_best = tuple(None if row is None else best_score(row) for row in rows)
 
     def add(self, choice: Choice) -> None:
         """Add the tokens of one choice."""
@@ -255,6 +254,16 @@ class Reader:
             self.finish_reason = choice.finish_reason or self.finish_reason
             if self.on_token is not None and tokens:
                 self.on_token(len(tokens))
+
+
+def best_score(row: Mapping[Any, Any]) -> float | None:
+    """Return the best score at a position; None if the row has one candidate that is not said to be the best.
+
+    `row`: token -> `Score`, or vLLM's own object with the same fields. It has the prompt's own token and the best one.
+    A row with only one of them does not contain the other one's score.
+    """
+    best = max(row.values(), key=lambda candidate: float(candidate.logprob))
+    return float(best.logprob) if len(row) > 1 or best.rank == 1 else None
 
 
 def token_scores(logprobs: Scores) -> list[tuple[float | None, float | None]]:

@@ -49,14 +49,20 @@ class Observer:
             self.engines.replace_lost(engine)
         judgement = self.judged(history, engine, ground=ground or self.requirement.without_cache)
         if self.is_doubtful(judgement) and self.engines.look_again():
-            return self(engine, workload, ground=ground)  # a rule with a tolerance compares scores, which it lacks
+            if not self.engines.own_rule.exact:
+                return self(engine, workload, ground=ground)  # a rule with a tolerance compares scores, which it lacks
+            judgement = self.judged(history, engine, ground=ground or self.requirement.without_cache)
         if history.engine_lost is None and any(f.checker in LASTING for f in judgement.findings):
             self.renew(engine)
         return judgement
 
     def is_doubtful(self, judgement: Judgement) -> bool:
-        """Return whether an answer is wrong by an exact rule, which may not hold: dozens of answers repeat by luck."""
-        return judgement.rule.exact and self.doubts() and any(f.checker == TOKENS for f in judgement.findings)
+        """Return whether an answer differs under an exact rule, which may not hold: dozens of answers repeat by luck.
+
+        A difference that rounding explains counts as well: how often it may do so depends on the same measurement.
+        """
+        differing = (*judgement.findings, *judgement.noise)
+        return judgement.rule.exact and self.doubts() and any(f.checker == TOKENS for f in differing)
 
     def judged(self, history: History, engine: CheckedEngine, *, ground: bool) -> Judgement:
         """Judge a history. If the cold engine has crashed, replace it and try again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -18,6 +19,9 @@ class Rule(msgspec.Struct, frozen=True):
     difference that the calibration measured without any cache.
     None of them: no divergence counts, and `why` says why.
 
+    `rounding`: the margin, in nats, within which rounding may choose another token under an exact rule, by what the
+    calibration measured; 0: it measured no rounding. None: too many answers diverged within it, so that it explains
+    nothing any more. `cold`: what the calibration measured about cold answers.
     `pooled`: by how much a value of a pooled answer may differ from the cold one; None: not measured.
     `lossy`: what the engine's mode may change in answers by design, and why. For an answer that the mode may have
     changed, only a match with another identity's or another request's answer counts.
@@ -29,6 +33,8 @@ class Rule(msgspec.Struct, frozen=True):
     lossy: str = ""
     band: NoiseBand | None = None
     pooled: float | None = None
+    rounding: float | None = 0.0
+    cold: ColdAnswers = ColdAnswers()
 
     def __str__(self) -> str:
         return f"{self.exactness()}; lossy mode: {self.lossy}" if self.lossy else self.exactness()

@@ -31,6 +31,7 @@ from coldproof.harness.judgement.checkers.uncounted_hits import check_uncounted_
 from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
 from coldproof.harness.judgement.criteria import CHECKS, OF_ANSWERS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
+from coldproof.harness.judgement.evidence.divergences import divergence_facts
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
     Answers,
@@ -41,6 +42,12 @@ from coldproof.harness.judgement.oracle import (
     questions,
     scoring_questions,
 )
+from coldproof.harness.judgement.sensitivity import sensitivity_facts, sensitivity_questions
+from coldproof.reports.schema.verdict import FailureClass
+
+# Two tokens of an exact engine, whose scores repeat within 0.001 nats, swap only if their scores are about as close on
+# both sides. The cold engine is not asked again about others.
+CLOSE_NATS = 4e-3
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +103,17 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
     if any(check(history, answers, rule) for check in (check_tokens, check_pooled, check_surface, check_weights)):
         answers = {asked: oracle.ask(asked) for asked in answers}
     answers |= tie_answers(history, oracle, answers, rule)
+    answers |= repeated_answers(history, oracle, answers, rule)
+    if oracle.takes_more:
+        answers |= {one: oracle.ask(one) for one in sensitivity_questions(history, answers, rule)}
     suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
     suspects |= {f.request for f in check_pooled(history, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
             for identity in other_sources(history, outcome):
                 asked = question(outcome, identity)
-                answers[asked] = oracle.ask(asked)
+                if asked not in answers:
+                    answers[asked] = oracle.ask(asked)
     return judge_again(history, answers, rule, exclusive=exclusive)
 
 
@@ -127,6 +138,25 @@ def tie_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) 
     ]
     asked = (tie_questions(outcome, wrong[outcome.request], longest=longest) for outcome in unknown)
     return {one: oracle.ask(one) for one in itertools.chain(*asked)}
+
+
+def repeated_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) -> Answers:
+    """Return the cold answers to the requests that diverge between two close tokens, with what the cold engine answers
+    when it is asked again: alone, and in a batch.
+    """
+    if not rule.exact:
+        return {}
+    longest = history.shape.max_model_tokens
+    wrong = {f.request for f in check_tokens(history, answers, rule) if f.failure_class is FailureClass.CORRUPT}
+    found: Answers = {}
+    for outcome in history.outcomes:
+        if outcome.request not in wrong:
+            continue
+        apart = preference(outcome, closest(outcome, answers), answers, longest=longest)
+        for identity in outcome.identities if apart is not None and apart <= CLOSE_NATS else ():
+            asked = question(outcome, identity)
+            found[asked] = msgspec.structs.replace(answers[asked], again=oracle.ask_again(asked))
+    return found
 
 
 def needs_explanation(history: History, found: Finding, answers: Answers, rule: Rule) -> bool:
@@ -165,7 +195,11 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
         findings=tuple(f for f in found if not f.noise and not f.permitted),
         noise=tuple(f for f in found if f.noise),
         permitted=tuple(f for f in found if f.permitted),
-        evidence=evidence(history, answers),
+        evidence={
+            **evidence(history, answers),
+            **divergence_facts(history, answers, found),
+            **sensitivity_facts(history, answers, rule),
+        },
         rule=rule,
         exclusive=exclusive,
     )

@@ -36,7 +36,8 @@ class Question(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True):
     """A cold answer, with the top-2 logprob margin of each token if the engine reports it. `text` is None if the
-    answer was computed without an engine."""
+    answer was computed without an engine. `again`: other tokens that the cold engine gave the same question, when it
+    was sent again after a warm answer had differed."""
 
     tokens: tuple[Token, ...]
     others: tuple[tuple[Token, ...], ...] = ()
@@ -45,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     text: str | None = None
     prompt_best: tuple[float | None, ...] | None = None  # logprob of the best token at each position, if reported
     pooled: Rows | None = None  # the vectors of a pooled answer
+    again: tuple[tuple[int, ...], ...] = ()
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -64,6 +66,7 @@ class Oracle(Protocol):
 
     name: str
     scores_prompts: bool = False  # whether it scores the tokens of a prompt where its own margins are unknown
+    takes_more: bool = True  # whether another question costs no more than an answer
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer, to a question that was asked alone. Raises OracleError."""
@@ -71,6 +74,13 @@ class Oracle(Protocol):
     def ask_all(self, questions: Iterable[Question]) -> Answers:
         """Return the cold answers, which may come from batches if that is faster. Raises OracleError."""
         return {one: self.ask(one) for one in questions}
+
+    def ask_again(self, _question: Question) -> tuple[tuple[int, ...], ...]:
+        """Send a question again, alone and in a batch, and return the other answers to it: none if it is computed.
+
+        Raises OracleError.
+        """
+        return ()
 
 
 def question(outcome: Outcome, identity: Identity) -> Question:

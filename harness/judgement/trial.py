@@ -16,6 +16,10 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.cold_answers import ColdAnswers
+from coldproof.reports.schema.divergences import divergence_rates, exceeds
+
+KEPT_DIVERGING = 3
 
 
 class Violation(AssertionError):
@@ -88,6 +92,8 @@ class Trial:
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
+        self.cold = ColdAnswers()  # by the rule that compared its answers
+        self.diverging: list[Workload] = []  # some examples whose answers on a hit diverged and were explained
         self.narrowed: list[DroppedKind] = []  # kinds of requests that were drawn or are needed, and were not sent
         self.absent: list[Capability] = []  # needed capabilities that the engine is not known to have
         self.uncounted = ""  # why the engine's hits are unknown
@@ -104,7 +110,10 @@ class Trial:
         self.explained += sum(found.explained for found in judgement.noise)
         self.permitted += len(judgement.permitted)
         self.lossy = judgement.rule.lossy
+        self.cold = larger_sample(self.cold, judgement.rule.cold)
         self.evidence.update(judgement.evidence)
+        if judgement.evidence.get(Evidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
+            self.diverging.append(judgement.history.workload)
 
     def take(self, failing: Failing) -> None:
         """Make the failure of a saved case the counterexample: it is minimal already."""
@@ -130,6 +139,21 @@ class Trial:
             causes=self.causes,
         )
 
+    @property
+    def telling_examples(self) -> int:
+        """Return the number of examples whose cold answers could have shown a wrong block."""
+        return self.examples - round(self.evidence[Evidence.INSENSITIVE])
+
+    @property
+    def exceeds(self) -> bool:
+        """Return whether more answers diverged than measured causes explain."""
+        return exceeds(*divergence_rates(self.evidence), self.cold.rate)
+
     def missing(self) -> list[Evidence]:
         """Return the required evidence that stayed at zero."""
         return [name for name in self.requirement.shows if not self.evidence[name]]
+
+
+def larger_sample(one: ColdAnswers, other: ColdAnswers) -> ColdAnswers:
+    """Return the facts that rest on more cold answers: a later measurement contains the earlier one."""
+    return other if other.rate.tokens >= one.rate.tokens else one

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT, Rule
+from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import CLOSED_FORM, is_other_engine
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.divergences import describe
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 # Evidence that needs a KV-cache pool too small for the workload.
@@ -24,6 +26,7 @@ COUNTS = {
     Evidence.STOPPED,
     Evidence.PATTERNED,
 }
+LEAST_INSENSITIVE = 5  # examples: fewer of a trained model may all have the same short answer for either prompt
 
 
 def verdict_of_case(case: Case) -> tuple[Verdict, str]:
@@ -59,8 +62,16 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         if not rule.exact and rule.noise is None:
             return Verdict.INCONCLUSIVE, f"{trial.noise} differences, none of which counts: {rule.why}"
         return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise that the calibration measured"
+    if trial.exceeds:
+        counts = describe(trial.evidence, trial.cold.rate)
+        return Verdict.INCONCLUSIVE, f"{counts}: more than noise explains, and no replay showed a wrong answer"
     if trial.out_of_time and not trial.examples:
         return Verdict.NOT_EXERCISED, trial.out_of_time
+    blind = insensitive(trial)
+    if blind:
+        few = not trial.cold.insensitive(adapters=about_adapters(trial)) and trial.examples < LEAST_INSENSITIVE
+        reason = f"its answers could not have shown a wrong block: {blind}"
+        return Verdict.NOT_EXERCISED if few else Verdict.INCONCLUSIVE, reason
     missing = trial.missing()
     if missing:
         reason = "missing evidence: " + "; ".join(name.value for name in missing)
@@ -70,9 +81,13 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     not_compared = trial.evidence[Evidence.MAY_BE_CHANGED]
     if trial.lossy and not_compared and not_compared >= trial.evidence[Evidence.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"
-    reason = f"no counterexample in {trial.examples} examples with {trial.requests} requests"
+    reason = f"no counterexample in {trial.telling_examples} examples with {trial.requests} requests"
     if trial.explained:
-        reason += f"; {trial.explained} answers diverged from the cold answers, with scores within the noise tolerance"
+        counts = describe(trial.evidence, trial.cold.rate)
+        reason += f"; {trial.explained} answers diverged within the measured noise, as often as it explains: {counts}"
+    if trial.evidence[Evidence.INSENSITIVE]:
+        reason += f"; {trial.evidence[Evidence.INSENSITIVE]:.0f} more examples do not count: their cold answers do not "
+        reason += "depend on the cached tokens"
     reason = f"{reason}; {trial.remark}" if trial.remark else reason
     return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
 
@@ -96,6 +111,22 @@ def verdict_without_counterexample(
     if not trial.known:
         found = with_rare(trial.requirement.id, trial.cell, *found)
     return verdict_with_known(*narrowed_verdict(*found, trial), trial)
+
+
+def insensitive(trial: Trial) -> str:
+    """Return why no answer of a trial could have shown a wrong block; "" if one could."""
+    by_calibration = trial.cold.insensitive(adapters=about_adapters(trial))
+    if by_calibration:
+        return by_calibration
+    tested = trial.evidence[Evidence.INSENSITIVE]
+    if tested and not trial.evidence[Evidence.SENSITIVE]:
+        return f"in none of {tested:.0f} examples did the cold answer depend on the cached tokens"
+    return ""
+
+
+def about_adapters(trial: Trial) -> bool:
+    """Return whether a requirement needs adapters."""
+    return bool(OF_ADAPTERS & set(trial.requirement.needs))
 
 
 def verdict_after_end(case: Case) -> tuple[Verdict, str]:

@@ -183,6 +183,28 @@ class SystemUnderTest:
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
 
+    def check_diverging(self, trial: Trial) -> None:
+        """Run the examples again in which more answers diverged than rounding explains; now each difference counts.
+
+        Keep a counterexample if an answer diverges again. Without an exact rule there is nothing to repeat: noise
+        makes such answers diverge in every replay.
+        """
+        _, rule = self.engines.oracle_and_rule(ground=trial.requirement.without_cache)
+        if not rule.exact:
+            return
+        self.engines.refute_rounding()
+        cold = self.engines.oracle_engine if trial.requirement.without_cache else None
+        for workload in trial.diverging:
+            engine = self.engines.live_engine(cold or self.engines.engine)
+            earlier = self.engines.runs_of(engine)
+            judgement = self.observe(engine, workload)
+            trial.add(judgement)
+            self.emit_example(judgement, trial, reached(judgement.history))
+            if judgement.findings:
+                failing = Failing(workload, judgement, failed=1, tries=1, earlier=earlier)
+                self.keep_counterexample(trial, msgspec.json.encode(workload), failing)
+                return
+
     def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
         """Run a workload once and judge it. A failure that is no finding ends the trial: it would occur again."""
         current = self.current()

@@ -28,7 +28,7 @@ from coldproof.harness.judgement.verdict import (
     verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
-from coldproof.harness.session.budget import OUT_OF_TIME
+from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
 from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -208,6 +208,8 @@ class TrialRunner:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
         absent = self.absent_needs(sut, trial)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
+        if trial.best is None and problem is None and trial.exceeds:
+            problem = self.check_diverging(sut, trial)
         case = None
         trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
         sut.budget.settle(trial.drawn)
@@ -246,6 +248,14 @@ class TrialRunner:
         """End the run after a request was cut off: what the server still does with it would change later answers."""
         self.log.emit("problem", message=str(problem), usage=False)
         pytest.exit(f"coldproof: {redacted(str(problem))}", returncode=EXIT_HARNESS)
+
+    def check_diverging(self, sut: SystemUnderTest, trial: Trial) -> Exception | None:
+        """Look for a counterexample among the examples that diverged too often. Return what kept it from running."""
+        try:
+            sut.check_diverging(trial)
+        except TrialEnded:
+            return trial.problem
+        return None
 
     def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
         """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
@@ -288,6 +298,7 @@ class TrialRunner:
             examples=trial.examples,
             requests=trial.requests,
             evidence=dict(trial.evidence),
+            cold=trial.cold,
             seconds=trial.seconds(),
             drawn=round(trial.drawn, 3),
             share=round(trial.share, 3),

@@ -12,10 +12,14 @@ from coldproof.reports.assemble.distributions import distributions
 from coldproof.reports.assemble.evidence_floor import shortfall
 from coldproof.reports.assemble.layers import layer_names
 from coldproof.reports.assemble.reach import reached_cells
+from coldproof.reports.schema.cold_answers import ColdAnswers
+from coldproof.reports.schema.divergences import describe, divergence_rates, exceeds
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict, worst
 
 Event = dict[str, Any]
+DIVERGED = (ReportedEvidence.DIVERGED_HITS, ReportedEvidence.DIVERGED_MISSES)
 
 
 def requirement_results(events: list[Event]) -> list[RequirementResult]:
@@ -27,10 +31,12 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
     order = {name: number for number, name in enumerate(layer_names(events))}
     verdicts = {(e["requirement"], *place(e)): e for e in events if e["event"] == "verdict"}
     examples = [e for e in events if e["event"] == "example"]
+    exceeding = cells_with_excess(verdicts.values())
     results = []
     for requirement_id, tests in sorted(announced.items()):
         tests.sort(key=lambda test: order.get(test.get("layer", ""), 0))
         cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
+        cells = [with_excess(cell, exceeding.get((cell.layer, cell.cell), "")) for cell in cells]
         merged = merge_cells(cells, several=len(order) > 1)
         verdict, reason = verdict_of_cells(merged)
         ran = [test for test, cell in zip(tests, cells, strict=True) if cell.verdict is not Verdict.UNSUPPORTED]
@@ -65,6 +71,32 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
 def place(event: Event) -> tuple[str, str, str]:
     """Return where a test ran: its layer, its cell and its name."""
     return event.get("layer", ""), event["cell"], event["test"]
+
+
+def cells_with_excess(verdicts: Iterable[Event]) -> dict[tuple[str, str], str]:
+    """Return, for each cell of each layer in which more answers diverged than noise explains, how many did.
+
+    Many requirements together may show what each of them is too short to show.
+    """
+    by_cell: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in verdicts:
+        by_cell[event.get("layer", ""), event["cell"]].append(event)
+    found = {}
+    for where, events in by_cell.items():
+        evidence = sum_evidence([event["evidence"] for event in events])
+        cold = [msgspec.convert(event.get("cold", {}), ColdAnswers).rate for event in events]
+        largest = max(cold, key=lambda rate: rate.tokens)
+        if exceeds(*divergence_rates(evidence), largest):
+            found[where] = describe(evidence, largest)
+    return found
+
+
+def with_excess(cell: CellResult, excess: str) -> CellResult:
+    """Return a cell's result, which does not conform if its divergences are some of too many. `excess`: how many."""
+    if not excess or cell.verdict is not Verdict.CONFORMS or not any(map(cell.evidence.get, DIVERGED)):
+        return cell
+    reason = f"over all requirements in this cell, {excess}: more than noise explains"
+    return msgspec.structs.replace(cell, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def verdict_of_cells(cells: list[CellResult]) -> tuple[Verdict, str]:

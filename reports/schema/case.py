@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.stored_files import MEGABYTE, check_depth, read_json
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -210,7 +211,8 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
 
     `error_rate`: so many requests in one are outside without any fault, by the law fitted to `positions` scores of
     `answers` cold answers; of these, half lay within `half_nats`, 99 % within `most_nats` and all within `all_nats`.
-    `flips`: at most this share of positions chooses another token than the cold side would.
+    `flips`: at most this share of positions chooses another token than the cold side would. `repeats`: how often cold
+    answers diverged from one another, or chose another token than a prefill: the larger of both rates.
     """
 
     score_nats: float  # of a token of the answer
@@ -223,6 +225,7 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
     half_nats: float
     most_nats: float
     all_nats: float
+    repeats: Rate = Rate()
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

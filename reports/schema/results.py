@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
+from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.findings import FindingReplay
 from coldproof.reports.schema.reach import StateTable
 from coldproof.reports.schema.stored_files import check_depth, read_json
@@ -152,6 +153,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     cell: str = ""  # the cell whose cold engine was used, also for similar cells
     band: NoiseBand | None = None  # where answers are judged by their scores; None: token by token, or by the margin
     pooled: float | None = None  # by how much a value of a pooled answer may differ from the cold one
+    cold: ColdAnswers = ColdAnswers()
+    rounding: float | None = 0.0  # token by token: the margin, in nats, within which rounding may choose the token
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

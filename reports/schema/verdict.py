@@ -22,7 +22,10 @@ VERDICT_MEANING = {
     Verdict.UNSUPPORTED: "The engine or this way of reaching it lacks something that the requirement needs.",
     Verdict.KNOWN_ISSUE: "Violated, and waived by name in the known-issues file.",
     Verdict.NOT_EXERCISED: "Nothing failed, but the risky path was not shown to have been taken: no pass.",
-    Verdict.INCONCLUSIVE: "The engine is not deterministic enough here to tell, or the case did not reproduce.",
+    Verdict.INCONCLUSIVE: (
+        "The engine is not deterministic enough here to tell, its answers could show no fault, or the case did "
+        "not reproduce."
+    ),
     Verdict.ERROR: "The harness or the set-up broke; nothing is said about the engine.",
     Verdict.VIOLATED: "A counterexample was found and confirmed as the case says.",
 }

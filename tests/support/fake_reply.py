@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from coldproof.harness.session.selftest.scripted_engine import BlindModel
+
 MODEL, VERSION, BLOCK = "tiny", "9.9", 16
+SCORES = itertools.count()  # of tokens so far
 METRICS = """\
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1
@@ -71,6 +75,10 @@ class Manners:
     pools: tuple[str, ...] = ()  # paths for vectors
     wordy: bool = False  # a text has more tokens than it has characters
     corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
+    every: int = 1  # it is wrong on one hit of so many
+    blind: BlindModel | None = None  # what the answers depend on, if not on the whole prompt
+    margin: float = 1.5  # nats between a token and the second best
+    jitter: float = 0.0  # nats by which the same score varies
     behind: float | None = None  # nats by which another token would have been better than each of a prompt
     keeps: bool = False  # a reset keeps everything, whatever it says
     delay: float = 0.0  # seconds before the first token
@@ -94,14 +102,15 @@ class Manners:
     bodies: dict[str, str] = field(default_factory=dict)  # path -> what is answered there with 200, whatever is asked
 
 
-def answer(model: str, prompt: tuple[int, ...], count: int) -> list[int]:
+def answer(model: str, prompt: tuple[int, ...], count: int, blind: BlindModel | None = None) -> list[int]:
     """The tokens that a cold start answers, which are also what the cache must not change.
 
-    Each follows from all before it, so that half an answer in a prompt is continued with the rest.
+    Each follows from all before it, so that half an answer in a prompt is continued with the rest; unless it is blind.
     """
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(32 + hashlib.sha256(f"{model} {tokens}".encode()).digest()[0] % 95)
+        seen = f"{model} {tokens}".encode() if blind is None else blind.seen(tokens)
+        tokens.append(32 + hashlib.sha256(seen).digest()[0] % 95)
     return tokens[len(prompt) :]
 
 
@@ -158,20 +167,23 @@ def prompt_scores(prompt: tuple[int, ...]) -> list[float]:
 class Reply:
     """What is said to one request. `None` among the events: the stream breaks here."""
 
-    def __init__(self, manners: Manners, who: str, body: dict[str, Any], prompt: tuple[int, ...], hit: int) -> None:
+    def __init__(
+        self, manners: Manners, who: str, body: dict[str, Any], prompt: tuple[int, ...], hit: int, *, spoilt: bool
+    ) -> None:
         self.manners, self.who, self.body, self.prompt, self.hit = manners, who, body, prompt, hit
-        self.chat = "messages" in body
+        self.chat, self.spoilt = "messages" in body, spoilt
 
     def wrong(self, what: str) -> bool:
         """Whether this part of the answer is, here and now."""
-        return self.manners.corrupt == what and self.hit > 0
+        return self.manners.corrupt == what and self.spoilt
 
     def answers(self) -> list[tuple[list[int], str]]:
         """(tokens, finish reason) of each answer asked for."""
         stops, found = tuple(self.body.get("stop", ())), []
         for i in range(self.body.get("n", 1)):
             stale = " stale" if self.wrong("others" if i else "tokens") else ""
-            tokens = answer(f"{self.who}{f' {i}' if i else ''}{stale}", self.prompt, self.body["max_tokens"])
+            who = f"{self.who}{f' {i}' if i else ''}{stale}"
+            tokens = answer(who, self.prompt, self.body["max_tokens"], self.manners.blind)
             end = next((k + 1 for k, token in enumerate(tokens) if chr(token) in stops), None)
             found.append((tokens[:end], "length" if end is None or self.wrong("end") else "stop"))
         return found
@@ -223,11 +235,13 @@ class Reply:
         if self.manners.token_ids:
             choice["token_ids"] = ids
         if self.body.get("logprobs"):
-            top = [{f"token_id:{token}": -0.5, "token_id:1": -2.0} for token in ids]
-            choice["logprobs"] = {"token_logprobs": [-0.5] * len(ids), "top_logprobs": top}
+            score = -0.5 - self.manners.jitter * (next(SCORES) % 7) / 7
+            second = score - self.manners.margin
+            top = [{f"token_id:{token}": score, "token_id:1": second} for token in ids]
+            choice["logprobs"] = {"token_logprobs": [score] * len(ids), "top_logprobs": top}
             if self.chat:
-                both = [{"logprob": -0.5}, {"logprob": -2.0}]
-                choice["logprobs"] = {"content": [{"logprob": -0.5, "top_logprobs": both} for _ in ids]}
+                both = [{"logprob": score}, {"logprob": second}]
+                choice["logprobs"] = {"content": [{"logprob": score, "top_logprobs": both} for _ in ids]}
         return choice
 
     def usage(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import select
 import socket
@@ -58,6 +59,7 @@ __all__ = [
 
 
 LARGEST = 2**63 - 1  # the highest priority
+FIRST_SPOILT = 2  # the number of the first hit that is wrong, if not every one is
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class FakeServer:
     closing: threading.Event = field(default_factory=threading.Event)
     adapters: dict[str, str] = field(default_factory=dict)  # name -> content
     dropped: int = 0
+    hits: itertools.count[int] = field(default_factory=itertools.count)
+    spoilt: int = 0  # answers on a hit that are wrong, if the script says so
     hung_up_on: threading.Event = field(default_factory=threading.Event)  # a client left in the midst of an answer
 
     def asked(self, line: str) -> list[Seen]:
@@ -279,7 +283,10 @@ class _Handler(BaseHTTPRequestHandler):
         fake = self.server_state
         who = fake.adapters.get(body["model"], body["model"])
         heard = {name: value for name, value in body.items() if name not in fake.manners.ignores}
-        return Reply(fake.manners, who, heard, prompt, self.hit(who, body, prompt))
+        hit = self.hit(who, body, prompt)
+        spoilt = hit > 0 and next(fake.hits) % fake.manners.every == min(FIRST_SPOILT, fake.manners.every - 1)
+        fake.spoilt += spoilt and bool(fake.manners.corrupt)
+        return Reply(fake.manners, who, heard, prompt, hit, spoilt=spoilt)
 
     def hit(self, who: str, body: dict[str, Any], prompt: tuple[int, ...]) -> int:
         """Tokens of whole blocks that were asked before of the same content under the same salt."""

@@ -26,7 +26,7 @@ from coldproof.adapters.protocol.images import (
 from coldproof.adapters.protocol.pooling import Rows, as_rows
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
-from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, gap
+from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, best_score, gap
 from coldproof.adapters.vllm.inproc.process import vllm_module
 
 
@@ -230,9 +230,7 @@ class InprocRequest(SteppedRequest):
         if output.prompt_logprobs:
             rows = zip(self.prompt, output.prompt_logprobs, strict=False)  # a checker reports missing rows
             self.prompt_logprobs = tuple(row[token].logprob if row and token in row else None for token, row in rows)
-            self.prompt_best = tuple(
-                max(entry.logprob for entry in row.values()) if row else None for row in output.prompt_logprobs
-            )
+            self.prompt_best = tuple(best_score(row) if row else None for row in output.prompt_logprobs)
         at = seconds(step - self.step)
         for part in output.outputs:
             scores = part.logprobs or [None] * len(part.token_ids)

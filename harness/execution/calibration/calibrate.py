@@ -19,6 +19,7 @@ import msgspec
 from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, Repeats, surviving_answers
+from coldproof.harness.execution.calibration.sensitivity import measure_sensitivity
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
@@ -33,6 +34,7 @@ from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.results import Calibration, read_results
 
 ROUNDS = 4
@@ -45,6 +47,7 @@ MIXED_TOKENS = 40  # a busy server admits requests one by one; short answers wou
 SLOW_SECONDS = 0.5  # for one answer: then short answers overlap as well
 # How prompts are scored, first choice first, and the kind of requests that it needs.
 SCORING_KINDS = {Scoring.BOTH: RequestKind.SCORES_BESIDE, Scoring.ALONE: RequestKind.SCORES}
+TIMES_ROUNDING = 8  # two tokens may swap if their scores are so many times as close as the largest difference measured
 SHARE = 0.25  # of the run's budget for each of the two long parts of a calibration, with a slow model
 
 
@@ -77,7 +80,8 @@ def calibrate(
         probes, alone, repeats = surviving_answers(oracle, probes, wall, renew, on_death)
     identities = list(dict.fromkeys(probe.adapter for probe in probes))
     noise, exact = max(repeats.noise, repeats.continued), repeats.exact
-    rule = Rule(exact=exact)
+    cold = ColdAnswers(rate=repeats.rate, nats=repeats.nats, steady=repeats.steady)
+    rule = exact_rule(cold)
     pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
     if not exact:
@@ -85,6 +89,10 @@ def calibrate(
         said = [*continuation_notes(repeats), *said]
         if rule.band is None and rule.noise is not None:
             rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
+    measured = measure_sensitivity(oracle, identities, block, rule, progress=progress)
+    repeated = cold.rate if rule.band is None else rule.band.repeats
+    cold = msgspec.structs.replace(cold, rate=repeated, sensitivity=measured)
+    rule = msgspec.structs.replace(rule, cold=cold)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(identities) > 2:
         # Alternating identities in one batch, with answers long enough to overlap.
@@ -110,12 +118,32 @@ def calibrate(
         probes=PARTS * len(probes),
         differing=repeats.differing,
         mixtures=mixtures,
-        notes=[*said, *notes(oracle, mixtures)],
+        notes=[*said, *insensitivity_notes(cold), *notes(oracle, mixtures)],
+        cold=cold,
+        rounding=rule.rounding,
         latency_seconds=round(repeats.latency, 4),
         answer_seconds=round(repeats.waited, 4),
         stall_seconds=stall_after(repeats.latency),
     )
     return calibration, rule
+
+
+def exact_rule(cold: ColdAnswers) -> Rule:
+    """Return the token-exact rule of an engine whose cold answers repeat: rounding decides as far as it was measured.
+
+    The largest of some hundred differences is not the largest possible. Where no score was reported twice, or all were
+    equal, rounding decides nothing; nor does it at margins at which many repeated tokens never changed.
+    """
+    measured = min(REPEATED_NATS, TIMES_ROUNDING * (cold.nats or 0.0))
+    if cold.steady is not None and cold.steady <= measured:
+        measured = math.nextafter(cold.steady, 0.0)
+    return Rule(exact=True, rounding=measured, cold=cold)
+
+
+def insensitivity_notes(cold: ColdAnswers) -> list[str]:
+    """Return a note if cold answers do not depend on a part of their requests."""
+    said = cold.insensitive(adapters=True)
+    return [f"The answers cannot show a wrong block: {said}."] if said else []
 
 
 def stall_after(latency: float) -> float:
@@ -232,7 +260,14 @@ def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tupl
     if found.cell != cell:
         return None
     noise = None if found.exact else found.noise_nats
-    rule = Rule(exact=found.exact, noise=noise, band=found.band, pooled=found.pooled)
+    rule = Rule(
+        exact=found.exact,
+        noise=noise,
+        band=found.band,
+        pooled=found.pooled,
+        rounding=found.rounding,
+        cold=found.cold,
+    )
     note = f"Taken from the run of {results.started}, not measured again."
     return msgspec.structs.replace(found, notes=[*found.notes, note]), rule
 

@@ -86,7 +86,7 @@ def calibrate_between(
         for identity in (None, *contents)
         if (words := difference(probes, identity, name))
     }
-    rule = rule_between(probes, found, name=name, far=list(far))
+    rule = msgspec.structs.replace(rule_between(probes, found, name=name, far=list(far)), rounding=0.0, cold=found.cold)
     calibration = msgspec.structs.replace(
         found,
         oracle=name,
@@ -94,6 +94,7 @@ def calibrate_between(
         exact=False,
         noise_nats=rule.noise,
         band=None,
+        rounding=rule.rounding,
         probes=len(probes),
         differing=sum(one.distance.parted is not None for one in probes),
         notes=[*notes(probes, found, name=name, far=far), *found.notes],

@@ -22,6 +22,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail, quantile
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
+from coldproof.harness.execution.calibration.repeats import Repeats, rate_of, repeats_of
 from coldproof.harness.execution.oracles.cross_engine import room
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
@@ -30,6 +31,7 @@ from coldproof.harness.judgement.oracle import SCORED, Answer, Question
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
+from coldproof.reports.schema.divergences import Rate
 
 PROMPTS, TOKENS, LONGEST = 48, 24, 1024
 # Prompts of an identity, and of all together: with them there are a thousand scores and margins for the tolerance. A
@@ -81,6 +83,15 @@ class Samples(msgspec.Struct):
     flips: int = 0
     positions: int = 0
     answers: int = 0
+    repeats: Rate = Rate()  # of the answers in batches, compared with those alone
+
+    @property
+    def rate(self) -> Rate:
+        """Return how often cold computations choose another token: in batches, or in a prefill of the same tokens.
+
+        The cause that acts more often explains more; a hit has both.
+        """
+        return max(self.repeats, Rate(self.positions, self.flips), key=lambda rate: (rate.value, rate.tokens))
 
 
 def measure_band(
@@ -157,23 +168,25 @@ def prompts_of_each(pace: Pace, identities: list[str | None], questions: int) ->
     return pace.most(all_of_each(identities), latencies=2 * questions, least=least)
 
 
-def largest_difference(
+def measure_repeats(
     oracle: EngineOracle, identities: list[str | None], block: int, pace: Pace, *, progress: Progress
-) -> float | None:
-    """Return the largest difference between scores of decode and of one prefill, in nats, of a small sample.
+) -> Repeats:
+    """Return how well the same prompts' answers repeat: in batches, and where half of one is continued.
 
-    Each prompt is answered and scored alone only, which takes a third of the time of `measure_band`. Return None if a
-    fast model should be measured in full at once. Raises OracleError if the oracle cannot answer.
+    All of this is generated: an engine's scores of a prompt that it is given are a statement, which nothing repeats.
+    Raises OracleError if the oracle cannot answer.
     """
-    each = prompts_of_each(pace, identities, 3 * WAYS * len(identities))
-    if each == all_of_each(identities):
-        return None
-    found = Samples()
-    with progress.counting("comparing decode with prefill", oracle, of=3 * each * len(identities)):
+    each = prompts_of_each(pace, identities, (WAYS + 1) * len(identities))
+    alone: dict[Question, Answer] = {}
+    pairs: list[tuple[Answer, Answer]] = []
+    with progress.counting("repeating cold answers", oracle, of=(WAYS + 1) * each * len(identities)):
         for questions in drawn_questions(oracle, identities, block, each):
-            answers = [oracle.ask_without_memo(question) for question in questions]
-            add_differences(oracle, questions, answers, found, Scoring.ALONE)
-    return max(found.scores, default=None)
+            alone |= {question: oracle.ask_without_memo(question) for question in questions}
+            for size in BATCHES:
+                for batch in in_batches(questions, size):
+                    answers = oracle.ask_together(batch)
+                    pairs += [(alone[asked], one) for asked, one in zip(batch, answers, strict=True)]
+        return repeats_of(oracle, alone, pairs)
 
 
 def drawn_questions(
@@ -203,6 +216,9 @@ def sampled(
         for one, other in itertools.combinations(drawn, 2):
             for mine, yours in zip(one, other, strict=True):
                 found.margins += margin_differences(mine.tokens, yours.tokens)
+        found.repeats += sum(
+            (rate_of(*pair) for many in drawn[1:] for pair in zip(drawn[0], many, strict=True)), Rate()
+        )
     return found
 
 
@@ -297,6 +313,7 @@ def band_of(found: Samples) -> NoiseBand | str:
         half_nats=half,
         most_nats=most,
         all_nats=every,
+        repeats=found.rate,
     )
 
 

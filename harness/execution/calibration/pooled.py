@@ -6,12 +6,15 @@ import secrets
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
 from coldproof.adapters.protocol.requests import ResponseOptions
-from coldproof.harness.execution.calibration.calibrate import lengths, notes, stall_after
+from coldproof.harness.execution.calibration.calibrate import insensitivity_notes, lengths, notes, stall_after
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import timed
+from coldproof.harness.execution.calibration.sensitivity import measure_sensitivity
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.checkers.pooled import ROUNDING, deviation, is_alike
 from coldproof.harness.judgement.finding import Rule
@@ -24,6 +27,7 @@ from coldproof.harness.workload.generators.prompts import (
 )
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
+from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.results import Calibration
 
 TIMES = 10  # the tolerance is so many times what cold answers differ by: a hit ends chunks at places not measured here
@@ -74,6 +78,11 @@ def calibrate_pooled(
             }
     noise = max(apart)
     rule = Rule(exact=noise == 0, pooled=max(ROUNDING, TIMES * noise))
+    measured = measure_sensitivity(
+        oracle, identities, unit, rule, Question((), None, 0, surfaces[0]), progress=progress
+    )
+    cold = ColdAnswers(sensitivity=measured)
+    rule = msgspec.structs.replace(rule, cold=cold)
     holds = {name: distance <= (rule.pooled or 0) for name, distance in mixtures.items()}
     calibration = Calibration(
         cell=cell,
@@ -85,7 +94,12 @@ def calibrate_pooled(
         probes=(2 + ROUNDS) * len(probes),
         differing=sum(distance > 0 for distance in apart),
         mixtures=holds,
-        notes=[f"Values of cold vectors differ by at most {noise:.3g}, alone and in batches.", *notes(oracle, holds)],
+        cold=cold,
+        notes=[
+            f"Values of cold vectors differ by at most {noise:.3g}, alone and in batches.",
+            *insensitivity_notes(cold),
+            *notes(oracle, holds),
+        ],
         latency_seconds=round(latency, 4),
         answer_seconds=round(waited, 4),
         stall_seconds=stall_after(latency),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -19,22 +19,33 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 from coldproof.harness.workload.request_kinds import RequestKind
+from coldproof.reports.schema.divergences import Rate
 
 # If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
 # order of float32 additions changes scores by about 1e-6.
 REPEATED_NATS = 1e-3
+# Repeated tokens between two close candidates, none of which changed, that rule out that rounding chooses there. If it
+# chose another one in one of five computations, as many would all be equal once in eight thousand times.
+STEADY_TOKENS = 40
 
 T = TypeVar("T")
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ."""
+    """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ.
+
+    `rate`: how often repeated answers diverged, also where half of one was continued. `nats`: the largest difference of
+    a score; None if no score was reported twice. `steady`: see `ColdAnswers`.
+    """
 
     noise: float
     differing: int
     latency: float  # seconds of one answer on the engine's clock
     waited: float  # seconds of one answer that is sent again, on the wall: a stepped engine's clock does not show them
     continued: float = 0.0  # the largest difference in nats where half an answer was continued, if the rest repeats
+    rate: Rate = Rate()
+    nats: float | None = None
+    steady: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -84,22 +95,69 @@ def repeated(
     began = oracle.engine.clock()
     alone = {probe: oracle.ask_without_memo(probe) for probe in probes}
     latency = (oracle.engine.clock() - began) / len(probes)
-    compared, waited = timed((compare(alone[probe], oracle.ask_without_memo(probe)) for probe in probes), wall)
+    again, waited = timed((oracle.ask_without_memo(probe) for probe in probes), wall)
+    pairs = [(alone[probe], answer) for probe, answer in zip(probes, again, strict=True)]
     for identity in dict.fromkeys(probe.adapter for probe in probes):
         batch = [probe for probe in probes if probe.adapter == identity]
-        answers = oracle.ask_together(batch)
-        compared += [compare(alone[probe], answer) for probe, answer in zip(batch, answers, strict=True)]
+        pairs += [(alone[probe], answer) for probe, answer in zip(batch, oracle.ask_together(batch), strict=True)]
+    return alone, repeats_of(oracle, alone, pairs, latency=latency, waited=waited)
+
+
+def repeats_of(
+    oracle: EngineOracle,
+    alone: dict[Question, Answer],
+    pairs: list[tuple[Answer, Answer]],
+    *,
+    latency: float = 0.0,
+    waited: float = 0.0,
+) -> Repeats:
+    """Return how well answers repeat in these pairs and, if they do, where half of each answer is continued.
+
+    `alone`: the first answers. Raises OracleError.
+    """
+    compared = [compare(*pair) for pair in pairs]
     repeats = Repeats(
         noise=max(delta for delta, _ in compared),
         differing=sum(not same for _, same in compared),
         latency=latency,
         waited=waited,
+        rate=sum((rate_of(*pair) for pair in pairs), Rate()),
+        nats=largest_nats(pairs),
+        steady=steady_margin(pairs),
     )
     if not repeats.exact:
-        return alone, repeats
-    halves = [in_halves(probe, alone[probe]) for probe in probes if len(alone[probe].tokens) > 1]
-    continued = [compare(rest, oracle.ask_without_memo(begun))[0] for begun, rest in halves]
-    return alone, msgspec.structs.replace(repeats, continued=max(continued, default=0.0))
+        return repeats
+    halves = [in_halves(probe, answer) for probe, answer in alone.items() if len(answer.tokens) > 1]
+    continued = [(rest, oracle.ask_without_memo(begun)) for begun, rest in halves]
+    return msgspec.structs.replace(
+        repeats,
+        continued=max((compare(*pair)[0] for pair in continued), default=0.0),
+        rate=repeats.rate + sum((rate_of(*pair) for pair in continued), Rate()),
+        nats=largest_nats([*pairs, *continued]),
+        steady=steady_margin([*pairs, *continued]),
+    )
+
+
+def rate_of(left: Answer, right: Answer) -> Rate:
+    """Return how many tokens of two answers were compared, and whether one differs."""
+    differs = left.ids != right.ids
+    return Rate(common_prefix(left.ids, right.ids) + differs, int(differs))
+
+
+def steady_margin(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
+    """Return the margin that STEADY_TOKENS repeated tokens do not exceed; None if an answer diverged, or without them.
+
+    An engine that reports a small margin for every token, and repeats every token, has no rounding at such margins.
+    """
+    if any(left.ids != right.ids for left, right in pairs):
+        return None
+    margins = sorted(token.gap for left, _ in pairs for token in left.tokens if token.gap is not None)
+    return margins[STEADY_TOKENS - 1] if len(margins) >= STEADY_TOKENS else None
+
+
+def largest_nats(pairs: Iterable[tuple[Answer, Answer]]) -> float | None:
+    """Return the largest difference of a score that both sides reported; None if there is no such score."""
+    return max((nats for pair in pairs for nats in score_differences(*pair)[0]), default=None)
 
 
 def timed(again: Iterable[T], wall: Callable[[], float]) -> tuple[list[T], float]:
@@ -140,7 +198,7 @@ def score_differences(left: Answer, right: Answer) -> tuple[list[float], list[fl
     differences = [
         abs(a.logprob - b.logprob)
         for a, b in zip(left.tokens[:shared], right.tokens[:shared], strict=True)
-        if a.logprob is not None and b.logprob is not None
+        if a.logprob is not None and b.logprob is not None and math.isfinite(a.logprob - b.logprob)
     ]
     differing = left.ids != right.ids
     return differences, [one.tokens[shared].gap for one in (left, right) if differing and shared < len(one.tokens)]

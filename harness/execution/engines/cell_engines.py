@@ -238,19 +238,27 @@ class CellEngines:
     def look_again(self) -> bool:
         """Measure more cold answers before one under an exact rule is called wrong, once.
 
-        Return whether they differ: then the rule has a tolerance from now on. Raises OracleError.
+        Return whether that changed the rule: it rests on more answers, or has a tolerance if these differ. Raises
+        OracleError.
         """
         before = self.oracle_engine
         started = StartedEngines(tested=self.engine, cold_engine=before, oracle=self.oracle, cold=self.cold)
-        noisy = rule_after_second_look(self.pool, self.cell, started, self.calibration)
+        measured = rule_after_second_look(self.pool, self.cell, started, self.calibration)
         if before is not None and self.cold.engine is not before:  # a request ended it
             self.oracle_engine = self.successors[before] = self.pool.cold_engine(self.cell).result()
-        if noisy is None:
+        if measured is None:
             return False
-        self.calibration, self.own_rule = noisy
+        self.calibration, self.own_rule = measured
         self.rule = msgspec.structs.replace(self.own_rule, lossy=self.rule.lossy)
         self.emit_calibration()
         return True
+
+    def refute_rounding(self) -> None:
+        """Let rounding explain no answer of this cell from now on: more diverged than it explains."""
+        self.rule, self.own_rule = (msgspec.structs.replace(rule, rounding=None) for rule in (self.rule, self.own_rule))
+        self.calibration = msgspec.structs.replace(self.calibration, rounding=None)
+        self.note("More answers diverged between two close tokens than rounding explains: since then, each counts.")
+        self.emit_calibration()
 
     def exclude_mixture(self, mixture: str) -> None:
         """Record that a mixture failed with caching off, so that no workload contains it from now on.

@@ -198,15 +198,15 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
 def rule_after_second_look(
     pool: EnginePool, cell: Cell, started: StartedEngines, found: Calibration
 ) -> tuple[Calibration, Rule] | None:
-    """Measure more cold answers, once for each calibration. Return what replaces it; None if it stands.
+    """Measure more cold answers, once for each calibration. Return what replaces it; None if that was done before.
 
     Raises OracleError.
     """
     cold, key = started.cold, found.cell
-    if key in pool.looked_again or started.oracle is not cold or not cold.scores_prompts:
+    if key in pool.looked_again or started.oracle is not cold or not cold.scores:
         return None
     pool.looked_again.add(key)
-    noisy = second_look(
+    measured = second_look(
         cold,
         [files.digest for files in usable_contents(pool, cell, started.tested).values()],
         found,
@@ -217,10 +217,9 @@ def rule_after_second_look(
         on_death=noting_deaths(pool, cell),
         progress=Progress(pool.log.emit),
     )
-    if noisy is not None:
-        pool.calibrations[key] = noisy
-        cold.batches = False
-    return noisy
+    pool.calibrations[key] = measured
+    cold.batches = measured[0].exact
+    return measured
 
 
 def renewing(

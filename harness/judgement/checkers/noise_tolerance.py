@@ -57,21 +57,22 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
 def places(tokens: Sequence[Token], length: int, forced: Answer, own: Answer | None = None) -> list[Place]:
     """Compare an answer's tokens after a prompt of `length` tokens with the cold scores in `forced`.
 
-    `own`: the cold engine's own answer. It gives the best token's logprob at each position up to the first divergence,
-    if `forced` does not report it.
+    `own`: the cold engine's own answer. It gives the best token's logprob at each position up to the first divergence
+    where `forced` does not report it. What neither of them reports is unknown.
     """
     cold = forced.prompt_logprobs or ()
-    best: Sequence[float | None] = forced.prompt_best or ()
-    if not best and own is not None:
-        shared = common_prefix(own.ids, tuple(token.id for token in tokens))
-        best = [*[None] * length, *(token.logprob for token in own.tokens[: shared + 1])]
+    reported = forced.prompt_best or ()
+    shared = 0 if own is None else common_prefix(own.ids, tuple(token.id for token in tokens))
+    chosen = () if own is None else tuple(token.logprob for token in own.tokens[: shared + 1])
     found = []
     for position, token in enumerate(tokens):
         at = length + position
         score = cold[at] if at < len(cold) else None
         if score is None:
             continue
-        top = best[at] if at < len(best) else None
+        top = reported[at] if at < len(reported) else None
+        if top is None and position < len(chosen):
+            top = chosen[position]
         behind = None if top is None else max(0.0, top - score)
         apart = None if token.logprob is None else abs(token.logprob - score)
         found.append(Place(position, apart, behind + (token.gap or 0.0) if behind else behind))

@@ -12,6 +12,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
     describe_deviation,
     excess,
     measure_deviation,
+    places,
     too_short_or_long,
 )
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -26,9 +27,9 @@ from coldproof.harness.judgement.oracle import (
 )
 from coldproof.reports.schema.verdict import FailureClass
 
-# A token that the cold engine prefers by less may change with the order of additions: in float32, scores then differ by
-# about 1e-6, in bfloat16 equal scores are frequent. A wrong answer begins at such a token once in a thousand times.
-ROUNDING_NATS = 1e-3
+# Scores are reported with about seven digits. Whether rounding chose between two tokens that are closer is unknown if
+# the calibration measured no rounding.
+RESOLUTION_NATS = 1e-5
 PROOF = 4  # tokens of two equal answers that rule out chance
 
 
@@ -73,6 +74,10 @@ def judge_by_scores(
     made = wrong_answer(history, outcome, expected, answers, rule)
     matched = made.failure_class in MATCHED
     counted = outside or too_short_or_long(outcome, expected.ids) or (matched and beyond_chance(one, band))
+    if not counted and not is_scored(outcome, made.position, expected, answers, longest=history.shape.max_model_tokens):
+        said = f"Request {outcome.request} diverges from the cold answer at token {made.position}, for which the "
+        said += "scores of both sides are not known: no noise explains it, and none is excluded."
+        return [msgspec.structs.replace(made, noise=True, sentence=said)]
     if not counted:
         said = f"Request {outcome.request} diverges from the cold answer at token {made.position}; the scores of both "
         said += "sides are within the noise tolerance."
@@ -102,17 +107,29 @@ def agrees(outcome: Outcome, answer: Answer) -> bool:
 
 
 def wrong_answer(history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule) -> Finding:
-    """Return the finding about a wrong answer, with the strongest explanation that the facts support."""
+    """Return the finding about a wrong answer, with the strongest explanation that the facts support.
+
+    Under an exact rule, two facts explain a divergence, and both are measured: the cold engine gave the same tokens
+    when it was asked again, or the two tokens are so close that the rounding which the calibration measured may choose
+    between them. A small margin alone explains nothing, because every engine can report one. How often a measured cause
+    may explain a divergence is limited by `coldproof.reports.schema.divergences`.
+    """
     position = common_prefix(expected.ids, outcome.token_ids)
     failure_class, explanation = explain(history, outcome, answers)
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
     words = f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
     made = finding(outcome, failure_class, position, f"differs from the cold answer at token {position} {words}")
     apart = preference(outcome, expected, answers, longest=history.shape.max_model_tokens)
-    if rule.exact and failure_class is FailureClass.CORRUPT and apart is not None and apart <= ROUNDING_NATS:
-        said = f"Request {outcome.request} diverges from the cold answer at token {position}, where the two tokens' "
-        said += f"scores are {apart:.1g} nats apart: rounding decides."
-        return msgspec.structs.replace(made, noise=True, explained=True, sentence=said)
+    if rule.exact and failure_class is FailureClass.CORRUPT:
+        said = f"Request {outcome.request} diverges from the cold answer at token {position}, where "
+        if is_repeated_cold(outcome, answers):
+            said += "the cold engine itself gave these tokens when it was asked again."
+            return msgspec.structs.replace(made, noise=True, explained=True, sentence=said)
+        if apart is not None and rule.rounding is not None and apart <= max(rule.rounding, RESOLUTION_NATS):
+            explained = apart <= rule.rounding and rule.rounding > 0
+            said += f"the two tokens' scores are {apart:.1g} nats apart: "
+            said += "rounding decides." if explained else "rounding may decide, but the calibration measured none."
+            return msgspec.structs.replace(made, noise=True, explained=explained, sentence=said)
     return msgspec.structs.replace(made, noise=not counts(expected, outcome.token_ids, rule))
 
 
@@ -120,18 +137,46 @@ def preference(outcome: Outcome, expected: Answer, answers: Answers, *, longest:
     """Return by how many nats a cold engine prefers its token where an answer first differs; None if unknown.
 
     It follows from the cold engine's margin there, from its score of the other token, or from the score that the engine
-    under test gave its own: up to there both have the same tokens, so that the best score must be the same.
+    under test gave its own: up to there both have the same tokens, so that the best score must be the same. If the
+    engine under test reports a margin as well, both margins count: so far did the two scores move.
     """
     position = common_prefix(expected.ids, outcome.token_ids)
     if position >= min(len(expected.tokens), len(outcome.tokens)):
         return None
     cold, warm = expected.tokens[position], outcome.tokens[position]
-    if cold.gap is not None or cold.logprob is None:
-        return cold.gap
+    if cold.gap is not None:
+        return cold.gap + (warm.gap or 0.0)
+    if cold.logprob is None:
+        return None
     forced = [answers.get(asked) for asked in tie_questions(outcome, position, longest=longest)]
     scores = [one.prompt_logprobs[-1] for one in forced if one is not None and one.prompt_logprobs]
     known = [score for score in (*scores, warm.logprob) if score is not None]
     return abs(cold.logprob - known[0]) if known else None
+
+
+def is_repeated_cold(outcome: Outcome, answers: Answers) -> bool:
+    """Return whether a cold engine, asked again, gave the tokens of an answer up to the first that differs.
+
+    A repetition that differs elsewhere explains nothing.
+    """
+    for identity in outcome.identities:
+        cold = answers.get(question(outcome, identity))
+        end = 0 if cold is None else common_prefix(cold.ids, outcome.token_ids) + 1
+        if (
+            cold is not None
+            and end <= len(outcome.token_ids)
+            and any(ids[:end] == outcome.token_ids[:end] for ids in cold.again)
+        ):
+            return True
+    return False
+
+
+def is_scored(outcome: Outcome, position: int | None, expected: Answer, answers: Answers, *, longest: int) -> bool:
+    """Return whether both sides' scores, and the cold engine's margin, are known where an answer first differs."""
+    asked = (scoring_question(outcome, identity, longest=longest) for identity in outcome.identities)
+    forced = [answers[one] for one in asked if one is not None and one in answers]
+    found = (place for one in forced for place in places(outcome.tokens, len(outcome.prompt), one, expected))
+    return any(one.position == position and one.score is not None and one.margin is not None for one in found)
 
 
 def tie_questions(outcome: Outcome, position: int, *, longest: int) -> list[Question]:

@@ -152,3 +152,12 @@ class Evidence(enum.StrEnum):
     QUEUED_IN_PAUSE = "requests that waited during a pause"
     SLEEPS = "sleeps that discarded the KV"
     DEEP_SLEEPS = "sleeps that discarded the weights"
+    COMPARED_HITS = ReportedEvidence.COMPARED_HITS.value
+    DIVERGED_HITS = ReportedEvidence.DIVERGED_HITS.value
+    TOKENS_HITS = ReportedEvidence.TOKENS_HITS.value
+    COMPARED_MISSES = ReportedEvidence.COMPARED_MISSES.value
+    DIVERGED_MISSES = ReportedEvidence.DIVERGED_MISSES.value
+    TOKENS_MISSES = ReportedEvidence.TOKENS_MISSES.value
+    SENSITIVE = ReportedEvidence.SENSITIVE.value
+    INSENSITIVE = ReportedEvidence.INSENSITIVE.value
+    INSENSITIVE_REQUESTS = ReportedEvidence.INSENSITIVE_REQUESTS.value

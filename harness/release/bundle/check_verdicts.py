@@ -21,6 +21,7 @@ from coldproof.harness.release.requirements.frozen import Place
 from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.format.text import slug
 from coldproof.reports.schema.case import MOST_CASE, Case, NoiseBand
+from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.results import encode
 from coldproof.reports.schema.stored_files import read_bytes
 from coldproof.reports.schema.verdict import Verdict
@@ -54,6 +55,8 @@ def check_counts(place: Place, verdict: Event, seen: RejudgedTest) -> Iterator[R
     for what, counted in (("examples", seen.examples), ("requests", seen.requests)):
         if (recorded := verdict[what]) != counted:
             yield altered(f"{place}: the verdict counts {recorded} {what}, the log has {counted}")
+    if seen.examples and msgspec.convert(verdict.get("cold") or {}, ColdAnswers) != seen.trial.cold:
+        yield altered(f"{place}: the verdict rests on other cold answers than its examples")
     evidence = seen.trial.evidence
     for name in sorted(evidence.keys() | verdict["evidence"].keys()):
         recorded, counted = verdict["evidence"].get(name, 0.0), evidence[name]
@@ -215,21 +218,28 @@ def check_rules(part: Part) -> Iterator[Reason]:
     for event in part.all("calibration"):
         calibration, mine = event["calibration"], event["own_rule"]
         noise = None if calibration["exact"] else calibration["noise_nats"]
-        found.add((calibration["exact"], noise, band_of(calibration)))
-        own.add((mine["exact"], mine["noise"], band_of(mine)))
+        found.add((calibration["exact"], noise, *measured(calibration)))
+        own.add((mine["exact"], mine["noise"], *measured(mine)))
     for place, seen in sorted(part.rejudged.items()):
         allowed = found | own if place.requirement.startswith("GROUND") else found
         lossy = CELLS[place.cell].lossy if place.cell in CELLS else ""
         if any(rule.lossy != lossy for rule in seen.rules):
             yield altered(f"{place}: its examples were judged with another lossy mode than the cell's")
-        if any((rule.exact, rule.noise, rule.band) not in allowed for rule in seen.rules):
+        if any((rule.exact, rule.noise, rule.band, rule.rounding, rule.cold) not in allowed for rule in seen.rules):
             yield altered(f"{place}: its examples were compared by a rule that no calibration of the run found")
 
 
-def band_of(event: Event) -> NoiseBand | None:
-    """Return the noise tolerance of a calibration or rule event; None if it has none, as in older files."""
-    found = event.get("band")
-    return None if found is None else msgspec.convert(found, NoiseBand)
+def measured(event: Event) -> tuple[NoiseBand | None, float | None, ColdAnswers]:
+    """Return what a calibration or rule event measured: the noise tolerance, the rounding, the facts on cold answers.
+
+    Older files have none of them.
+    """
+    band, cold = event.get("band"), event.get("cold") or {}
+    return (
+        None if band is None else msgspec.convert(band, NoiseBand),
+        event.get("rounding", 0.0),
+        msgspec.convert(cold, ColdAnswers),
+    )
 
 
 def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:

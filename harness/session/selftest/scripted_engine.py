@@ -75,13 +75,33 @@ class InjectedBug(enum.StrEnum):
     SCORES_CUT = "returns prompt logprobs only for the tokens that it computed"
 
 
+class BlindModel(enum.StrEnum):
+    """Models whose answers could not show a wrong block. No requirement may conform on them."""
+
+    IGNORES_PROMPT = "answers ignore their prompt"
+    LENGTH_ONLY = "answers depend on the length of their prompt alone"
+    LAST_BLOCK_ONLY = "answers depend on the last block of their prompt alone"
+
+    def seen(self, tokens: Sequence[int]) -> bytes:
+        """Return what the next token depends on."""
+        match self:
+            case BlindModel.IGNORES_PROMPT:
+                return b""
+            case BlindModel.LENGTH_ONLY:
+                return str(len(tokens)).encode()
+            case BlindModel.LAST_BLOCK_ONLY:
+                return str(list(tokens[-BLOCK:])).encode()
+
+
 class ScriptedEngine:
     """A minimal `Engine`, which documents the methods. It reads adapter files when an adapter is loaded."""
 
     name, version, base_model = "scripted", "1", "base"
 
-    def __init__(self, bug: InjectedBug = InjectedBug.CLEAN, *, caching: bool = True) -> None:
-        self.bug, self.caching = bug, caching
+    def __init__(
+        self, bug: InjectedBug = InjectedBug.CLEAN, *, caching: bool = True, model: BlindModel | None = None
+    ) -> None:
+        self.bug, self.caching, self.model = bug, caching, model
         self.shape = EngineShape(
             block_size=BLOCK, pool_blocks=100_000, max_model_tokens=4096, adapter_slots=4, prefix_caching=caching
         )
@@ -172,7 +192,8 @@ class ScriptedEngine:
             while len(answer) < request.max_tokens:
                 computed_with = f"{content or ''}{self.weights or ''}"
                 extend(kv, tokens, computed_with)
-                answer.append(Token(id=next_token(kv, computed_with), at=0.0, logprob=-0.1, gap=5.0))
+                seen = b"".join(kv) + computed_with.encode() if self.model is None else self.model.seen(tokens)
+                answer.append(Token(id=next_token(seen), at=0.0, logprob=-0.1, gap=5.0))
                 tokens.append(answer[-1].id)
                 on_token(len(answer))
                 if request.abort is not None and len(answer) >= max(1, request.abort.after_tokens):
@@ -275,7 +296,7 @@ class ClosedFormOracle(Oracle):
         computed_with = f"{question.adapter or ''}{question.weights or ''}"
         for _ in range(question.max_tokens):
             extend(kv, tokens, computed_with)
-            answer.append(Token(id=next_token(kv, computed_with), at=0.0, gap=5.0))
+            answer.append(Token(id=next_token(b"".join(kv) + computed_with.encode()), at=0.0, gap=5.0))
             tokens.append(answer[-1].id)
         scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
         return Answer(tuple(answer), prompt_logprobs=scores)
@@ -305,7 +326,7 @@ def extend(kv: list[bytes], tokens: list[int], computed_with: str) -> None:
         kv.append(hashlib.blake2b(before + seen + computed_with.encode(), digest_size=8).digest())
 
 
-def next_token(kv: list[bytes], computed_with: str) -> int:
-    """Return the next token, computed from all KV, the loaded adapter and the weights."""
-    state = hashlib.blake2b(b"".join(kv) + computed_with.encode(), digest_size=4).digest()
+def next_token(seen: bytes) -> int:
+    """Return the next token, computed from what the model sees: all KV, the loaded adapter and the weights."""
+    state = hashlib.blake2b(seen, digest_size=4).digest()
     return FIRST_TOKEN + int.from_bytes(state, "little") % (LAST_TOKEN - FIRST_TOKEN + 1)

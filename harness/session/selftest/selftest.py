@@ -1,5 +1,7 @@
 """The self-test of the detector: it must detect every injected bug, and report nothing on the engine without one.
 
+It must also let no requirement conform on a model whose answers could not show a bug.
+
 It runs before everything else, takes less than two seconds, and uses the same runner, reference cache and checkers as
 the run. If it fails, no verdict of the run can be trusted.
 """
@@ -12,14 +14,21 @@ from typing import Any
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
+from coldproof.harness.execution.calibration.sensitivity import measure_sensitivity
 from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
 from coldproof.harness.execution.models.versions import Versions, with_digests
+from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.session.selftest.scripted_engine import (
     BLOCK,
     START,
+    BlindModel,
     ClosedFormOracle,
     InjectedBug,
     ScriptedEngine,
@@ -38,7 +47,10 @@ from coldproof.harness.workload.steps import (
     UpdateWeights,
     Workload,
 )
+from coldproof.reports.schema.cold_answers import ColdAnswers
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.results import SelfTestRow
+from coldproof.reports.schema.verdict import Verdict
 
 STEM = Segment("stem", 5 * BLOCK)
 
@@ -48,7 +60,10 @@ def self_test() -> list[SelfTestRow]:
     with tempfile.TemporaryDirectory(prefix="coldproof-selftest-") as folder:
         contents = {name: write_content(Path(folder) / name, name) for name in ("A", "B")}
         versions = write_versions(Path(folder))
-        return [examine(bug, contents, versions, Path(folder) / f"run{i}") for i, bug in enumerate(InjectedBug)]
+        return [
+            *(examine(bug, contents, versions, Path(folder) / f"run{i}") for i, bug in enumerate(InjectedBug)),
+            *(examine_model(model, contents, Path(folder) / model.name) for model in BlindModel),
+        ]
 
 
 def examine(bug: InjectedBug, contents: dict[str, AdapterFiles], versions: Versions, folder: Path) -> SelfTestRow:
@@ -60,6 +75,22 @@ def examine(bug: InjectedBug, contents: dict[str, AdapterFiles], versions: Versi
     findings = judge(history, ClosedFormOracle(), Rule(exact=True), exclusive=True).findings
     right = bool(findings) != (bug is InjectedBug.CLEAN)
     return SelfTestRow(planted=bug.value, caught=right, said=findings[0].sentence if findings else "no finding")
+
+
+def examine_model(model: BlindModel | None, contents: dict[str, AdapterFiles], folder: Path) -> SelfTestRow:
+    """Repeat a prompt on an engine without any bug, and return whether a model that shows nothing does not conform."""
+    cold = EngineOracle("cold-engine", ScriptedEngine(caching=False, model=model), list(contents.values()), memo={})
+    measured = measure_sensitivity(cold, [None], BLOCK, Rule(exact=True))
+    rule = Rule(exact=True, cold=ColdAnswers(rate=Rate(1, 0), sensitivity=measured))
+    workload = Workload((*request_burst(None), *request_burst(None)))
+    history = WorkloadRun(
+        ScriptedEngine(model=model), workload, "selftest", contents, folder, settle_seconds=0.0
+    ).history()
+    trial = Trial(Requirement("REUSE-1", "", (), (Evidence.REPEAT_HITS,)), "self-test", "", "")
+    trial.add(judge(history, cold, rule, exclusive=True))
+    verdict, reason = verdict_without_case(trial, None, rule)
+    right = (verdict is Verdict.CONFORMS) is (model is None)
+    return SelfTestRow(planted=model.value if model is not None else "none", caught=right, said=f"{verdict}: {reason}")
 
 
 def script() -> Workload:

@@ -254,3 +254,21 @@ def test_an_error_event_is_the_servers_word() -> None:
     reader = read({"error": {"message": "boom"}})
     assert reader.error == '{"message":"boom"}'
     assert reader.malformed is None
+
+
+@pytest.mark.parametrize(
+    ("row", "best"),
+    [
+        ({"7": {"logprob": -2.0}}, None),  # the prompt's own token alone: nothing is said of any other
+        ({"7": {"logprob": -2.0, "rank": 3}}, None),
+        ({"7": {"logprob": -0.5, "rank": 1}}, -0.5),
+        ({"7": {"logprob": -2.0}, "8": {"logprob": -0.5}}, -0.5),
+        (None, None),
+    ],
+)
+def test_the_best_score_of_a_position_is_unknown_unless_it_is_reported(row: Any, best: float | None) -> None:
+    """A row with the prompt's own token alone counted as if the model preferred it."""
+    reader = Reader(None)
+    reader.take(json.dumps({"prompt_token_ids": [7], "prompt_logprobs": [row], "choices": []}))
+    assert reader.malformed is None
+    assert reader.prompt_best == (best,)

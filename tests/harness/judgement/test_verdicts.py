@@ -23,6 +23,8 @@ from coldproof.harness.session.trials import raise_outcome
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
 from coldproof.reports.schema.case import Case, Reproduction
+from coldproof.reports.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
@@ -56,6 +58,103 @@ def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     verdict, reason = verdict_without_case(trial(**seen), None)
     assert verdict is Verdict.NOT_EXERCISED
     assert Evidence.TELLING.value in reason
+
+
+COLD = ColdAnswers(rate=Rate(270, 0), sensitivity=(Sensitivity("the first token", 1, 1), Sensitivity(ADAPTER, 0, 6)))
+
+
+def diverged(hits: tuple[int, int, int], misses: tuple[int, int, int], **facts: Any) -> tuple[Verdict, str]:
+    """The verdict of a trial with so many compared prompts, divergences and tokens, on hits and without."""
+    names = ("COMPARED", "DIVERGED", "TOKENS")
+    counts = {f"{name}_HITS": float(count) for name, count in zip(names, hits, strict=True)}
+    counts |= {f"{name}_MISSES": float(count) for name, count in zip(names, misses, strict=True)}
+    made = trial(HIT_TOKENS=320, TELLING=1, **counts)
+    made.cold, made.explained = COLD, hits[1] + misses[1]
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return verdict_without_case(made, None)
+
+
+def test_more_divergences_on_hits_than_noise_explains_never_conform() -> None:
+    """Each of them was explained by its margin; all of them together are not. The reason has the numbers."""
+    verdict, reason = diverged((36, 36, 40), (40, 0, 480))
+    assert verdict is Verdict.INCONCLUSIVE
+    assert "36 of 36 prompts diverged on a hit, to 0 of 40 without a hit" in reason
+    assert "more than noise explains" in reason
+    assert diverged((360, 36, 4000), (400, 40, 4400), cold=ColdAnswers(rate=Rate(4000, 40)))[0] is Verdict.CONFORMS
+    assert diverged((360, 2, 4000), (400, 0, 4400))[0] is Verdict.CONFORMS
+
+
+def test_divergences_in_one_cell_are_summed_over_its_requirements() -> None:
+    """None of them has too many on its own. One without any keeps its verdict, and so does another cell."""
+    counts = {Evidence.DIVERGED_HITS: 5.0, Evidence.TOKENS_HITS: 5.0, Evidence.TOKENS_MISSES: 10.0}
+    cold = {"rate": {"tokens": 100, "diverged": 0}}
+    events = []
+    for number in range(6):
+        events += [
+            announced(f"R-{number}"),
+            concluded(f"R-{number}", Verdict.CONFORMS, cold=cold, evidence=counts if number else {}),
+        ]
+    found = results(*events)
+    assert [one.verdict for one in found.requirements] == [Verdict.CONFORMS, *[Verdict.INCONCLUSIVE] * 5]
+    assert "over all requirements in this cell" in found.requirements[1].reason
+    assert found.exit_code == 1
+    assert [one.verdict for one in results(*events[:4]).requirements] == [Verdict.CONFORMS] * 2
+
+
+@pytest.mark.parametrize(
+    ("cold", "verdict"),
+    [
+        (ColdAnswers(sensitivity=(Sensitivity("the first token", 0, 12),)), Verdict.INCONCLUSIVE),
+        (ColdAnswers(sensitivity=(Sensitivity("the first token", 1, 12),)), Verdict.CONFORMS),
+        (COLD, Verdict.CONFORMS),  # adapters change nothing, and the requirement needs none
+        (ColdAnswers(), Verdict.CONFORMS),
+    ],
+)
+def test_answers_that_do_not_depend_on_their_prompt_show_nothing(cold: ColdAnswers, verdict: Verdict) -> None:
+    """Whatever else was seen."""
+    made = trial(HIT_TOKENS=320, TELLING=1)
+    made.cold = cold
+    found, reason = verdict_without_case(made, None)
+    assert found is verdict
+    assert ("none of 12 cold answers changed with the first token" in reason) is (verdict is Verdict.INCONCLUSIVE)
+
+
+def test_requirements_about_adapters_need_answers_that_depend_on_them() -> None:
+    """Others do not."""
+    made = trial(HIT_TOKENS=320, TELLING=1)
+    made.cold, made.requirement = COLD, msgspec.structs.replace(made.requirement, needs=(Capability.ADAPTER_CHOICE,))
+    verdict, reason = verdict_without_case(made, None)
+    assert verdict is Verdict.INCONCLUSIVE
+    assert "the adapter" in reason
+
+
+@pytest.mark.parametrize(("examples", "verdict"), [(4, Verdict.NOT_EXERCISED), (5, Verdict.INCONCLUSIVE)])
+def test_examples_of_which_none_depends_on_the_cache_show_nothing(examples: int, verdict: Verdict) -> None:
+    """A few of a trained model may all have the same short answer. One that depends on it is enough to go on."""
+    made = trial(HIT_TOKENS=320, TELLING=1, INSENSITIVE=examples)
+    made.examples = examples
+    found, reason = verdict_without_case(made, None)
+    assert found is verdict
+    assert "could not have shown a wrong block" in reason
+    made.evidence[Evidence.SENSITIVE] = 1
+    made.examples += 1
+    found, reason = verdict_without_case(made, None)
+    assert found is Verdict.CONFORMS
+    assert "no counterexample in 1 examples" in reason
+    assert f"{examples} more examples do not count" in reason
+
+
+def test_examples_that_could_show_nothing_do_not_reach_the_floor() -> None:
+    """They count neither as examples nor with their requests."""
+    blind = {Evidence.INSENSITIVE: 20.0, Evidence.INSENSITIVE_REQUESTS: 80.0}
+    for evidence, verdict in (({}, Verdict.CONFORMS), (blind, Verdict.NOT_EXERCISED)):
+        events = [
+            announced("R-1"),
+            concluded("R-1", Verdict.CONFORMS, examples=40, requests=160, evidence=evidence),
+        ]
+        (found,) = results(*events).requirements
+        assert found.verdict is verdict
 
 
 def test_no_time_is_the_reason_only_without_examples() -> None:

@@ -97,6 +97,14 @@ def a_loose_rule(events: list[Event]) -> list[Event]:
     return events
 
 
+def a_wide_rounding(events: list[Event]) -> list[Event]:
+    """Rounding explains more than the calibration measured."""
+    for event in events:
+        if event["event"] == "example":
+            event["rule"] = {**event["rule"], "rounding": 0.5}
+    return events
+
+
 def all_unsupported(events: list[Event]) -> list[Event]:
     """CHAT-9 in the first cell was not run: the engine cannot do it, it says."""
     kept = [e for e in events if not (e["event"] == "example" and e["cell"] == "one")]
@@ -141,6 +149,11 @@ TAMPERED: dict[str, tuple[Change, str]] = {
     "hits that never were": (no_hits, "have other results when re-evaluated"),
     "updates of weights that never were": (invented_updates, "have other results when re-evaluated"),
     "a loose rule": (a_loose_rule, "compared by a rule that no calibration of the run found"),
+    "a wide rounding": (a_wide_rounding, "compared by a rule that no calibration of the run found"),
+    "more cold answers than there were": (
+        with_fields("verdict", CHAT, cold={"rate": {"tokens": 9000, "diverged": 900}}),
+        "CHAT-9 (test_chat) in one: the verdict rests on other cold answers than its examples",
+    ),
     "unsupported, it says": (all_unsupported, "is UNSUPPORTED, but the engine has all that it needs"),
     "other requirements": (recorded(requirements="9.8"), "other version: the run has requirements version 9.8"),
     "another list of that name": (

@@ -19,11 +19,14 @@ from coldproof.adapters.protocol.requests import Arrival, Completion, Completion
 from coldproof.harness.execution.calibration.calibrate import (
     MIXED_TOKENS,
     ROUNDS,
+    TIMES_ROUNDING,
+    TOKENS,
     calibrate,
     earlier_calibration,
     lengths,
 )
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, compare
+from coldproof.harness.execution.calibration.sensitivity import EDITS
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Rule
@@ -31,6 +34,7 @@ from coldproof.harness.judgement.oracle import Answer, OracleError, Question, qu
 from coldproof.harness.options import UsageError
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.results import Calibration, write_results
 
 
@@ -76,7 +80,11 @@ def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) ->
 def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:
     """No noise, no difference, every mixture holds, nothing to note."""
     found, rule = calibrated(ScriptedEngine(caching=False), tmp_path)
-    assert rule == Rule(exact=True)
+    assert rule == Rule(exact=True, cold=found.cold)
+    # Nine probes again and in a batch, and half of each continued; one pair of each kind shows that prompts matter.
+    assert found.cold.rate == Rate(9 * (2 * TOKENS + TOKENS // 2), 0)
+    assert [(one.changed, one.pairs) for one in found.cold.sensitivity] == [(1, 1)] * (len(EDITS) + 1)
+    assert found.cold.insensitive(adapters=True) == ""
     assert (found.exact, found.noise_nats, found.differing, found.notes) == (True, 0.0, 0, [])
     assert found.mixtures == {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     assert found.probes == 4 * 9
@@ -106,7 +114,7 @@ def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
     quick, slow = asked(0.01, 240), asked(4.0, 240)
     assert sum(one.max_tokens == MIXED_TOKENS for one in quick) > 9 * ROUNDS
     assert not any(one.max_tokens == MIXED_TOKENS for one in slow)
-    assert len(slow) == 4 * 9 + 6 + 9
+    assert len(slow) == 4 * 9 + (1 + len(EDITS) + 1) + 6 + 9
 
 
 def test_the_first_answers_are_not_timed(tmp_path: Path) -> None:
@@ -174,7 +182,8 @@ def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path:
         return msgspec.structs.replace(honest, tokens=moved)
 
     found, rule = calibrated(Tampered(vary, caching=False), tmp_path)
-    assert rule == Rule(exact=exact, noise=None if exact else pytest.approx(by))
+    assert (rule.exact, rule.noise) == (exact, None if exact else pytest.approx(by))
+    assert rule.rounding == (pytest.approx(min(REPEATED_NATS, TIMES_ROUNDING * by)) if exact else 0.0)
     assert found.noise_nats == pytest.approx(by)
 
 
@@ -271,7 +280,7 @@ def test_where_answers_part_the_gap_is_noise(gap: float | None, tmp_path: Path) 
         return msgspec.structs.replace(honest, tokens=(first, *honest.tokens[1:]))
 
     found, rule = calibrated(Tampered(part, caching=False), tmp_path)
-    assert rule == Rule(exact=False, noise=gap)
+    assert (rule.exact, rule.noise, rule.band) == (False, gap, None)
     assert (found.exact, found.noise_nats) == (False, gap)
     one = outcome(0, range(9), (1, 2, 3))
     for certainty, counts in ((0.01, False), (5.0, gap is not None)):

@@ -52,7 +52,7 @@ def cold(tamper: Callable[[CompletionRequest, Completion], Completion] = honest)
 def test_engines_that_agree_are_compared_by_a_margin_all_the_same(tmp_path: Path) -> None:
     """A few hundred tokens do not show the rarest differences. The report names the engine and its version."""
     found, rule = measured(cold(), cold(), tmp_path)
-    assert rule == Rule(exact=False, noise=LEAST)
+    assert rule == Rule(exact=False, noise=LEAST, cold=found.cold)
     assert (found.oracle, found.exact, found.noise_nats, found.differing) == (NAME, False, LEAST, 0)
     assert found.probes == 4 * 4  # lengths, and the base model and three adapters
     assert found.rule == f"margin rule: a divergence counts if the oracle's top-2 logprob margin exceeds {LEAST} nats"
@@ -125,13 +125,14 @@ def test_where_nobody_tells_how_sure_it_is_there_is_no_rule(tmp_path: Path) -> N
     """That is what the rule is made of; one of the two is enough."""
     assert "reports top-2 logprobs" in measured(cold(across.unscored), cold(across.unscored), tmp_path)[1].why
     found, rule = measured(cold(), cold(across.unscored), tmp_path)
-    assert rule == Rule(exact=False, noise=APART)
+    assert rule == Rule(exact=False, noise=APART, cold=found.cold)
     assert any(f"{NAME} reports no top-2 margins" in note for note in found.notes)
 
 
 def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_path: Path) -> None:
     """Its noise cannot be measured."""
-    assert measured(cold(across.unscored), cold(), tmp_path)[1] == Rule(exact=False, noise=APART)
+    rule = measured(cold(across.unscored), cold(), tmp_path)[1]
+    assert (rule.exact, rule.noise) == (False, APART)
 
 
 def test_probes_fit_into_both_engines(tmp_path: Path) -> None:

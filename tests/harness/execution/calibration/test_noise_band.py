@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -15,13 +16,14 @@ from support.histories import Tampered, contents
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
+from coldproof.harness.execution.calibration.calibrate import TIMES_ROUNDING, calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.calibrate import TOKENS as ANSWER
-from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
     LEAST_EACH,
     LONGEST_ANSWER,
     PROMPTS,
     TOKENS,
+    WAYS,
     Pace,
     Samples,
     band_of,
@@ -33,7 +35,9 @@ from coldproof.harness.execution.calibration.noise_band import (
     together,
 )
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail
+from coldproof.harness.execution.calibration.repeats import REPEATED_NATS
 from coldproof.harness.execution.calibration.second_look import second_look
+from coldproof.harness.execution.calibration.sensitivity import EDITS
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
@@ -181,13 +185,68 @@ def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: boo
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     assert rule.exact
     found = msgspec.structs.replace(found, answer_seconds=float(slow))
-    noisy_rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
-    assert (noisy_rule is not None) is long
-    if noisy_rule is not None:
-        looked, rule = noisy_rule
-        assert rule == Rule(exact=False, noise=looked.noise_nats, band=looked.band)
-        assert (looked.exact, looked.rule, looked.mixtures) == (False, str(rule), found.mixtures)
-        assert any("A counterexample led to more of them" in note for note in looked.notes)
+    looked, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
+    assert (rule.exact, rule.band is None) == (not long, not long)
+    assert (looked.exact, looked.rule, looked.mixtures) == (rule.exact, str(rule), found.mixtures)
+    assert (looked.band, looked.cold, looked.rounding) == (rule.band, rule.cold, rule.rounding)
+    assert looked.cold.rate.tokens > found.cold.rate.tokens
+    assert looked.cold.sensitivity == found.cold.sensitivity
+    assert any("A counterexample led to more" in note for note in looked.notes)
+
+
+def test_scores_that_no_answer_repeats_make_no_rule_laxer(tmp_path: Path) -> None:
+    """A server said of each prompt what it liked, while every generated token and score was the same again."""
+
+    def claim(request: CompletionRequest, honest: Completion) -> Completion:
+        if not request.surface.prompt_logprobs:
+            return honest
+        scores = (None, *(-3.0 - token / 100 for token in request.prompt[1:]))
+        return msgspec.structs.replace(honest, prompt_logprobs=scores, prompt_best=scores)
+
+    oracle = oracle_over(Tampered(claim, caching=False), tmp_path)
+    found, before = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    looked, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
+    assert (rule.exact, rule.band, rule.noise) == (True, None, None)
+    assert (rule.rounding, before.rounding) == (0.0, 0.0)
+    assert looked.exact
+
+
+@pytest.mark.parametrize(("gap", "rounds"), [(4e-4, False), (0.1, True), (None, True)])
+def test_tokens_that_are_always_close_and_never_change_leave_nothing_to_rounding(
+    gap: float | None, rounds: bool, tmp_path: Path
+) -> None:
+    """An engine that reports a margin of 0.0004 nats for every token repeats all of them."""
+    calls = itertools.count()
+
+    def close(_: CompletionRequest, honest: Completion) -> Completion:
+        moved = [msgspec.structs.replace(t, logprob=-0.1 - 1e-4 * (next(calls) % 7), gap=gap) for t in honest.tokens]
+        return msgspec.structs.replace(honest, tokens=tuple(moved))
+
+    oracle = oracle_over(Tampered(close, caching=False), tmp_path)
+    found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
+    assert rule.rounding is not None
+    assert (rule.rounding > 4e-4) is rounds
+    _, after = second_look(oracle, [], found, block=BLOCK)
+    assert after.rounding is not None
+    assert (after.rounding > 4e-4) is rounds
+
+
+def test_more_answers_measure_more_rounding(tmp_path: Path) -> None:
+    """The largest difference of all of them counts, and no margin above what scores may differ by."""
+    calls = itertools.count()
+
+    def rounded(_: CompletionRequest, honest: Completion) -> Completion:
+        nats = 1e-6 if next(calls) < 200 else 1e-5
+        moved = tuple(msgspec.structs.replace(t, logprob=-0.1 - nats * (next(calls) % 7)) for t in honest.tokens)
+        return msgspec.structs.replace(honest, tokens=moved)
+
+    oracle = oracle_over(Tampered(rounded, caching=False), tmp_path)
+    found, before = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
+    _, rule = second_look(oracle, [], found, block=BLOCK)
+    assert before.rounding == pytest.approx(TIMES_ROUNDING * (before.cold.nats or 0.0))
+    assert before.rounding is not None
+    assert rule.rounding is not None
+    assert 0 < before.rounding < rule.rounding <= REPEATED_NATS
 
 
 def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> None:
@@ -202,12 +261,12 @@ def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> N
     found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     asked.clear()
     slow = msgspec.structs.replace(found, answer_seconds=1.0)
-    assert second_look(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0) is None
-    assert len(asked) == 3 * 3 * LEAST_EACH  # three identities: an answer, its scores, and the prompt's
+    assert second_look(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0)[1].exact
+    assert len(asked) == 3 * (WAYS + 1) * LEAST_EACH  # three identities: alone, in batches, and continued
 
 
 def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) -> None:
-    """The full measurement finds out which scores it dies of; without any, the rule stands."""
+    """The full measurement finds out which scores it dies of; without any, the margins are the rule."""
     oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
     deaths: list[RequestKind] = []
     exact = report_samples.results().calibration
@@ -222,7 +281,7 @@ def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) ->
         renew=lambda: oracle.use(DiesOfScores(alone=True)),
         on_death=lambda kind, _: deaths.append(kind),
     )
-    assert looked is None
+    assert (looked[1].exact, looked[1].band) == (False, None)
     assert deaths == [RequestKind.SCORES]
 
 
@@ -430,21 +489,23 @@ def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
     """And the report says what noise there is, and what is lost by it."""
     oracle = oracle_over(noisy(2), tmp_path)
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
-    assert rule == Rule(exact=False, noise=found.noise_nats, band=found.band)
+    assert rule == Rule(exact=False, noise=found.noise_nats, band=found.band, cold=found.cold)
     assert found.band is not None
+    assert rule.cold.rate == found.band.repeats
     assert found.noise_nats == found.band.margin_nats
     assert found.rule == str(rule)
     assert any("scores of 144 answers" in note and "is not detected" in note for note in found.notes)
 
 
 def test_an_engine_that_repeats_itself_is_asked_no_more_than_before(tmp_path: Path) -> None:
-    """Three probes, each three times and with half of its answer; nothing of the band's."""
+    """Three probes, each three times and with half of its answer, and five about its prompts; nothing of the band's."""
     steady, wavering = noisy(3, nats=0.0), noisy(3)
     for engine, exact in ((steady, True), (wavering, False)):
         oracle = oracle_over(engine, tmp_path / str(exact))
         found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
         assert (rule.exact, found.band is None) == (exact, exact)
-    assert steady.queried == 4 * sum(lengths(whole_unit(BLOCK))) + 3 * ANSWER // 2
+    about_prompts = (1 + len(EDITS)) * (3 * whole_unit(BLOCK) - 1)
+    assert steady.queried == 4 * sum(lengths(whole_unit(BLOCK))) + 3 * ANSWER // 2 + about_prompts
     assert wavering.queried > 50 * steady.queried
 
 

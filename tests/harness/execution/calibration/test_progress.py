@@ -67,7 +67,11 @@ def test_a_calibration_counts_its_answers(tmp_path: Path) -> None:
     slow = Slow()
     calibrated(slow, slow.oracle(tmp_path))
     phases = slow.phases()
-    assert list(phases) == ["calibrating", "checking concurrent requests of several adapters"]
+    assert list(phases) == [
+        "calibrating",
+        "checking that cold answers depend on their prompts",
+        "checking concurrent requests of several adapters",
+    ]
     first, *_, last = phases["calibrating"]
     assert first == {"words": "calibrating", "done": 1, "of": 36, "seconds_left": pytest.approx(35 * SLOW)}
     assert last["done"] > 36 - 3  # the answers of a batch come at once

@@ -27,7 +27,7 @@ from coldproof.harness.execution.calibration.calibrate import (
     STALL_LATENCIES,
     calibrate,
 )
-from coldproof.harness.execution.oracles.engine import EngineOracle
+from coldproof.harness.execution.oracles.engine import AGAIN, EngineOracle
 from coldproof.harness.history.records import Identity, Outcome
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
@@ -185,6 +185,40 @@ def test_an_answer_of_a_batch_accuses_nobody(tmp_path: Path) -> None:
     judgement = judge(history(outcome(0, PROMPT, right.ids)), one, Rule(exact=True), exclusive=True)
     assert "tokens" not in {finding.checker for finding in judgement.findings}
     assert one.ask_all([asked]) == {asked: right}
+
+
+def test_a_question_asked_again_goes_out_alone_and_in_a_batch(tmp_path: Path) -> None:
+    """What comes back otherwise is returned, each answer once; nothing is asked of the engine under test."""
+    sizes: list[int] = []
+
+    class Wavering(ScriptedEngine):
+        """An engine that gives another first token to every request of a batch but the first."""
+
+        def serve(
+            self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+        ) -> list[Served]:
+            """Answer, with other tokens."""
+            sizes.append(len(arrivals))
+            served = super().serve(arrivals, on_token, between)
+            for i, one in enumerate(served[1:], start=1):
+                assert isinstance(one.result, Completion)
+                other = (msgspec.structs.replace(one.result.tokens[0], id=1), *one.result.tokens[1:])
+                served[i] = msgspec.structs.replace(one, result=msgspec.structs.replace(one.result, tokens=other))
+            return served
+
+    asked = Question(tuple(PROMPT), None, 3)
+    steady, wavering = (
+        EngineOracle("cold-engine", engine(caching=False), list(contents(tmp_path / engine.__name__).values()), memo={})
+        for engine in (ScriptedEngine, Wavering)
+    )
+    honest = steady.ask(asked).ids
+    assert steady.ask_again(asked) == ()
+    wavering.ask(asked)
+    assert wavering.ask_again(asked) == ((1, *honest[1:]),)
+    assert sizes == [AGAIN]
+    wavering.salted = True
+    assert wavering.ask_again(asked) == ()
+    assert sizes == [AGAIN]
 
 
 def test_a_question_is_the_surface_too(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from coldproof.harness.judgement.checkers.tokens import check_tokens, differs
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
-from coldproof.harness.session.selftest.scripted_engine import InjectedBug
+from coldproof.harness.session.selftest import selftest
+from coldproof.harness.session.selftest.scripted_engine import BlindModel, InjectedBug
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -74,10 +76,12 @@ def test_the_margin_rule_lets_count_what_exceeds_the_noise(gap: float | None, no
 
 
 def test_the_exact_rule_knows_no_noise() -> None:
-    """A close call that went the other way is still another token, unless only rounding was between the two."""
-    one = outcome(0, PROMPT, OTHER)
+    """A close call that went the other way is still another token, unless measured rounding was between the two."""
+    one = outcome(0, PROMPT, OTHER, tokens=tokens(*OTHER, gap=None))
     assert not wrong(history(one), cold(one, gap=0.1)).noise
-    assert wrong(history(one), cold(one, gap=0.0)).noise
+    rounded = Rule(exact=True, rounding=1e-5)
+    assert not wrong(history(one), cold(one, gap=0.1), rounded).noise
+    assert wrong(history(one), cold(one, gap=0.0), rounded).noise
 
 
 def test_noise_is_kept_apart_from_what_counts() -> None:
@@ -288,9 +292,20 @@ def test_an_engine_that_is_gone_is_a_finding_of_its_own() -> None:
 def test_the_self_test_catches_every_plant_and_is_silent_on_the_clean_engine() -> None:
     """One row for each, each of them right."""
     rows = self_test()
-    assert [row.planted for row in rows] == [plant.value for plant in InjectedBug]
+    assert [row.planted for row in rows] == [plant.value for plant in (*InjectedBug, *BlindModel)]
     assert [row.planted for row in rows if not row.caught] == []
     assert [row.planted for row in rows if row.said == "no finding"] == [InjectedBug.CLEAN.value]
+
+
+def test_the_self_test_notices_when_a_model_that_shows_nothing_conforms(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the calibration's part or each example's part, another one of them would; a model that shows all does."""
+    contents = {name: selftest.write_content(tmp_path / name, name) for name in ("A", "B")}
+    assert selftest.examine_model(None, contents, tmp_path / "clean").caught
+    monkeypatch.setattr(selftest, "measure_sensitivity", lambda *_: ())
+    unmeasured = [row.planted for row in self_test() if not row.caught]
+    assert unmeasured == [BlindModel.LAST_BLOCK_ONLY.value]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge, judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, Question, question, scoring_question
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.sensitivity import sensitivity_questions
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
+from coldproof.reports.schema.cold_answers import ColdAnswers
+from coldproof.reports.schema.divergences import Rate
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 PROMPT = range(100, 140)
@@ -225,6 +228,32 @@ def test_without_any_noise_no_deviation_is_allowed() -> None:
     assert excess(msgspec.structs.replace(one, score=0.0), none) == 0.0
 
 
+@pytest.mark.parametrize("unknown", ["the best token", "the token's score", "all scores"])
+def test_a_divergence_whose_scores_are_unknown_is_explained_by_nothing(unknown: str) -> None:
+    """It counted as agreement."""
+    one = warm(flipped(3))
+    answers = scored(one, behind={3: CLOSE})
+    (key,) = [asked for asked in answers if asked.surface.prompt_logprobs]
+    own = question(one, one.identities[0])
+    at = len(PROMPT) + 3
+    forced = answers[key]
+    assert forced.prompt_logprobs is not None
+    if unknown == "the best token":  # nor does the cold answer report a score
+        answers[key] = msgspec.structs.replace(forced, prompt_best=None)
+        silent = tuple(msgspec.structs.replace(token, logprob=None) for token in answers[own].tokens)
+        answers[own] = msgspec.structs.replace(answers[own], tokens=silent)
+    else:
+        scores = list(forced.prompt_logprobs)
+        scores[at if unknown == "the token's score" else 0 :] = [None] * (1 if unknown == "the token's score" else at)
+        answers[key] = msgspec.structs.replace(forced, prompt_logprobs=tuple(scores[: len(forced.prompt_logprobs)]))
+    (said,) = check_tokens(history(one), answers, RULE)
+    assert (said.noise, said.explained, said.position) == (True, False, 3)
+    known = scored(one, behind={3: CLOSE})
+    known[key] = msgspec.structs.replace(known[key], prompt_best=None)  # then the cold answer's own score is the best
+    (said,) = check_tokens(history(one), known, RULE)
+    assert said.explained
+
+
 def test_the_surfaces_scores_have_bands_of_their_own() -> None:
     """A prompt's unlikely tokens move further than an answer's likely ones."""
     assert (tolerance(RULE), prompt_tolerance(RULE)) == (0.5, 0.9)
@@ -262,23 +291,28 @@ def judged_by(rule: Rule, one: Outcome, answers: Answers) -> tuple[list[Question
     return oracle.asked, seen
 
 
+def about_prefix(one: Outcome, answers: Answers, rule: Rule) -> list[Question]:
+    """What shows whether the answer depends on the cached tokens."""
+    return sensitivity_questions(history(one), answers, rule)
+
+
 def test_the_judge_has_every_answer_scored_only_where_scores_are_the_rule() -> None:
     """The exact rule costs what it did."""
     one = warm()
     answers = scored(one)
     asked, _ = judged_by(RULE, one, answers)
-    assert set(asked) == set(answers)
+    assert set(asked) == {*answers, *about_prefix(one, answers, RULE)}
     exact, _ = judged_by(Rule(exact=True), one, answers)
-    assert exact == [question(one, one.identities[0])]
+    assert exact == [question(one, one.identities[0]), *about_prefix(one, answers, Rule(exact=True))]
 
 
 def test_the_judge_asks_whose_an_answer_is_only_where_noise_is_no_explanation() -> None:
     """One close call is nobody's; a far token, or many, may be another identity's."""
     calm = warm(flipped(3))
-    assert len(judged_by(RULE, calm, scored(calm, behind={3: CLOSE}))[0]) == 2
+    assert len(judged_by(RULE, calm, scored(calm, behind={3: CLOSE}))[0]) == 3
     many = warm(flipped(0, 1, 2, 3, 4))
-    assert len(judged_by(RULE, many, scored(many, behind=dict.fromkeys(range(5), CLOSE)))[0]) > 2
-    assert len(judged_by(RULE, calm, scored(calm, behind={3: FAR}))[0]) > 2
+    assert len(judged_by(RULE, many, scored(many, behind=dict.fromkeys(range(5), CLOSE)))[0]) > 3
+    assert len(judged_by(RULE, calm, scored(calm, behind={3: FAR}))[0]) > 3
 
 
 def test_what_noise_explains_does_not_stand_in_the_way_of_a_verdict() -> None:
@@ -287,7 +321,8 @@ def test_what_noise_explains_does_not_stand_in_the_way_of_a_verdict() -> None:
     for explained, verdict in ((True, Verdict.CONFORMS), (False, Verdict.INCONCLUSIVE)):
         trial = Trial(wanted, "default", "", "test")
         one = warm(flipped(3))
-        judgement = judge_again(history(one), scored(one, behind={3: CLOSE}), RULE, exclusive=True)
+        rule = msgspec.structs.replace(RULE, cold=ColdAnswers(rate=Rate(4000, 40)))
+        judgement = judge_again(history(one), scored(one, behind={3: CLOSE}), rule, exclusive=True)
         noise = tuple(msgspec.structs.replace(said, explained=explained) for said in judgement.noise)
         assert noise
         trial.add(msgspec.structs.replace(judgement, noise=noise))

@@ -1,4 +1,4 @@
-"""Where two tokens have the same score but for rounding, an exact rule accuses nobody."""
+"""Where rounding that was measured chooses between two tokens, an exact rule accuses nobody; a small margin is none."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.history.records import Identity, Outcome
-from coldproof.harness.judgement.checkers.tokens import ROUNDING_NATS, check_tokens, preference, tie_questions
-from coldproof.harness.judgement.finding import EXACT
-from coldproof.harness.judgement.judge import judge
+from coldproof.harness.judgement.checkers.tokens import RESOLUTION_NATS, check_tokens, preference, tie_questions
+from coldproof.harness.judgement.finding import EXACT, Rule
+from coldproof.harness.judgement.judge import judge, judge_again
 from coldproof.harness.judgement.oracle import SCORED, Answer, Answers, Oracle, Question, question
 from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 COLD, WARM = (1, 2, 3, 4, 5, 6), (1, 2, 9, 8, 7, 5)
 AT = 2  # where they differ first
-CLOSE, FAR = ROUNDING_NATS / 100, 0.5
+CLOSE, FAR = 1e-4, 0.5
+ROUNDED = Rule(exact=True, rounding=2 * CLOSE)  # the calibration measured as much
 LONGEST = 4096
 
 
@@ -53,11 +54,58 @@ def test_a_tie_is_rounding_however_it_is_known(known_by: str, apart: float) -> N
     answers = cold(one, gap=apart) if known_by == "the margin" else cold(one)
     if known_by == "a forced score":
         answers = with_forced(one, -1.0 - apart)
-    (found,) = check_tokens(history(one), answers, EXACT)
+    (found,) = check_tokens(history(one), answers, ROUNDED)
     tie = apart == CLOSE
     assert (found.noise, found.explained, found.position) == (tie, tie, AT)
     assert ("rounding decides" in found.sentence) is tie
     assert found.failure_class is FailureClass.CORRUPT
+
+
+@pytest.mark.parametrize(
+    ("rule", "noise"),
+    [(EXACT, False), (Rule(exact=True, rounding=CLOSE / 2), False), (Rule(exact=True, rounding=None), False)],
+)
+def test_a_small_margin_without_measured_rounding_explains_nothing(rule: Rule, *, noise: bool) -> None:
+    """An engine may report any margin."""
+    one = warm()
+    (found,) = check_tokens(history(one), cold(one, gap=CLOSE), rule)
+    assert (found.noise, found.explained) == (noise, False)
+
+
+def test_below_the_resolution_of_scores_rounding_is_unknown_unless_it_was_refuted() -> None:
+    """Unknown is no agreement: such a difference leaves the requirement open."""
+    one = warm()
+    answers = cold(one, gap=RESOLUTION_NATS / 2)
+    (found,) = check_tokens(history(one), answers, EXACT)
+    assert (found.noise, found.explained) == (True, False)
+    (found,) = check_tokens(history(one), answers, Rule(exact=True, rounding=None))
+    assert not found.noise
+
+
+def test_the_margins_of_both_sides_add_up() -> None:
+    """So far did the scores of the two tokens move."""
+    one = msgspec.structs.replace(warm(), tokens=tokens(WARM, -1.0, 0.5))
+    (found,) = check_tokens(history(one), cold(one, gap=CLOSE), ROUNDED)
+    assert not found.noise
+
+
+@pytest.mark.parametrize(
+    ("again", "explained"),
+    [
+        (((*WARM[: AT + 1], 7, 7, 7),), True),
+        (((*COLD[:AT], 8, 8, 8, 8),), False),
+        (((*COLD[:4], 9, 9),), False),
+        ((), False),
+    ],
+)
+def test_a_cold_engine_that_gives_the_same_tokens_when_asked_again_explains_them(
+    again: tuple[tuple[int, ...], ...], *, explained: bool
+) -> None:
+    """A repetition that differs elsewhere, or in another way, explains nothing."""
+    one = warm()
+    answers = {asked: msgspec.structs.replace(a, again=again) for asked, a in cold(one, gap=FAR).items()}
+    (found,) = check_tokens(history(one), answers, EXACT)
+    assert (found.noise, found.explained) == (explained, explained)
 
 
 def test_without_scores_every_difference_counts() -> None:
@@ -70,7 +118,7 @@ def test_without_scores_every_difference_counts() -> None:
 def test_no_tie_makes_an_answer_longer_or_shorter() -> None:
     """It differs at no token."""
     one = warm(COLD[:-2])
-    (found,) = check_tokens(history(one), cold(one, gap=CLOSE), EXACT)
+    (found,) = check_tokens(history(one), cold(one, gap=CLOSE), ROUNDED)
     assert not found.noise
 
 
@@ -79,7 +127,7 @@ def test_the_answer_to_another_request_is_no_tie() -> None:
     one = warm()
     other = msgspec.structs.replace(outcome(1, range(40, 80), WARM), tokens=tokens(WARM), max_tokens=len(WARM))
     answers = cold(one, gap=CLOSE) | {question(other, Identity(None, None)): Answer(tokens(WARM))}
-    (found,) = check_tokens(history(one, other), answers, EXACT)
+    (found,) = check_tokens(history(one, other), answers, ROUNDED)
     assert (found.noise, found.failure_class) == (False, FailureClass.CROSS_REQUEST)
 
 
@@ -91,6 +139,7 @@ class Scoring(Oracle):
     def __init__(self, *, scores_prompts: bool, gap: float | None = None) -> None:
         self.scores_prompts, self.gap = scores_prompts, gap
         self.asked: list[Question] = []
+        self.again: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
         """Prefer both tokens alike."""
@@ -99,14 +148,19 @@ class Scoring(Oracle):
             return Answer(tokens((1,)), prompt_logprobs=(*[None] * (len(question.prompt) - 1), -1.0))
         return Answer(tokens(COLD[: question.max_tokens], -1.0, self.gap))
 
+    def ask_again(self, question: Question) -> tuple[tuple[int, ...], ...]:
+        """Give the other tokens."""
+        self.again.append(question)
+        return (WARM,)
+
 
 @pytest.mark.parametrize("scores_prompts", [True, False])
 def test_a_judgement_asks_for_the_score_only_where_it_needs_and_gets_it(*, scores_prompts: bool) -> None:
     """Right answers cost nothing."""
     oracle = Scoring(scores_prompts=scores_prompts)
-    assert not judge(history(warm(COLD)), oracle, EXACT, exclusive=True).findings
+    assert not judge(history(warm(COLD)), oracle, ROUNDED, exclusive=True).findings
     assert not any(asked.surface == SCORED for asked in oracle.asked)
-    made = judge(history(warm()), oracle, EXACT, exclusive=True)
+    made = judge(history(warm()), oracle, ROUNDED, exclusive=True)
     assert bool(made.findings) is not scores_prompts
     assert sum(asked.surface == SCORED for asked in oracle.asked) == scores_prompts
 
@@ -116,3 +170,16 @@ def test_a_known_margin_asks_for_no_score() -> None:
     oracle = Scoring(scores_prompts=True, gap=FAR)
     assert judge(history(warm()), oracle, EXACT, exclusive=True).findings
     assert not any(asked.surface == SCORED for asked in oracle.asked)
+    assert not oracle.again
+
+
+def test_the_cold_engine_is_asked_again_about_close_tokens() -> None:
+    """Its other answer explains the difference, which the stored answers show as well."""
+    oracle = Scoring(scores_prompts=True, gap=CLOSE)
+    made = judge(history(warm()), oracle, EXACT, exclusive=True)
+    assert set(oracle.again) == {question(warm(), Identity(None, None))}
+    assert ([found.explained for found in made.noise], made.findings) == ([True], ())
+    assert judge_again(made.history, made.answers, EXACT, exclusive=True) == made
+    right = Scoring(scores_prompts=True, gap=CLOSE)
+    judge(history(warm(COLD)), right, EXACT, exclusive=True)
+    assert not right.again

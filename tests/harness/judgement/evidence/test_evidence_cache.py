@@ -13,6 +13,9 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.evidence.collect import evidence
 from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.finding import EXACT
+from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.judgement.oracle import Answer, question
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, Route, Step, Workload
 
 PROMPT = tuple(range(100, 140))  # two whole blocks of 16 and a half
@@ -299,7 +302,9 @@ def test_every_fact_has_a_history_here() -> None:
     """And every fact has a figure."""
     assert set(SHOWS) | ELSEWHERE == set(Evidence)
     assert not set(SHOWS) & ELSEWHERE
-    assert set(evidence(history(outcome(0, PROMPT)), {})) == set(Evidence)
+    one = outcome(0, PROMPT)
+    answers = {question(one, one.identities[0]): Answer(one.tokens)}
+    assert set(judge_again(history(one), answers, EXACT, exclusive=True).evidence) == set(Evidence)
 
 
 @pytest.mark.parametrize(

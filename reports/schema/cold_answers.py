@@ -1,0 +1,48 @@
+"""What a calibration measured about cold answers: how often they repeat, and whether they depend on their prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from coldproof.reports.schema.divergences import Rate
+
+ADAPTER = "the adapter"  # the part of a request that only requirements about adapters need
+
+
+class Sensitivity(msgspec.Struct, frozen=True):
+    """How often a cold answer changed with one part of its request. `pairs`: requests that differed there only."""
+
+    part: str
+    changed: int
+    pairs: int
+
+
+class ColdAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about cold answers by which differences are explained.
+
+    `rate`: of repeated answers. `nats`: the largest difference of a score between repeated answers; None: unknown.
+    `steady`: a margin, in nats, at or below which many repeated tokens lay and none of them changed: rounding chooses
+    between no tokens that are as far apart. None: tokens changed, or few were as close as anything.
+    `sensitivity`: for each part of a request; empty: not measured.
+    """
+
+    rate: Rate = Rate()
+    nats: float | None = None
+    steady: float | None = None
+    sensitivity: tuple[Sensitivity, ...] = ()
+
+    def insensitive(self, *, adapters: bool) -> str:
+        """Describe the parts of a request that no answer depended on; "" if there are none.
+
+        With such answers, a request that reads another prompt's KV is answered like a correct one.
+        """
+        return "; ".join(none_changed(self.sensitivity, adapters=adapters))
+
+
+def none_changed(measured: Iterable[Sensitivity], *, adapters: bool) -> Iterable[str]:
+    """Yield a description of each part that changed no answer. `adapters`: of the adapter, too."""
+    for one in measured:
+        if not one.changed and (adapters or one.part != ADAPTER):
+            yield f"none of {one.pairs} cold answers changed with {one.part}"
