@@ -22,6 +22,7 @@ from coldproof.harness.cli import main as command_line
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.write import write_all
+from coldproof.reports.files.own_folder import MARKER
 from coldproof.reports.format.markdown import code, escaped
 from coldproof.reports.format.text import duration, number, tail, token_text, visible, web_link
 from coldproof.reports.run_report.run_report import render_html
@@ -30,7 +31,7 @@ from coldproof.reports.schema.results import Results, SelfTestRow, encode, read_
 from coldproof.reports.schema.verdict import Verdict, worst
 from coldproof.reports.views.overview import GLYPH
 
-FILES = ("badge.svg", "index.html", "junit.xml", "results.json", "summary.md")
+FILES = ("badge.svg", MARKER, "index.html", "junit.xml", "results.json", "summary.md")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_a_value_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
     broken = msgspec.structs.replace(samples.results(), duration_s=float("nan"))
     with pytest.raises(msgspec.ValidationError):
         write_all(broken, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [MARKER]
 
 
 def test_the_worst_verdict_ignores_an_unsupported_cell() -> None:

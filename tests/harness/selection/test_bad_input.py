@@ -79,7 +79,7 @@ ROWS: list[tuple[tuple[str, ...], str]] = [
     (("--calibration", "@folder"), "no such file"),
     (("--calibration", "@file"), "file is not a results.json of this version"),
     (("--shared-dir", "@folder"), "--shared-dir requires --engine-url"),
-    (("--replay", "@folder"), "cannot read the case"),
+    (("--replay", "@folder"), "is not a case file of this version: it is not a regular file"),
     (("--replay", "@file"), "is not a case file of this version"),
     (("--shard", "0/2"), "invalid shard"),
     (("--shard", "1/300000"), "cannot be divided into 300000 shards"),
