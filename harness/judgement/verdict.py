@@ -6,7 +6,7 @@ from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import CLOSED_FORM, is_other_engine
-from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.case import NO_KNOWN_ANSWER, Case
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 # Evidence that needs a KV-cache pool too small for the workload.
@@ -31,11 +31,12 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     A counterexample that does not reproduce on a fresh engine, or on an attached server, depends on a longer history.
     It still counts if a positive match or a token count proves it. A corrupt answer, a crash, a hang, or lost reuse
     that no single request shows (a gauge, or a sum over requests that may be published late), seen once, does not
-    count unless it reproduced on a fresh engine that had run the prior workloads.
+    count unless it reproduced on a fresh engine that had run the prior workloads. Nor does an answer of an engine
+    without its cache that differs once and equals no known one: that is what rare noise looks like.
     """
     alone = case.history_dependent and not case.reproduction.workloads_before
     of_no_request = case.failure_class is FailureClass.LOST_REUSE and case.failing_request is None
-    if alone and (of_no_request or case.failure_class in UNPROVEN_ALONE):
+    if alone and (of_no_request or case.failure_class in UNPROVEN_ALONE or differs_once_without_cache(case)):
         where = "the attached server" if case.reproduction.fresh_tries is None else "a fresh engine"
         return Verdict.INCONCLUSIVE, f"observed once, did not reproduce on {where}: {case.sentence}"
     # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
@@ -48,6 +49,15 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     if is_other_engine(case.oracle) and case.reproduction.note:
         reason.append(case.reproduction.note)
     return Verdict.VIOLATED, " ".join(reason)
+
+
+def differs_once_without_cache(case: Case) -> bool:
+    """Return whether nothing but one comparison with a cold engine shows that an engine is wrong without its cache."""
+    if case.failure_class is not FailureClass.NOT_THE_CACHE or case.oracle == CLOSED_FORM:
+        return False
+    failing = [row for row in case.requests if row.request == case.failing_request]
+    known = any(row.answers_as not in ("", NO_KNOWN_ANSWER) for row in failing)
+    return not (known or case.reproduction.caching_off_failed)
 
 
 def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule = EXACT) -> tuple[Verdict, str]:

@@ -15,6 +15,7 @@ import msgspec
 from coldproof.reports.schema.verdict import FailureClass
 
 SCHEMA_VERSION = 2
+NO_KNOWN_ANSWER = "no known cold answer"  # what an answer equals that equals none
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

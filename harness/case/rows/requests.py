@@ -17,7 +17,7 @@ from coldproof.harness.judgement.oracle import Answers, question
 from coldproof.harness.judgement.reference_cache import Bounds, bounds
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import Burst, Request
-from coldproof.reports.schema.case import RequestRow, StepRow, TokenRow
+from coldproof.reports.schema.case import NO_KNOWN_ANSWER, RequestRow, StepRow, TokenRow
 
 CONTEXT_TOKENS = 16  # tokens shown before and after the first difference
 
@@ -156,7 +156,7 @@ def matching_cold_answers(outcome: Outcome, answers: Answers, history: History) 
         for asked, answer in answers.items()
         if asked.prompt == outcome.prompt and asked.max_tokens == outcome.max_tokens and agrees(outcome, answer)
     ]
-    return " and ".join(dict.fromkeys(equal)) or ("" if outcome.error else "no known cold answer")
+    return " and ".join(dict.fromkeys(equal)) or ("" if outcome.error else NO_KNOWN_ANSWER)
 
 
 def token_rows(outcome: Outcome, answers: Answers, finding: Finding) -> list[TokenRow]:
