@@ -20,7 +20,7 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Token
-from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail, quantile
+from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, Unbounded, fit_tail, quantile
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.oracles.cross_engine import room
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -279,7 +279,7 @@ def band_of(found: Samples) -> NoiseBand | str:
     score, prompt = (rounded_up(tail.beyond(rate)) for tail in known)
     if score > LARGEST:
         much = f"a tolerance of {score:g} nats would permit wrong answers"
-        return f"cold answers differ so much that {much}"
+        return Unbounded(f"cold answers differ so much that {much}")
     of_margins = fit_tail(found.margins)
     margin = of_margins.beyond(rate) if isinstance(of_margins, ParetoTail) else max([2 * score, *found.margins])
     if not math.isfinite(margin):

@@ -27,6 +27,7 @@ import msgspec
 # The share of a sample to which the tail is fitted: small enough to contain only the noisiest positions.
 ABOVE = 0.03
 ABOVE_VARYING = 0.1  # the same, of the values above zero
+LEAST_ABOVE = 30  # values of a tail, if so many vary: of four values, a law says nothing
 LEAST = 1000  # positions; with fewer, the tail has fewer than thirty
 HEAVIEST = 0.5  # shape from which on there is no variance, and no bound
 UPPER = 0.1  # the share of a sample in which steps are looked for
@@ -58,6 +59,12 @@ class ParetoTail(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.largest, self.start + self.scale * reach)
 
 
+class Unbounded(str):
+    """Why there is no tolerance, although differences were measured."""
+
+    __slots__ = ()
+
+
 def fit_tail(values: Sequence[float]) -> ParetoTail | str:
     """Fit the tail of a sample of absolute differences. Return the reason if it cannot be fitted."""
     if len(values) < LEAST:
@@ -75,7 +82,7 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
     weighted = sum((1 - (i + 0.65) / count) * value for i, value in enumerate(above)) / count
     shape = 2 - mean / (mean - 2 * weighted)
     if shape >= HEAVIEST:
-        return f"the largest differences have no bound (tail shape {shape:.2f})"
+        return Unbounded(f"the largest differences have no bound (tail shape {shape:.2f})")
     scale = mean if shape <= 0 else 2 * mean * weighted / (mean - 2 * weighted)
     return ParetoTail(
         start=start,
@@ -90,10 +97,13 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
 def tail_size(ordered: Sequence[float]) -> int:
     """Return how many of the largest values make up the tail: a share of all, and of those that vary at all.
 
-    Prompt scores mostly repeat exactly. A tail that began among the zeros would seem to have no bound.
+    Prompt scores mostly repeat exactly. A tail that began among the zeros would seem to have no bound. Where few values
+    vary, as in half precision with a small model, they are all taken: thresholds from a tenth of them were between a
+    tenth and ten times of those.
     """
     varying = sum(value > 0 for value in ordered) or len(ordered)
-    return min(math.ceil(ABOVE * len(ordered)), math.ceil(ABOVE_VARYING * varying))
+    of_varying = max(math.ceil(ABOVE_VARYING * varying), min(varying, LEAST_ABOVE))
+    return min(math.ceil(ABOVE * len(ordered)), of_varying)
 
 
 def weighed(shape: float, count: int) -> float:

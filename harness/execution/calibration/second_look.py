@@ -9,6 +9,7 @@ import msgspec
 
 from coldproof.harness.execution.calibration.calibrate import SHARE, noisy_rule
 from coldproof.harness.execution.calibration.noise_band import Pace, largest_difference
+from coldproof.harness.execution.calibration.pareto_tail import Unbounded
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS
 from coldproof.harness.execution.oracles.engine import EngineOracle
@@ -33,8 +34,9 @@ def second_look(
 ) -> tuple[Calibration, Rule] | None:
     """Measure many more cold answers of an engine that seemed exact. Return None if it still does.
 
-    Activations that are rounded to 8 bits magnify a difference of 1e-7, but rarely: dozens of answers repeat. The
-    parameters are those of `calibrate`. Raises OracleError.
+    Activations that are rounded to 8 bits magnify a difference of 1e-7, but rarely: dozens of answers repeat. Where
+    they differ and no tolerance of scores fits, the rule is by margins, or none. The parameters are those of
+    `calibrate`. Raises OracleError.
     """
     identities: list[str | None] = [None, *digests[:2]]
     pace = Pace(found.answer_seconds or 0.0, SHARE * seconds)
@@ -42,7 +44,8 @@ def second_look(
     if seems_exact(oracle, identities, block, pace, renew, progress):
         return None
     rule, said = noisy_rule(oracle, identities, block, pace, renew, progress, dropped=dropped, on_death=on_death)
-    if rule.band is None or rule.band.all_nats <= REPEATED_NATS:
+    seen = rule.noise or 0.0 if rule.band is None else rule.band.all_nats
+    if seen <= REPEATED_NATS and not isinstance(rule.why, Unbounded):
         return None
     said.append("The first answers were identical. A counterexample led to more of them.")
     noisy = msgspec.structs.replace(

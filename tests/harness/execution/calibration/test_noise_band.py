@@ -32,7 +32,8 @@ from coldproof.harness.execution.calibration.noise_band import (
     shapes,
     together,
 )
-from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail
+from coldproof.harness.execution.calibration import second_look as second_look_module
+from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, Unbounded, fit_tail
 from coldproof.harness.execution.calibration.second_look import second_look
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
@@ -207,7 +208,7 @@ def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> N
 
 
 def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) -> None:
-    """The full measurement finds out which scores it dies of; without any, the rule stands."""
+    """The full measurement finds out which scores it dies of; without any, margins show the noise."""
     oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
     deaths: list[RequestKind] = []
     exact = report_samples.results().calibration
@@ -222,8 +223,33 @@ def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) ->
         renew=lambda: oracle.use(DiesOfScores(alone=True)),
         on_death=lambda kind, _: deaths.append(kind),
     )
-    assert looked is None
+    assert looked is not None
+    _, rule = looked
+    assert rule.band is None
+    assert (rule.noise or 0.0) > 5 * SIGMA
     assert deaths == [RequestKind.SCORES]
+
+
+@pytest.mark.parametrize(
+    ("rule", "stands"),
+    [
+        (Rule(exact=False, why=Unbounded("the largest differences have no bound")), False),
+        (Rule(exact=False, why="0 scores are too few to measure noise"), True),
+        (Rule(exact=False, noise=0.2), False),
+        (Rule(exact=False, noise=0.0), True),
+    ],
+)
+def test_differences_without_a_tolerance_of_scores_do_not_leave_a_rule_exact(
+    rule: Rule, stands: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KV in fp8 on a GPU: few scores differ, no law fits to them, and every token went on to count."""
+    oracle = oracle_over(ScriptedEngine(caching=False), tmp_path)
+    exact = report_samples.results().calibration
+    assert exact is not None
+    monkeypatch.setattr(second_look_module, "noisy_rule", lambda *_, **__: (rule, ["a note"]))
+    looked = second_look(oracle, [], msgspec.structs.replace(exact, answer_seconds=0.0), block=BLOCK)
+    assert (looked is None) is stands
+    assert looked is None or looked[1] == rule
 
 
 class DiesOfScores(Tampered):
