@@ -15,6 +15,7 @@ from support.histories import Tampered, contents
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, Served
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Token
+from coldproof.harness.execution.calibration import second_look as second_look_module
 from coldproof.harness.execution.calibration.calibrate import TOKENS as ANSWER
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration, lengths
 from coldproof.harness.execution.calibration.noise_band import (
@@ -32,7 +33,6 @@ from coldproof.harness.execution.calibration.noise_band import (
     shapes,
     together,
 )
-from coldproof.harness.execution.calibration import second_look as second_look_module
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, Unbounded, fit_tail
 from coldproof.harness.execution.calibration.second_look import second_look
 from coldproof.harness.execution.oracles.engine import EngineOracle
