@@ -27,6 +27,7 @@ STOP_SECONDS = 5.0
 # While a CUDA graph is captured, no other thread of the process may compute on the GPU: two engines that start side by
 # side fail with "operation not permitted when stream is capturing", and every later one, too (seen on an H200).
 CAPTURES = threading.Lock()
+OPEN = contextlib.nullcontext()  # no lock
 Done = TypeVar("Done")
 
 
@@ -37,9 +38,7 @@ class Driver:
     `gate`: each call is made under this lock.
     """
 
-    def __init__(
-        self, patience: float = PATIENCE, gate: AbstractContextManager[object] = contextlib.nullcontext()
-    ) -> None:
+    def __init__(self, patience: float = PATIENCE, gate: AbstractContextManager[object] = OPEN) -> None:
         self.patience, self.gate = patience, gate
         self.work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="transformers-driver").start()

@@ -226,7 +226,8 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
     command = ["python", "-m", PAIR if options.prefill_apart else SERVER, "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--enforce-eager", "--dtype", default_numbers(options), "--block-size", str(BLOCK), "--max-model-len", "2048"]
+    command += ["--enforce-eager", "--dtype", default_numbers(options)]
+    command += ["--block-size", str(BLOCK), "--max-model-len", "2048"]
     command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]
     command += content_support.flags(options.arguments)
     command += EXACT_FLAGS if options.exact else ()
@@ -304,12 +305,15 @@ def added_environment(*, events: bool = False, exact: bool = False) -> dict[str,
     return {**ENVIRONMENT, **of_device, **({HASH_SEED: "0"} if events else {})}
 
 
-def environment(cell: Variables = (), *, events: bool = False, exact: bool = False, plugins: tuple[Path, ...] = ()) -> dict[str, str]:
+def environment(
+    cell: Variables = (), *, events: bool = False, exact: bool = False, plugins: tuple[Path, ...] = ()
+) -> dict[str, str]:
     """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH.
 
     `cell`: variables of the cell, which replace the user's. `plugins`: folders with entry points for vLLM.
     """
-    return {**added_environment(events=events, exact=exact), **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
+    added = added_environment(events=events, exact=exact)
+    return {**added, **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
 
 
 def effective_environment(cell: Variables = (), *, events: bool = False, exact: bool = False) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import shutil
 from pathlib import Path
 
@@ -178,6 +179,11 @@ NOISE = Subcommand(
         "--requests", type=int, default=100_000, metavar="N", help="with clean: number of requests (default: 100000)"
     ),
     argument(
+        "--time",
+        metavar="TIME",
+        help="with clean: end after this time, with fewer requests (default: no limit)",
+    ),
+    argument(
         "--tails",
         type=int,
         default=without_faults.TAILS,
@@ -213,6 +219,7 @@ def measure_clean(options: argparse.Namespace) -> int:
         noise=noise,
         cell=options.cell,
         requests=options.requests,
+        seconds=math.inf if options.time is None else time_span(options.time),
         served=served(options),
         tails=options.tails,
         calibration=options.calibration,
