@@ -167,7 +167,8 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
             process.record_processes()
             probed = options.probed or probe(client, spawned=True, adapter_path=options.adapter_path)
         except EngineStartError as problem:
-            raise EngineStartError(f"{problem}{numbers_hint(command)}") from problem
+            hint = numbers_hint(command)
+            raise EngineStartError(f"{hint}. {problem}" if hint else str(problem)) from problem
         except (EngineDied, MalformedAnswer) as problem:
             how = "(during the capability probes); the end of its log"
             raise EngineStartError(f"{problem} {how}:\n{process.tail()}") from problem
@@ -273,7 +274,7 @@ def numbers_hint(command: Sequence[str]) -> str:
     if not (is_cuda_build() and adapters and "float32" in numbers[-1:]):
         return ""
     return (
-        "\nvLLM's LoRA kernels on a GPU take 16-bit numbers only: give --engine-args=--dtype bfloat16, or "
+        "vLLM's LoRA kernels on a GPU take 16-bit numbers only: give --engine-args=--dtype bfloat16, or "
         '--engine-args="--dtype float32 --no-enable-lora" to test without adapters'
     )
 

@@ -137,9 +137,9 @@ def build(options: VllmOptions) -> InprocEngineParts:
         except EngineStartError:
             raise
         except Exception as problem:
+            reasons = (numbers_hint(flags(options)), unknown_release() or described(problem))
             raise EngineStartError(
-                f"the engine did not start: {unknown_release() or described(problem)}; log: {options.log}"
-                f"{numbers_hint(flags(options))}"
+                f"the engine did not start: {'; '.join(filter(None, reasons))}; log: {options.log}"
             ) from problem
         failed_start.pop_all()
     return parts
