@@ -23,7 +23,7 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.spec.engine_spec import StartOptions
-from coldproof.adapters.transformers.loop import Driver
+from coldproof.adapters.transformers.loop import CAPTURES, OPEN, Driver
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import CHILD, TransformersRequest
 from coldproof.adapters.transformers.scoring import score
@@ -44,7 +44,7 @@ CANCEL_STEPS = 2  # the engine reads an abort at the end of the next step, and e
 def start(options: StartOptions) -> TransformersEngine:
     """Start an engine in this process. The first one takes some seconds. Raises EngineStartError."""
     check_installed()
-    driver = Driver()
+    driver = Driver(gate=CAPTURES if fields(options)["use_cuda_graph"] else OPEN)
     try:
         return TransformersEngine(options, driver, driver.do(lambda: build(options)))
     except BaseException:

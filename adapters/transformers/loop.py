@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineSilent
@@ -23,15 +24,22 @@ from coldproof.adapters.transformers.steps import StepRecorder
 
 PATIENCE = 60.0  # seconds, for one call of the engine
 STOP_SECONDS = 5.0
+# While a CUDA graph is captured, no other thread of the process may compute on the GPU: two engines that start side by
+# side fail with "operation not permitted when stream is capturing", and every later one, too (seen on an H200).
+CAPTURES = threading.Lock()
+OPEN = contextlib.nullcontext()  # no lock
 Done = TypeVar("Done")
 
 
 class Driver:
     """A daemon thread that makes one call after the other. The threads that it starts are daemons, too, so a loop that
-    hangs does not prevent the end of the process."""
+    hangs does not prevent the end of the process.
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self.patience = patience
+    `gate`: each call is made under this lock.
+    """
+
+    def __init__(self, patience: float = PATIENCE, gate: AbstractContextManager[object] = OPEN) -> None:
+        self.patience, self.gate = patience, gate
         self.work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="transformers-driver").start()
 
@@ -55,7 +63,9 @@ class Driver:
         while (item := self.work.get()) is not None:
             call, done = item
             try:
-                done.set_result(call())
+                with self.gate:
+                    result = call()
+                done.set_result(result)
             except BaseException as problem:  # noqa: BLE001 - `do` raises it
                 done.set_exception(problem)
 

@@ -13,7 +13,9 @@ import importlib.metadata
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -138,6 +140,15 @@ def installed_version() -> str:
 def is_cpu_build() -> bool:
     """Return whether vLLM runs on a CPU: it is the package for CPUs, or a wheel for GPUs that is told to."""
     return package() == CPU_PACKAGE or os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+
+
+def is_cuda_build() -> bool:
+    """Return whether vLLM computes on NVIDIA GPUs: so says torch's own file of its version, which is not imported."""
+    torch = None if is_cpu_build() else importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    version = Path(torch.origin).with_name("version.py")
+    return version.is_file() and re.search(r"^cuda\b.*=\s*['\"]\d", version.read_text(), re.MULTILINE) is not None
 
 
 def thread_binding(version: str) -> str:

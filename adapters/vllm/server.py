@@ -44,6 +44,7 @@ from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, digest_plugin, trans
 from coldproof.adapters.vllm.releases import (
     installed_version,
     is_cpu_build,
+    is_cuda_build,
     released_from,
     thread_binding,
 )
@@ -63,6 +64,11 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "NUMBA_NUM_THREADS": "1",  # for n-gram speculation; with more threads a server on a busy machine does not start
 }
+# Seen on an H200 with vLLM 0.26.0: with both, prefill and decode of a batch of any size give the same scores in
+# bfloat16; with FlashAttention 3 in place of Triton they do not.
+EXACT_ENVIRONMENT = {"VLLM_BATCH_INVARIANT": "1"}
+EXACT_FLAGS = ("--attention-backend", "TRITON_ATTN")
+LORA_NUMBERS = ("bfloat16", "half", "float16")  # what vLLM's LoRA kernels for GPUs compute with
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -102,6 +108,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     generated: bool = False  # a model of Coldproof's, which needs little memory
+    exact: bool = False  # on a GPU: kernels whose answers depend on no batch
     prefix_caching: bool = True
     arguments: tuple[str, ...] = ()
     log: Path
@@ -150,7 +157,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     command = server_command(options, port, () if events is None else events.flags)
     process = EngineProcess(
         [sys.executable, *command[1:]],
-        environment(options.environment, events=options.events, plugins=plugins(options)),
+        environment(options.environment, events=options.events, exact=options.exact, plugins=plugins(options)),
         options.log,
         forking=FORKING if is_cpu_build() else None,
     )
@@ -164,11 +171,14 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
             wait_ready(client, process)
             process.record_processes()
             probed = options.probed or probe(client, spawned=True, adapter_path=options.adapter_path)
+        except EngineStartError as problem:
+            hint = numbers_hint(command)
+            raise EngineStartError(f"{hint}. {problem}" if hint else str(problem)) from problem
         except (EngineDied, MalformedAnswer) as problem:
             how = "(during the capability probes); the end of its log"
             raise EngineStartError(f"{problem} {how}:\n{process.tail()}") from problem
         failed_start.pop_all()
-    shown = effective_environment(options.environment, events=options.events)
+    shown = effective_environment(options.environment, events=options.events, exact=options.exact)
     config = {"command": redacted(shlex.join(command)), "environment": environment_text(shown)}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
     shape = msgspec.structs.replace(
@@ -222,9 +232,11 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     caching = "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"
     command = ["python", "-m", PAIR if options.prefill_apart else SERVER, "--model", options.model]
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--enforce-eager", "--dtype", "float32", "--block-size", str(BLOCK), "--max-model-len", "2048"]
+    command += ["--enforce-eager", "--dtype", default_numbers(options)]
+    command += ["--block-size", str(BLOCK), "--max-model-len", "2048"]
     command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]
     command += content_support.flags(options.arguments)
+    command += EXACT_FLAGS if options.exact else ()
     if not is_cpu_build():
         command += ["--gpu-memory-utilization", GPU_SHARE]
         command += ["--kv-cache-memory-bytes", GENERATED_KV_BYTES] if options.generated else []
@@ -250,6 +262,28 @@ def door_flags() -> list[str]:
     return ["--enable-scale-out"] if released_from(installed_version(), CLOSES_A_DOOR) else []
 
 
+def default_numbers(options: VllmOptions) -> str:
+    """Return the numbers to compute with: float32, or bfloat16 where adapters are computed by vLLM's LoRA kernels."""
+    kernels = options.topology is None and is_cuda_build()
+    return LORA_NUMBERS[0] if kernels and lora_flags(options) else "float32"
+
+
+def numbers_hint(command: Sequence[str]) -> str:
+    """Return what to change in a command with which vLLM does not start on a GPU, because of adapters in float32.
+
+    Empty for any other command.
+    """
+    numbers = [command[at + 1] for at, word in enumerate(command[:-1]) if word == "--dtype"]
+    numbers += [word.partition("=")[2] for word in command if word.startswith("--dtype=")]
+    adapters = [word for word in command if word in ("--enable-lora", "--no-enable-lora")][-1:] == ["--enable-lora"]
+    if not (is_cuda_build() and adapters and "float32" in numbers[-1:]):
+        return ""
+    return (
+        "vLLM's LoRA kernels on a GPU take 16-bit numbers only: give --engine-args=--dtype bfloat16, or "
+        '--engine-args="--dtype float32 --no-enable-lora" to test without adapters'
+    )
+
+
 def lora_flags(options: VllmOptions) -> list[str]:
     """Return the flags for adapters; none for a model whose vocabulary is too large for them, which would not start."""
     config = Path(options.model) / "config.json"
@@ -271,17 +305,20 @@ def lora_rank(adapters: Iterable[Path]) -> int:
     return next((rank for rank in LORA_RANKS if rank >= max(ranks)), LORA_RANKS[-1])
 
 
-def added_environment(*, events: bool = False) -> dict[str, str]:
+def added_environment(*, events: bool = False, exact: bool = False) -> dict[str, str]:
     """Return the variables that are added to the environment of the engine."""
-    return {**ENVIRONMENT, **(CPU_ENVIRONMENT if is_cpu_build() else {}), **({HASH_SEED: "0"} if events else {})}
+    of_device = (CPU_ENVIRONMENT if is_cpu_build() else {}) | (EXACT_ENVIRONMENT if exact else {})
+    return {**ENVIRONMENT, **of_device, **({HASH_SEED: "0"} if events else {})}
 
 
-def environment(cell: Variables = (), *, events: bool = False, plugins: tuple[Path, ...] = ()) -> dict[str, str]:
+def environment(
+    cell: Variables = (), *, events: bool = False, exact: bool = False, plugins: tuple[Path, ...] = ()
+) -> dict[str, str]:
     """Return the engine's environment: Coldproof's, plus the additions that the user did not set, and PYTHONPATH.
 
     `cell`: variables of the cell, which replace the user's. `plugins`: folders with entry points for vLLM.
     """
-    own = {**added_environment(events=events), SOCKETS: str(socket_folder())}
+    own = {**added_environment(events=events, exact=exact), SOCKETS: str(socket_folder())}
     return {**own, **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
 
 
@@ -293,10 +330,11 @@ def socket_folder() -> Path:
     return folder.path
 
 
-def effective_environment(cell: Variables = (), *, events: bool = False) -> dict[str, str]:
+def effective_environment(cell: Variables = (), *, events: bool = False, exact: bool = False) -> dict[str, str]:
     """Return the added variables and the cell's with their effective values: the user may have changed the first."""
     noise = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
-    added = {name: os.environ.get(name, value) for name, value in added_environment(events=events).items()}
+    own = added_environment(events=events, exact=exact)
+    added = {name: os.environ.get(name, value) for name, value in own.items()}
     return added | noise | dict(cell)
 
 

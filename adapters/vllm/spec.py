@@ -47,7 +47,7 @@ from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
-from coldproof.adapters.vllm.releases import package
+from coldproof.adapters.vllm.releases import is_cuda_build, package
 from coldproof.adapters.vllm.reproducer import OPENAI
 
 # Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
@@ -112,6 +112,8 @@ def vllm_options(
     return server.VllmOptions(
         model=model,
         generated=options.generated_model,
+        # Mamba's kernels have no such mode, and the one of a vision tower was not tried.
+        exact=generated and not cell.images and cell.model is not ModelLayers.STATE and is_cuda_build(),
         prefix_caching=options.caching,
         arguments=(*draft_flags(cell, model), *arguments),
         log=options.log,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 from pathlib import Path
 
 import msgspec
@@ -188,6 +189,11 @@ NOISE = Subcommand(
         help="with clean: number of requests (default: 100000)",
     ),
     argument(
+        "--time",
+        metavar="TIME",
+        help="with clean: end after this time, with fewer requests (default: no limit)",
+    ),
+    argument(
         "--tails",
         type=at_least(1),
         default=without_faults.TAILS,
@@ -223,6 +229,7 @@ def measure_clean(options: argparse.Namespace) -> int:
         noise=noise,
         cell=options.cell,
         requests=options.requests,
+        seconds=math.inf if options.time is None else time_span(options.time),
         served=served(options),
         tails=options.tails,
         calibration=options.calibration,

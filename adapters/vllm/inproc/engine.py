@@ -117,7 +117,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             "engine": "vLLM's engine core, stepped in this process",
             "flags": redacted(shlex.join(flags(self.options))),
             "command": redacted(shlex.join(server_command(self.options, port=SERVER_PORT))),
-            "environment": environment_text(effective_environment(self.options.environment)),
+            "environment": environment_text(effective_environment(self.options.environment, exact=self.options.exact)),
             **self._cache_settings,
         }
 

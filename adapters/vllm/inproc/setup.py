@@ -14,7 +14,9 @@ import os
 import random
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,7 +41,7 @@ from coldproof.adapters.vllm.releases import (
     record_every_step,
     weight_transfer_config,
 )
-from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, server_command
+from coldproof.adapters.vllm.server import VllmOptions, added_environment, check_model, numbers_hint, server_command
 
 LOCK = threading.RLock()
 LOGGER = logging.getLogger("vllm")
@@ -117,7 +119,7 @@ def build(options: VllmOptions) -> InprocEngineParts:
     with contextlib.ExitStack() as failed_start:
         failed_start.callback(log.close)
         try:
-            with LOCK, start_environment(options.environment), log_to(log), own_globals.active():
+            with LOCK, start_environment(options.environment, exact=options.exact), log_to(log), own_globals.active():
                 LOGGER.setLevel(logging.INFO)
                 LOGGER.propagate = False
                 arguments, stats = parse_flags(options), StatCounters()
@@ -135,11 +137,20 @@ def build(options: VllmOptions) -> InprocEngineParts:
         except EngineStartError:
             raise
         except Exception as problem:
+            reasons = (numbers_hint(flags(options)), unknown_release() or described(problem))
             raise EngineStartError(
-                f"the engine did not start: {unknown_release() or problem}; log: {options.log}"
+                f"the engine did not start: {'; '.join(filter(None, reasons))}; log: {options.log}"
             ) from problem
         failed_start.pop_all()
     return parts
+
+
+def described(problem: Exception) -> str:
+    """Return what an exception says; of an assertion, which says nothing, the line that failed."""
+    if str(problem):
+        return str(problem)
+    at = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{type(problem).__name__} in {Path(at.filename).name}, line {at.lineno}: {at.line}"
 
 
 def unknown_release() -> str:
@@ -226,12 +237,12 @@ def log_to(handler: logging.Handler) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def start_environment(cell: Variables = ()) -> Iterator[None]:
+def start_environment(cell: Variables = (), *, exact: bool = False) -> Iterator[None]:
     """Set vLLM's environment for a start. After it, restore variables, exception hook and the state of `random`.
 
     `cell`: the variables of the engine's cell.
     """
-    for name, value in added_environment().items():
+    for name, value in added_environment(exact=exact).items():
         os.environ.setdefault(name, value)
     before, state, hook = dict(os.environ), random.getstate(), sys.excepthook
     os.environ.update(START_ENVIRONMENT | dict(cell))

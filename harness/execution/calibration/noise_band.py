@@ -284,8 +284,10 @@ def band_of(found: Samples) -> NoiseBand | str:
 
     An engine that reports no other tokens than those of its answer has no margins, and a slow model's answers may
     diverge so early in batches that there are few, or in steps so large that no law fits. A margin is the difference of
-    two scores, so that its noise is at most twice theirs. Prompts that are scored only alone may repeat exactly; in a
-    batch or on a hit they vary like the tokens of an answer.
+    two scores, so that its noise is at most twice theirs. It is not smaller either: where no margin of a sample
+    differs, the next one may (vLLM in bfloat16 on a GPU: a tolerance of 0.1 nats for scores, and of 0 for margins).
+    Prompts that are scored only alone may repeat exactly; in a batch or on a hit they vary like the tokens of an
+    answer.
     """
     tails = [fit_tail(values) for values in (found.scores, found.prompts)]
     known = [tail for tail in tails if isinstance(tail, ParetoTail)]
@@ -297,7 +299,8 @@ def band_of(found: Samples) -> NoiseBand | str:
         much = f"a tolerance of {score:g} nats would permit wrong answers"
         return f"cold answers differ so much that {much}"
     of_margins = fit_tail(found.margins)
-    margin = of_margins.beyond(rate) if isinstance(of_margins, ParetoTail) else max([2 * score, *found.margins])
+    measured = of_margins.beyond(rate) if isinstance(of_margins, ParetoTail) else max([2 * score, *found.margins])
+    margin = max(score, measured)
     if not math.isfinite(margin):
         return str(of_margins)
     seen = found.flips + 3 + 2 * math.sqrt(found.flips)  # upper confidence bound of the number of flips

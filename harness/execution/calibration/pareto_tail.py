@@ -27,6 +27,7 @@ import msgspec
 # The share of a sample to which the tail is fitted: small enough to contain only the noisiest positions.
 ABOVE = 0.03
 ABOVE_VARYING = 0.1  # the same, of the values above zero
+LEAST_ABOVE = 30  # values of a tail, if so many vary: of four values, a law says nothing
 LEAST = 1000  # positions; with fewer, the tail has fewer than thirty
 HEAVIEST = 0.5  # shape from which on there is no variance, and no bound
 UPPER = 0.1  # the share of a sample in which steps are looked for
@@ -90,10 +91,13 @@ def fit_tail(values: Sequence[float]) -> ParetoTail | str:
 def tail_size(ordered: Sequence[float]) -> int:
     """Return how many of the largest values make up the tail: a share of all, and of those that vary at all.
 
-    Prompt scores mostly repeat exactly. A tail that began among the zeros would seem to have no bound.
+    Prompt scores mostly repeat exactly. A tail that began among the zeros would seem to have no bound. Where few values
+    vary, as in half precision with a small model, they are all taken: thresholds from a tenth of them were between a
+    tenth and ten times of those.
     """
     varying = sum(value > 0 for value in ordered) or len(ordered)
-    return min(math.ceil(ABOVE * len(ordered)), math.ceil(ABOVE_VARYING * varying))
+    of_varying = max(math.ceil(ABOVE_VARYING * varying), min(varying, LEAST_ABOVE))
+    return min(math.ceil(ABOVE * len(ordered)), of_varying)
 
 
 def weighed(shape: float, count: int) -> float:

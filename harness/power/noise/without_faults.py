@@ -7,6 +7,7 @@ requests in an hour. The oracle is asked in batches, where a suite asks it one q
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import secrets
 import shlex
@@ -48,7 +49,8 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """One level of noise to measure. `requests`: how many requests in total.
+    """One level of noise to measure. `requests`: how many requests in total. `seconds`: for judging them, at most; then
+    there may be fewer.
 
     `tails`: the prompts behind each prelude. More of them are faster on an engine that computes large batches.
     `calibration`: results.json of a run whose comparison rule is used; None: the engine is calibrated.
@@ -61,6 +63,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     served: Served = GENERATED
     tails: int = TAILS
     calibration: Path | None = None
+    seconds: float = math.inf
 
     @property
     def batch_size(self) -> int:
@@ -158,16 +161,19 @@ def judge_workloads(
     seed: int,
     say: Callable[[str], None],
     file: Path,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Judge workloads until there are enough requests. Store and report the progress every ten seconds."""
-    began, before, at_first, reported_at = time.monotonic(), measurement.seconds, len(measurement.rows), 0.0
-    source = random.Random(seed + at_first)
-    while len(measurement.rows) < level.requests:
+    """Judge workloads until there are enough requests, or no time for another one. Store and report the progress every
+    ten seconds."""
+    began, before, at_first, reported_at = clock(), measurement.seconds, len(measurement.rows), 0.0
+    source, longest, done = random.Random(seed + at_first), 0.0, began
+    while len(measurement.rows) < level.requests and clock() - began + longest <= level.seconds:
         judgement = judge_workload(engines, rule, draw_workload(source, tails=level.tails), batch_size=level.batch_size)
         measurement.rows += judged_requests(judgement, rule)
-        measurement.seconds = round(before + time.monotonic() - began, 1)
-        if time.monotonic() - reported_at > STORE_SECONDS:
-            reported_at = time.monotonic()
+        longest, done = max(longest, clock() - done), clock()
+        measurement.seconds = round(before + done - began, 1)
+        if done - reported_at > STORE_SECONDS:
+            reported_at = done
             rate = (len(measurement.rows) - at_first) / (reported_at - began)
             left = (level.requests - len(measurement.rows)) / rate
             flagged = sum(row.accused for row in measurement.rows)

@@ -33,7 +33,7 @@ from coldproof.adapters.spec.cell import CHUNKS, POOL
 from coldproof.adapters.transformers import engine as transformers
 from coldproof.adapters.transformers import faults, setup
 from coldproof.adapters.transformers.engine import TransformersEngine
-from coldproof.adapters.transformers.loop import Driver, EngineHooks
+from coldproof.adapters.transformers.loop import CAPTURES, Driver, EngineHooks
 from coldproof.adapters.transformers.lora import PeftAdapters
 from coldproof.adapters.transformers.request import TransformersRequest
 from coldproof.adapters.transformers.setup import fields
@@ -91,6 +91,28 @@ class TestDriver:
         with pytest.raises(EngineSilent, match="next pause in 0 s"):
             Driver(patience=0.05).do(never.wait)
         never.set()
+
+    def test_its_calls_are_made_under_its_gate(self) -> None:
+        """Which is open again before the caller goes on."""
+        gate = threading.Lock()
+        driver = Driver(gate=gate)
+        assert driver.do(gate.locked)
+        assert not gate.locked()
+        with pytest.raises(ZeroDivisionError):
+            driver.do(lambda: 1 // 0)
+        assert driver.do(gate.locked)
+        driver.end()
+
+    @pytest.mark.parametrize("graphs", [True, False])
+    def test_engines_with_cuda_graphs_compute_one_at_a_time(
+        self, graphs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On an H200, the cold and the tested engine captured side by side, and both ended."""
+        monkeypatch.setattr(transformers, "check_installed", lambda: None)
+        monkeypatch.setattr(transformers, "build", lambda _: CAPTURES.locked())
+        monkeypatch.setattr(transformers, "TransformersEngine", lambda _, driver, parts: (driver.end(), parts)[1])
+        chosen = start_options(CELLS[0], f"use_cuda_graph={graphs}", log=tmp_path / "log")
+        assert transformers.start(chosen) is graphs
 
     def test_its_threads_do_not_keep_the_process(self) -> None:
         """Transformers starts a thread that is none of ours: a daemon like the one that started it."""

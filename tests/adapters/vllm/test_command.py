@@ -5,6 +5,7 @@ The server that starts here is a stub: PYTHONPATH puts a package named vllm in f
 
 from __future__ import annotations
 
+import importlib.machinery
 import socket
 from pathlib import Path
 
@@ -18,15 +19,18 @@ from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
-from coldproof.adapters.vllm import server
+from coldproof.adapters.spec.engine_spec import StartOptions
+from coldproof.adapters.vllm import releases, server, spec
 from coldproof.adapters.vllm.cells import cell
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.server import (
     VllmOptions,
     added_environment,
     check_model,
+    effective_environment,
     environment,
     lora_rank,
+    numbers_hint,
     server_command,
     spawn,
 )
@@ -167,6 +171,101 @@ def test_a_generated_model_takes_little_of_a_gpu(
     monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
     words = server_command(msgspec.structs.replace(options, generated=generated), 1)
     assert ("--kv-cache-memory-bytes" in words) is fixed
+
+
+@pytest.mark.parametrize(("vocabulary", "numbers"), [(512, "bfloat16"), (300_000, "float32")])
+def test_the_lora_kernels_of_a_gpu_get_numbers_that_they_take(
+    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, vocabulary: int, numbers: str
+) -> None:
+    """In float32, vLLM 0.26.0 fails an assertion in lora_shrink_op.py. Without adapters, float32 is exact."""
+    Path(options.model, "config.json").write_text(f'{{"vocab_size": {vocabulary}}}')
+    assert value(server_command(options, 1), "--dtype") == "float32"
+    monkeypatch.setattr(server, "is_cuda_build", lambda: True)
+    assert value(server_command(options, 1), "--dtype") == numbers
+    theirs = msgspec.structs.replace(options, arguments=("--dtype", "float16"))
+    assert value(server_command(theirs, 1), "--dtype") == "float16"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_kernels_that_depend_on_no_batch_are_asked_for_and_the_user_wins(
+    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
+    """Seen on a GPU: bfloat16 is token-exact with Triton's attention and vLLM's batch-invariant mode."""
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+    words = server_command(msgspec.structs.replace(options, exact=exact), 1)
+    assert ("TRITON_ATTN" in words) is exact
+    assert ("VLLM_BATCH_INVARIANT" in environment(exact=exact)) is exact
+    assert ("VLLM_BATCH_INVARIANT" in effective_environment(exact=exact)) is exact
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
+    assert environment(exact=exact)["VLLM_BATCH_INVARIANT"] == "0"
+    theirs = ("--attention-backend", "FLASH_ATTN")
+    words = server_command(msgspec.structs.replace(options, exact=exact, arguments=theirs), 1)
+    assert value(words, "--attention-backend") == "FLASH_ATTN"
+
+
+@pytest.mark.parametrize(
+    ("name", "worker", "cuda", "exact"),
+    [
+        ("default", "model", True, True),
+        ("default", "model", False, False),
+        ("default", "fingerprint", True, False),
+        ("states", "model", True, False),
+    ],
+)
+def test_only_cells_that_have_such_kernels_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, worker: str, cuda: bool, exact: bool
+) -> None:
+    """vLLM does not start with Mamba's kernels in batch-invariant mode."""
+    monkeypatch.setattr(spec, "is_cuda_build", lambda: cuda)
+    (chosen,) = (one for one in CELLS if one.name == name)
+    start = StartOptions(
+        model="/m",
+        adapters=(),
+        cell=chosen,
+        caching=True,
+        arguments=(),
+        log=tmp_path / "log",
+        on_process=lambda _: None,
+        worker=worker,
+    )
+    assert spec.vllm_options(start, ()).exact is exact
+
+
+@pytest.mark.parametrize(
+    ("given", "hinted"),
+    [
+        (("--dtype", "float32"), True),
+        (("--dtype=float32",), True),
+        ((), False),
+        (("--dtype", "bfloat16"), False),
+        (("--dtype", "float32", "--no-enable-lora"), False),
+    ],
+)
+def test_float32_with_adapters_on_a_gpu_gets_one_clear_line(
+    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], hinted: bool
+) -> None:
+    """vLLM says AssertionError, at the end of a log of two hundred lines."""
+    monkeypatch.setattr(server, "is_cuda_build", lambda: True)
+    said = numbers_hint(server_command(msgspec.structs.replace(options, arguments=given), 1))
+    assert ("give --engine-args=--dtype bfloat16" in said) is hinted
+    monkeypatch.setattr(server, "is_cuda_build", lambda: False)
+    assert numbers_hint(server_command(msgspec.structs.replace(options, arguments=given), 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda"), [("cuda: Optional[str] = '13.0'", True), ("cuda: Optional[str] = None", False)]
+)
+def test_torch_says_whether_it_is_for_nvidia_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cuda: bool
+) -> None:
+    """In a file of its own: an import would take seconds. The CPU build of vLLM has a torch for CPUs."""
+    (tmp_path / "version.py").write_text(f"__version__ = '2.11.0'\ndebug = False\n{line}\nhip: Optional[str] = None\n")
+    found = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(releases.importlib.util, "find_spec", lambda _: found)
+    monkeypatch.setattr(releases, "is_cpu_build", lambda: False)
+    assert releases.is_cuda_build() is cuda
+    monkeypatch.setattr(releases, "is_cpu_build", lambda: True)
+    assert not releases.is_cuda_build()
 
 
 @pytest.mark.parametrize(

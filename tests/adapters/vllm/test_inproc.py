@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from coldproof.adapters.protocol.requests import (
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.inproc.engine import InprocEngine
 from coldproof.adapters.vllm.inproc.process import limit_threads, vllm_module
+from coldproof.adapters.vllm.inproc.setup import described
 from coldproof.adapters.vllm.server import VllmOptions, added_environment
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, tiny_model
@@ -478,3 +480,12 @@ def test_without_vllm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EngineStartError, match="vLLM is not installed"):
         vllm_inproc.start(VllmOptions(model=str(tmp_path), log=tmp_path / "engine.log"))
+
+
+def test_an_error_that_says_nothing_is_named_by_its_line() -> None:
+    """vLLM's kernels assert what their arguments are: the report said "the engine did not start: "."""
+    with pytest.raises(AssertionError) as caught:
+        raise AssertionError
+    line = r"AssertionError in test_inproc.py, line \d+: raise AssertionError"
+    assert re.fullmatch(line, described(caught.value))
+    assert described(ValueError("said")) == "said"

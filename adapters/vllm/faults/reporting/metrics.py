@@ -83,6 +83,7 @@ def every_seventh_hit_is_counted_twice(patch: Patch) -> None:
 )
 def each_try_is_counted(patch: Patch) -> None:
     """A request that hits but cannot be admitted yet is counted at each try."""
+    record = manager().record_prefix_cache_stats
 
     @around(patch, manager(), "allocate_slots")
     def allocate(original: Any, this: Any, request: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -90,7 +91,7 @@ def each_try_is_counted(patch: Patch) -> None:
         new = original(this, request, *rest, **kwargs)
         if new is None and is_waiting(request) and hits and this.prefix_cache_lookup_enabled(request):
             acted()
-            this.record_prefix_cache_stats(request, hits)
+            record(this, request, hits)
         return new
 
 

@@ -17,6 +17,7 @@ from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.catalogue import FAULTS
+from coldproof.adapters.vllm.faults.engine_parts import manager
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE, acted, actions
 from coldproof.adapters.vllm.spec import with_fault
 from coldproof.reports.schema.results import read_results
@@ -34,6 +35,14 @@ def test_a_fault_fits_what_it_patches(name: str, monkeypatch: pytest.MonkeyPatch
     )
     plant(name, monkeypatch)
     assert set_attributes
+
+
+@pytest.mark.parametrize("name", ["hits-are-counted-twice", "each-try-is-counted"])
+def test_a_fault_that_this_vllm_cannot_have_stops_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM 0.26 does not have the method. An engine that crashed of it at its first request counted as a detection."""
+    monkeypatch.delattr(manager(), "record_prefix_cache_stats")
+    with pytest.raises(AttributeError, match="record_prefix_cache_stats"):
+        plant(name, monkeypatch)
 
 
 def test_engines_started_inside_find_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,15 @@ def test_the_band_follows_the_noise(tmp_path: Path) -> None:
         assert found.all_nats < found.score_nats
 
 
+def test_margins_that_happen_to_repeat_have_the_tolerance_of_scores() -> None:
+    """Otherwise the first token that flips at a margin of one step of bfloat16 is a violation."""
+    source = random.Random(1)
+    scores = [abs(source.gauss(0.0, 0.01)) for _ in range(2000)]
+    found = band_of(Samples(scores=scores, margins=[0.0] * 2000, prompts=scores, positions=2000, answers=50))
+    assert isinstance(found, NoiseBand)
+    assert found.margin_nats == found.score_nats > max(scores)
+
+
 @pytest.mark.parametrize(("small", "rounds"), [(True, 2), (False, 1)])
 def test_a_small_sample_is_doubled_before_it_has_no_tolerance(small: bool, rounds: int) -> None:
     """Of a slow model; all that a fast one answers is enough to say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from support.case_samples import BAND
 
 from coldproof.harness.cli.main import main
+from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.power.measure import select_faults
+from coldproof.harness.power.noise import without_faults
 from coldproof.harness.power.noise.curve import detection_curves, is_detected
 from coldproof.harness.power.noise.with_faults import Level as FaultsLevel
 from coldproof.harness.power.noise.with_faults import NoisyRun, fault_row, row_path
@@ -37,6 +40,29 @@ def clean(*rows: JudgedRequest) -> CleanLevel:
     """Clean requests at one level."""
     kept = CleanMeasurement(rows=list(rows), band=BAND, rule="by scores", none="", seconds=1.0)
     return clean_level(Level(worker="fingerprint", noise=NOISE, cell="default", requests=len(rows)), kept)
+
+
+@pytest.mark.parametrize(("seconds", "judged"), [(math.inf, 3), (100.0, 2), (39.0, 1)])
+def test_a_measurement_ends_before_a_workload_for_which_there_is_no_time(
+    seconds: float, judged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A workload takes as long as the longest one before it. What was judged until then is stored."""
+    now = [0.0]
+
+    def judge_workload(*_: object, **__: object) -> None:
+        now[0] += 40.0
+
+    monkeypatch.setattr(without_faults, "judge_workload", judge_workload)
+    monkeypatch.setattr(without_faults, "judged_requests", lambda *_: [judged_as(0.1)])
+    wanted = Level(worker="model", noise=None, cell="default", requests=3, seconds=seconds)
+    measured = CleanMeasurement(rows=[], band=BAND, rule="by scores", none="", seconds=0.0)
+    file = tmp_path / "stored.json"
+    engines: Any = None
+    without_faults.judge_workloads(
+        engines, Rule(exact=True), measured, wanted, seed=1, say=lambda _: None, file=file, clock=lambda: now[0]
+    )
+    assert (len(measured.rows), measured.seconds) == (judged, 40.0 * judged)
+    assert file.exists()
 
 
 def fault(name: str, excess: float, **changes: Any) -> NoisyFault:

@@ -1,0 +1,28 @@
+"""The page about runs on a GPU has the figures of the measurements."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
+gpu_tables: Any = importlib.import_module("gpu_tables")
+PAGE = (ROOT / "docs" / "gpu.md").read_text()
+
+
+def test_every_table_is_on_the_page() -> None:
+    """As the script prints it."""
+    for lines in gpu_tables.tables():
+        assert "\n".join(lines) in PAGE
+
+
+def test_every_violation_is_attributed() -> None:
+    """And what was none is counted as a false positive."""
+    cases = [(run, case) for run in gpu_tables.RUNS for case in run["violations"]]
+    assert all(case["judgement"] for _, case in cases)
+    wrong = [(run["step"], case["requirement"]) for run, case in cases if case["judgement"] == "false positive"]
+    assert wrong == [("fp8", "GROUND-1")]
+    assert all(f"| {case['requirement']} " in PAGE for run, case in cases if not run["fault"])
