@@ -23,6 +23,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("support/fake_server.py", "sleep"): (2, "a server that is slow: a test may expect that much and more"),
     ("support/deadly_engine.py", "clock"): (1, "the moment of a death, beside the moments of events"),
     ("adapters/common/test_forked.py", "limit"): (1, "of a process that does not end: the limit is what is tested"),
+    ("harness/session/test_report_folder.py", "limit"): (1, "between two looks at a process, without an end"),
     ("harness/session/test_signals.py", "limit"): (1, "the pause between two signals, in any number"),
     ("adapters/protocol/test_checked.py", "clock"): (2, "the time of the whole bounds the time of its parts"),
     ("adapters/protocol/test_checked.py", "sleep"): (4, "lower bounds of what is measured"),

@@ -31,6 +31,16 @@ FOLDERS: list[ScratchFolder] = []  # of the fork servers; each is locked as long
 IMPORTING: set[subprocess.Popen[bytes]] = set()  # fork servers that are not ready yet
 
 
+def readable(connection: socket.socket) -> bool:
+    """Return whether a connection has something to read, or was closed.
+
+    Not with `select`, which fails in a process that has more than 1,024 files open.
+    """
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    return bool(ready.poll(0))
+
+
 class ForkServerError(Exception):
     """No process can be forked here; it has to be started in the usual way."""
 
@@ -74,7 +84,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Return the exit code; None while the process runs."""
         with self._reading:
-            if self.returncode is None and select.select([self._connection], [], [], 0.0)[0]:
+            if self.returncode is None and readable(self._connection):
                 answer = self._connection.recv(CODE.size, socket.MSG_WAITALL)
                 # It could not send its code if it was killed.
                 self.returncode = CODE.unpack(answer)[0] if len(answer) == CODE.size else -signal.SIGKILL

@@ -186,6 +186,21 @@ class HttpClient:
 
         Raises RequestRefused, EngineDied, EngineSilent, MalformedAnswer or RequestOverdue.
         """
+        try:
+            return self.answer(request, on_token)
+        except EngineError:
+            self.leave_connection()
+            raise
+
+    def leave_connection(self) -> None:
+        """Send this thread's next request over a new connection.
+
+        On one with a broken answer, more of it may arrive and be taken for the next answer.
+        """
+        self._local.asked = -math.inf
+
+    def answer(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
+        """Send one generation and return its answer. Raises as `complete`."""
         if request.surface.pooled is not None:
             return self.pool(request, request.surface.pooled, on_token)
         if request.door is not None and request.door in self.whole_doors:

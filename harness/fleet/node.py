@@ -7,12 +7,16 @@ guard process sees that its pipe is closed.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -90,9 +94,27 @@ def decode_message(values: tuple[Any, ...]) -> Message:
 def run_order(order: Order, node: str) -> Iterator[Message]:
     """Run an order and yield its messages. RunEnded comes last, because the driver may exit when it receives it."""
     yield RunStarted(node)
-    with tempfile.TemporaryDirectory(prefix="coldproof-", ignore_cleanup_errors=True) as place:
-        ended = yield from run_process(order, Path(place))
+    place = Path(tempfile.mkdtemp(prefix="coldproof-"))
+    try:
+        ended = yield from run_process(order, place)
+    finally:
+        with uninterrupted():
+            shutil.rmtree(place, ignore_errors=True)
     yield ended
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore interrupts: a driver cancels a task again until it has ended, also while it ends its run."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # not ours to change
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_process(order: Order, place: Path) -> Generator[Message, None, RunEnded]:
@@ -115,9 +137,10 @@ def run_process(order: Order, place: Path) -> Generator[Message, None, RunEnded]
             for lines in follow_file(report / EVENTS, process):
                 yield EventLines(lines)
         finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            code = process.wait()
+            with uninterrupted():
+                if process.stdin is not None:
+                    process.stdin.close()
+                code = process.wait()
     return RunEnded(code, pack_files(report), log.read_bytes()[-LOG_BYTES:].decode(errors="replace"))
 
 

@@ -24,12 +24,14 @@ from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
 from coldproof.harness.session.environment import environment
 from coldproof.harness.session.terminal.terminal import Terminal
-from coldproof.reports.assemble.assemble import EXIT_HARNESS, Event, assemble, events_of, read_events
+from coldproof.reports.assemble.assemble import EXIT_HARNESS, Event, assemble, events_of
+from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.exports.write import write_all, write_bytes, write_text
 from coldproof.reports.files.own_folder import FolderRefused, OwnFolder, claim, make_sub_folder
 from coldproof.reports.format.text import one_line, storable, visible
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver, encode
+from coldproof.reports.schema.stored_files import read_lines
 
 PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
 RESULTS = "results.json"
@@ -73,8 +75,8 @@ class RunReports:
 
     def events(self) -> list[Event]:
         """Return the events of this run, those that could not be written too."""
-        written = read_events(self.log.path) if self.log.in_place() else []
-        return [*written, *events_of(self.log.unwritten)]
+        written = events_of(read_lines(self.log.path)) if self.log.in_place() else []
+        return with_problem_of_gaps([*written, *events_of(self.log.unwritten)])
 
     def finish(self, *, interrupted: bool) -> int:
         """Write the reports from the events, and return the exit code of the run."""

@@ -21,6 +21,7 @@ from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.reach import state_tables
 from coldproof.reports.assemble.requirement_results import requirement_results
+from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
@@ -52,6 +53,8 @@ class Example(msgspec.Struct, frozen=True):
     """The fields of an example event that reports need."""
 
     at: float = 0.0
+    process: str = ""
+    number: int = -1
     requirement: str = ""
     cell: str = ""
     layer: str = ""
@@ -64,16 +67,18 @@ class Example(msgspec.Struct, frozen=True):
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return all complete events. A line that is no event is ignored: a killed run leaves an incomplete one.
+    """Return all complete events, and a problem if one is missing: see `unreadable_events`.
+
+    A line that is no event is ignored: a killed run leaves an incomplete one.
 
     Examples may be gigabytes, so that only the fields that reports need are kept. Raises OSError, and UnreadableFile
     for what is no file of events.
     """
-    return events_of(read_lines(path))
+    return with_problem_of_gaps(events_of(read_lines(path)))
 
 
 def events_of(lines: Iterable[bytes]) -> list[Event]:
-    """Return the events in complete lines, as `read_events` does."""
+    """Return the events in complete lines."""
     events = []
     for line in lines:
         with contextlib.suppress(ValueError):
@@ -95,6 +100,8 @@ def example_event(read: Example) -> Event:
     return {
         "event": "example",
         "at": read.at,
+        "process": read.process,
+        "number": read.number,
         "requirement": read.requirement,
         "cell": read.cell,
         "layer": read.layer,
@@ -118,7 +125,8 @@ def assemble(events: list[Event]) -> Results:
     requirements = requirement_results(events)
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     problem = last_of(events, "problem") or {}
-    complete = bool(finished.get("complete")) and tests_of(events, "requirement") == tests_of(events, "verdict")
+    concluded = tests_of(events, "requirement") == tests_of(events, "verdict")
+    complete = bool(finished.get("complete")) and concluded and not problem
     own = own_events(events)
     engine = last_of(own, "engine") or last_of(events, "engine")
     calibration = last_of(own, "calibration") or last_of(events, "calibration")

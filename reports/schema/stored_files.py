@@ -26,8 +26,9 @@ MOST_LINES = 50_000_000
 MOST_DEPTH = 100  # of nested values; ours have about fifteen
 MOST_FILES = 100_000  # in a folder
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_DIGITS = re.compile(rb"[0-9]{20}")
-_LONG_NUMBER = re.compile(rb"(?:^|[\[:,\s-])[0-9]{20}")  # an integer that fits into no 64 bits
+_DIGITS = re.compile(rb"[0-9]{19}")
+_LONG_NUMBER = re.compile(rb"(?:^|[\[:,\s])(-?[0-9]{19,})")
+_INTEGERS = range(-(2**63), 2**64)  # what is written again: a digest may have 20 digits
 
 Value = TypeVar("Value")
 
@@ -77,8 +78,8 @@ def read_json(path: Path, kind: type[Value], *, most: int = MOST_JSON, follow: b
 def decode(raw: bytes, kind: type[Value]) -> Value:
     """Return JSON as a value of a type that bounds its nesting. Raises UnreadableFile or msgspec.ValidationError."""
     # A digest in a string is no number: strings are taken away, but only from what has so many digits.
-    if _DIGITS.search(raw) and _LONG_NUMBER.search(_STRING.sub(b'""', raw)):
-        raise UnreadableFile("it has a number with more than 19 digits")
+    if _DIGITS.search(raw) and not all(map(fits, _LONG_NUMBER.findall(_STRING.sub(b'""', raw)))):
+        raise UnreadableFile("it has an integer with more than 64 bits")
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
@@ -87,6 +88,11 @@ def decode(raw: bytes, kind: type[Value]) -> Value:
         raise UnreadableFile("its values are nested too deeply") from problem
     except ValueError as problem:  # UTF-8 that is none
         raise UnreadableFile(f"it is not JSON: {problem}") from problem
+
+
+def fits(digits: bytes) -> bool:
+    """Return whether an integer has at most 64 bits."""
+    return len(digits) <= len(str(2**64)) and int(digits) in _INTEGERS
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:

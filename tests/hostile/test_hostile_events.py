@@ -53,7 +53,6 @@ def number(value: int) -> bytes:
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(10_000)], ids=["empty", "large"])
-@pytest.mark.timeout(60)
 def test_batches_without_an_end_are_an_error(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
     """Each has a number of its own."""
     monkeypatch.setattr(event_socket, "TAKEN_BYTES", 2**20)
@@ -63,14 +62,12 @@ def test_batches_without_an_end_are_an_error(monkeypatch: pytest.MonkeyPatch, pa
 
 
 @pytest.mark.parametrize("parts", [(b"",), (b"123", b""), (b"", b"", b"x")], ids=["one part", "a short number", "none"])
-@pytest.mark.timeout(60)
 def test_a_message_of_another_form_is_an_error(parts: Parts) -> None:
     """Nothing is guessed."""
     with replaying(lambda: iter([parts])) as client, pytest.raises(EventFormatError, match="no number of a batch"):
         client.take()
 
 
-@pytest.mark.timeout(60)
 def test_a_batch_that_is_too_large_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     """It remains a gap."""
     monkeypatch.setattr(event_socket, "BATCH_BYTES", 1024)

@@ -106,7 +106,6 @@ def for_ever(*start: bytes, parts: tuple[bytes, ...]) -> Script:
     ],
     ids=["bytes", "comments", "blank lines", "empty events", "chunks", "trailers", "a long body", "100 Continue"],
 )
-@pytest.mark.timeout(BACKSTOP)
 def test_an_answer_that_never_ends_is_cut_off_when_the_time_is_over(script: Script) -> None:
     """However busy the server is meanwhile: progress is not an end."""
     with attacking({"": script}) as server:
@@ -119,7 +118,6 @@ def test_an_answer_that_never_ends_is_cut_off_when_the_time_is_over(script: Scri
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 20", OK + b"Content-Le", STREAM, STREAM + event(token_ids=[65])])
-@pytest.mark.timeout(BACKSTOP)
 def test_a_server_that_falls_silent_is_left_when_the_time_is_over(start: bytes) -> None:
     """Before, in and after the headers."""
 
@@ -132,7 +130,6 @@ def test_a_server_that_falls_silent_is_left_when_the_time_is_over(start: bytes) 
         client_of(server, RequestTime(0.5)).complete(REQUEST)
 
 
-@pytest.mark.timeout(BACKSTOP)
 def test_a_server_that_accepts_no_connection_is_left_as_well() -> None:
     """The system accepts it for a program that never takes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -144,7 +141,6 @@ def test_a_server_that_accepts_no_connection_is_left_as_well() -> None:
 @pytest.mark.parametrize(
     "line", [MODELS, "GET /version", "GET /metrics", "GET /openapi.json", COMPLETIONS, "POST /tokenize"]
 )
-@pytest.mark.timeout(BACKSTOP)
 def test_the_setup_ends_wherever_a_server_stops_to_answer(line: str) -> None:
     """Each of its requests has a deadline, and the message names the request."""
     ends = for_ever(STREAM, parts=(b": \n",))
@@ -171,7 +167,6 @@ def test_no_request_begins_after_the_end_of_the_run() -> None:
         assert server.exchanges == []
 
 
-@pytest.mark.timeout(BACKSTOP)
 def test_a_request_that_is_cut_off_is_no_answer_of_a_burst() -> None:
     """A checker would blame the engine: the whole burst has no result."""
     with attacking({COMPLETIONS: for_ever(STREAM, parts=(b":\n",))}) as server:
@@ -216,7 +211,6 @@ def test_a_run_that_is_cut_off_undoes_its_changes(tmp_path: Path) -> None:
     ],
     ids=["closes", "TLS", "SSH", "short", "negative", "no size", "negative size", "a size too large", "status", "304"],
 )
-@pytest.mark.timeout(BACKSTOP)
 def test_what_is_no_answer_in_http_ends_the_setup_in_one_line(start: bytes, said: str) -> None:
     """With the address, and without a traceback."""
     with attacking({"": lambda exchange: exchange.send(start)}) as server, pytest.raises(EngineStartError) as caught:
@@ -259,7 +253,6 @@ TERABYTE = b"ffffffffff\r\n"
     ids=["body", "line", "comments", "chunks", "one chunk", "a chunk's size", "header", "headers", "error", "length"],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/metrics", "/openapi.json", "/tokenize"])
-@pytest.mark.timeout(BACKSTOP)
 def test_no_more_bytes_are_read_than_an_answer_may_have(small: int, script: Script, path: str) -> None:
     """Wherever they are: the client's memory does not grow with what a server sends."""
     with attacking({"": script}) as server:
@@ -290,7 +283,6 @@ def test_a_compressed_answer_is_refused_unread(coding: str) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-@pytest.mark.timeout(BACKSTOP)
 def test_an_answer_with_more_tokens_than_requested_is_left_soon(most: int) -> None:
     """The answer has the tokens that show it, and the connection is closed."""
     left = threading.Event()
@@ -458,7 +450,6 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("said", MALFORMED.values(), ids=MALFORMED)
-@pytest.mark.timeout(BACKSTOP)
 def test_an_answer_with_content_that_no_engine_may_send_is_malformed(said: bytes) -> None:
     """It is no answer at all: nothing is compared, and nothing conforms by it."""
     with attacking({COMPLETIONS: stream(said)}) as server, pytest.raises(MalformedAnswer) as caught:
@@ -482,7 +473,6 @@ GOOD = b"".join(event(token_ids=[token], text="x") for token in COLD) + b"data: 
     ],
     ids=["byte by byte", "HTTP/1.0", "CRLF", "fields", "no last line end", "with a length"],
 )
-@pytest.mark.timeout(BACKSTOP)
 def test_a_good_answer_in_an_unusual_form_is_read(script: Script) -> None:
     """A server may split and frame its events as it likes."""
     with attacking({COMPLETIONS: script}) as server:
@@ -526,7 +516,6 @@ PAGES = [
 
 
 @pytest.mark.parametrize(("path", "page"), PAGES)
-@pytest.mark.timeout(BACKSTOP)
 def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> None:
     """The capability is absent, and what is shown of the page is short."""
     with attacking({}, Manners(bodies={path: page})) as server:
@@ -550,7 +539,6 @@ def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> Non
         ("/v1/completions", "data: " + "[" * 100_000 + "\n\n"),
     ],
 )
-@pytest.mark.timeout(BACKSTOP)
 def test_a_page_that_would_mislead_ends_the_setup_in_one_line(path: str, page: str) -> None:
     """With the request and how its answer begins."""
     with attacking({}, Manners(bodies={path: page})) as server, pytest.raises(EngineStartError) as caught:

@@ -91,6 +91,21 @@ def test_a_digest_of_digits_is_no_number() -> None:
     }
 
 
+@pytest.mark.parametrize("number", [2**64 - 1, 2**63, -(2**63), 10**19])
+def test_integers_have_64_bits(number: int) -> None:
+    """With a sign or without: digests of an engine have 20 digits. One more bit cannot be written again."""
+    assert decode(b'{"n":%d}' % number, dict) == {"n": number}
+    assert decode(b"[%d]" % number, list) == [number]
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**20, -(10**19)])
+def test_larger_integers_are_refused(number: int) -> None:
+    """Before they are numbers of Python's, which have as many digits as there are."""
+    for raw in (b"%d", b"[%d]", b'{"n": %d}', b"[0,%d]"):
+        with pytest.raises(UnreadableFile):
+            decode(raw % number, object)
+
+
 def nested(depth: int) -> bytes:
     """An object with lists in lists."""
     return b'{"a": ' + b"[" * depth + b"]" * depth + b"}"

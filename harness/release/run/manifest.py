@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.files.own_folder import SEAL, claim
+from coldproof.reports.files.own_folder import MARKER, SEAL
 from coldproof.reports.schema.stored_files import MEGABYTE, UnreadableFile, opened, read_json
 
 NAME = SEAL
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder
 ATTESTATION = "verdicts.intoto.json"  # created after the manifest too, which it names
+AFTERWARDS = (NAME, ATTESTATION, *SIGNATURES, MARKER)  # what is written later than the manifest, or added to
 FORMAT = 1
 CHUNK = 2**20
 MOST_MANIFEST = 64 * MEGABYTE
@@ -41,8 +42,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def seal(folder: Path) -> None:
     """Write the manifest of a folder. Raises OSError, also for what is no regular file."""
-    for name in (NAME, ATTESTATION):  # the list of our files is sealed too, and must not grow afterwards
-        claim(folder / name)
     try:
         entries = {name: entry(folder / name) for name in sorted(sealed_files(folder))}
     except UnreadableFile as problem:
@@ -52,10 +51,10 @@ def seal(folder: Path) -> None:
 
 
 def sealed_files(folder: Path) -> Iterator[str]:
-    """Yield the path of every file below a folder, except the manifest and what is created after it."""
+    """Yield the path of every file below a folder, except the manifest and what is created or grows after it."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
-        if (path.is_file() or path.is_symlink()) and name not in (NAME, ATTESTATION, *SIGNATURES):
+        if (path.is_file() or path.is_symlink()) and name not in AFTERWARDS:
             yield name
 
 

@@ -16,6 +16,7 @@ from coldproof.harness.fleet.matrix import MatrixRun
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.merge.unit_report import Part, copy_cases, with_unique_case_names
 from coldproof.harness.fleet.store import Store
+from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.write import write_all
@@ -44,6 +45,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Part]]:
 def changed(one: Part, kind: str, **fields: Any) -> Part:
     """A run of which all events of a kind have these fields."""
     return dataclasses.replace(one, log=[{**e, **fields} if e["event"] == kind else e for e in one.log])
+
+
+def is_verdict(event: Event, requirement: str) -> bool:
+    """Whether an event is the verdict of this requirement."""
+    return event["event"] == "verdict" and event["requirement"] == requirement
 
 
 def whole(parts: list[Part]) -> Results:
@@ -125,10 +131,12 @@ def test_a_detector_that_was_wrong_anywhere_was_wrong(runs: tuple[Path, list[Par
 
 def test_a_verdict_is_let_pass_only_where_each_run_lets_it(runs: tuple[Path, list[Part]]) -> None:
     """One run's --allow-inconclusive is not another's."""
-    doubtful = [changed(one, "verdict", verdict="INCONCLUSIVE") for one in runs[1][:2]]
-    allowing = [changed(one, "run_started", allowed=["INCONCLUSIVE"]) for one in doubtful]
+    doubtful = {"verdict": "INCONCLUSIVE"}
+    logs = [[{**e, **doubtful} if is_verdict(e, "CHAT-9") else e for e in one.log] for one in runs[1]]
+    parts = [dataclasses.replace(one, log=log) for one, log in zip(runs[1], logs, strict=True)]
+    allowing = [changed(one, "run_started", allowed=["INCONCLUSIVE"]) for one in parts]
     assert whole(allowing).exit_code == 0
-    assert whole([allowing[0], doubtful[1]]).exit_code == 1
+    assert whole([*allowing[1:], parts[0]]).exit_code == 1
 
 
 def test_several_engines_are_told_apart(runs: tuple[Path, list[Part]]) -> None:

@@ -128,7 +128,7 @@ def test_a_failed_conversion_says_what_it_needs(
     """The converter's own last line, and the packages that it needs."""
     (tmp_path / "broken.py").write_text("raise ImportError('no torch here')")
     monkeypatch.setattr(trained, "CONVERTER", tmp_path / "broken.py")
-    with pytest.raises(UsageError, match=r"no torch here. The converter needs .*coldproof\[models\]"):
+    with pytest.raises(UsageError, match=r"no torch here. The converter needs .*pip install '\.\[models\]'"):
         model_path(NAME, tmp_path, lambda _: None)
 
 
