@@ -104,36 +104,48 @@ class MeteredResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(MeteredReader(sock, meter))
 
 
-class MeteredAdapter(HTTPAdapter):
-    """Sends the requests of one thread, one after the other. Follows no redirect and reads no compressed answer.
+class Current:
+    """What one thread sends now: the meter of the request, and the latest connection that was opened.
 
-    `connection`: the latest connection that it opened.
+    `waits`: whether a request was sent whole, and its answer is awaited.
+
+    Connections refer to this and never to their adapter: urllib3 keeps the connections of a pool until the pool is
+    collected, and a pool that its own connections lead to never is.
     """
 
-    def __init__(self, time: RequestTime | None = None) -> None:
-        self.time = time or RequestTime()
-        self.connection: Any = None
+    def __init__(self) -> None:
         self.meter: Meter | None = None
-        super().__init__()
-
-    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return the pool for a request. The responses on its connections are metered."""
-        pool: Any = super().get_connection_with_tls_context(*args, **options)
-        opened = type(pool).ConnectionCls
-
-        def metered(*args: Any, **options: Any) -> Any:
-            self.connection = opened(*args, **options)
-            self.connection.response_class = self.response
-            return self.connection
-
-        pool.ConnectionCls = metered
-        return pool
+        self.connection: Any = None
+        self.waits = False
 
     def response(self, sock: socket.socket, *args: Any, **named: Any) -> MeteredResponse:
         """Return the response on a socket, with the meter of the current request."""
         if self.meter is None:
             raise RuntimeError("no request was sent")
+        self.waits = True
         return MeteredResponse(sock, *args, meter=self.meter, **named)
+
+
+class MeteredAdapter(HTTPAdapter):
+    """Sends the requests of one thread, one after the other. Follows no redirect and reads no compressed answer."""
+
+    def __init__(self, time: RequestTime | None = None) -> None:
+        self.time = time or RequestTime()
+        self.current = Current()
+        super().__init__()
+
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        """Return the pool for a request. The responses on its connections are metered."""
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
+        opened, current = type(pool).ConnectionCls, self.current
+
+        def metered(*args: Any, **options: Any) -> Any:
+            current.connection = opened(*args, **options)
+            current.connection.response_class = current.response
+            return current.connection
+
+        pool.ConnectionCls = metered
+        return pool
 
     def send(  # type: ignore[override]
         self, request: requests.PreparedRequest, *, timeout: Any = None, **options: Any
@@ -141,7 +153,7 @@ class MeteredAdapter(HTTPAdapter):
         """Send a request and return the response with its headers. Raises RequestOverdue and MalformedAnswer."""
         deadline = self.time.deadline()
         most = PAGE_BYTES if request.method == "GET" else ANSWER_BYTES
-        meter = self.meter = Meter(f"{request.method} {redacted(request.path_url)}", deadline, most)
+        meter = self.current.meter = Meter(f"{request.method} {redacted(request.path_url)}", deadline, most)
         connect, silence = timeout if isinstance(timeout, tuple) else (timeout, timeout)
         left = meter.check_time()
         limits = (left if connect is None else min(connect, left), left if silence is None else min(silence, left))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest.mock import create_autospec
 
 import msgspec
@@ -79,6 +81,22 @@ def test_a_connection_that_has_rested_is_not_used_again(monkeypatch: pytest.Monk
     assert client.session() is first
     monkeypatch.setattr(client_module, "IDLE_SECONDS", -1.0)
     assert client.session() is not first
+
+
+def test_the_connections_of_a_thread_end_with_it(fake: FakeServer) -> None:
+    """A run has a thread for each request, and a process has 1,024 open files on many machines."""
+    client, connections = HttpClient(fake.url, alive=lambda: True), list[Any]()
+
+    def ask() -> None:
+        client.get("/version")
+        connections.append(client.session().get_adapter(fake.url).current.connection)
+        assert connections[-1].sock is not None
+
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(ask).result()
+    gc.collect()
+    assert [connection.sock for connection in connections] == [None, None, None]
 
 
 def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
