@@ -46,9 +46,9 @@ class EventLog:
 
         `process` and `number` show a reader whether a line is missing: the numbers of a process have no gap.
         """
-        own = {"process": self._process, "number": next(self._numbers), **self._layer}
-        event = {"event": kind, "at": round(time.time(), 3), **own, **fields}
-        line = redacted_json(msgspec.json.encode(event)) + b"\n"
+        said = redacted_json(msgspec.json.encode({**self._layer, **fields}))  # if this fails, no number is missing
+        stamp = {"event": kind, "at": round(time.time(), 3), "process": self._process, "number": next(self._numbers)}
+        line = msgspec.json.encode(stamp)[:-1] + (b"," + said[1:] if len(said) > len(b"{}") else b"}") + b"\n"
         try:
             self._append(line)
         except OSError as problem:

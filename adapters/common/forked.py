@@ -20,6 +20,7 @@ from typing import IO
 import msgspec
 
 from coldproof import IMPORT_ROOT
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
 from coldproof.adapters.common.scratch import ScratchFolder
 
@@ -136,7 +137,7 @@ def own_fork_server(*preload: str) -> str:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), IMPORT_ROOT]))
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**current_environment(), "PYTHONPATH": path}
         )
     atexit.register(end, server)
     deadline = time.monotonic() + PRELOAD_SECONDS

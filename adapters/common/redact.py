@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -20,6 +19,8 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+
+from coldproof.adapters.common.environment import current_environment
 
 KEY_VARIABLE = "COLDPROOF_API_KEY"
 HIDDEN = "***"
@@ -134,7 +135,7 @@ def redacted(text: str) -> str:
 
 def literal_secrets() -> re.Pattern[str] | None:
     """Return a pattern of the secrets in this process's environment, and of the hidden values; None without any."""
-    variables = (pair for pair in os.environ.items() if is_secret(*pair))
+    variables = (pair for pair in current_environment().items() if is_secret(*pair))
     return pattern_of(frozenset((*variables, *_HIDDEN_VALUES)))
 
 

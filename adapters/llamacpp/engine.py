@@ -7,7 +7,6 @@ bind it to a registered adapter.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,6 +14,7 @@ import msgspec
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
 from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
 from coldproof.adapters.llamacpp.content import ImageForm
@@ -53,7 +53,7 @@ def start(options: StartOptions) -> LlamaCppEngine:
     digests = write_files(options)
     port = free_port()
     arguments, printed = command(flags(options, digests, port))
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # a tiny model cannot use more than one thread
+    environment = {"OMP_NUM_THREADS": "1", **current_environment()}  # a tiny model cannot use more than one thread
     process = EngineProcess(arguments, environment, options.log)
     options.on_process(process)
     client = LlamaCppClient(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, python_path
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.openvino.setup import PACKAGE, PipelineFacts, registered
@@ -105,4 +105,4 @@ class WorkerClient:
 
 def environment() -> dict[str, str]:
     """Return the worker's environment: the user's, plus PYTHONPATH, and one thread by default."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()}
+    return {"OMP_NUM_THREADS": "1", **current_environment(), "PYTHONPATH": python_path()}

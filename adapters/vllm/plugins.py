@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import python_path
 from coldproof.adapters.common.score_noise import VARIABLE, NoiseKind, NoiseSource, parse
 
@@ -62,7 +63,7 @@ def register_plugin(folder: Path, name: str, function: str, variables: dict[str,
     `variables` are set in the environment of these engines.
     """
     write_entry_point(folder, name, function)
-    before = dict(os.environ)
+    before = current_environment()
     os.environ |= variables
     os.environ["PYTHONPATH"] = python_path(folder)  # the folder contains only the entry point
     sys.path.insert(0, str(folder))

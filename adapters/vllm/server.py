@@ -21,6 +21,7 @@ import requests
 import tenacity
 from packaging.version import Version
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, Forking, free_port, port_is_taken, python_path
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.common.score_noise import VARIABLE
@@ -319,7 +320,7 @@ def environment(
     `cell`: variables of the cell, which replace the user's. `plugins`: folders with entry points for vLLM.
     """
     own = {**added_environment(events=events, exact=exact), SOCKETS: str(socket_folder())}
-    return {**own, **os.environ, **dict(cell), "PYTHONPATH": python_path(*plugins)}
+    return {**own, **current_environment(), **dict(cell), "PYTHONPATH": python_path(*plugins)}
 
 
 @functools.cache

@@ -155,6 +155,8 @@ def incomplete_entry(issue: KnownIssue) -> str:
     """Return what a known-issues entry lacks, as text; empty if it is complete."""
     if issue.signature is None and issue.fingerprint is None:
         return "has neither a signature nor a fingerprint"
+    if not (issue.fingerprint or (issue.says or "").strip() or (issue.signature or "").strip("*? ;")):
+        return "has a signature that matches every failure: give the class of the failure, or `says`"
     if not issue.link.strip():
         return "has an empty link: give the upstream report, or state that none is known"
     return "" if issue.reason.strip() else "has an empty reason: state why the violation may be waived"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
@@ -84,7 +85,11 @@ def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
     log = folder.with_suffix(f"{folder.suffix}.log")
     with claim(log).open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**current_environment(), "PYTHONUNBUFFERED": "1"},
         )
         try:
             code = process.wait(seconds)

@@ -32,6 +32,7 @@ from coldproof.harness.judgement.checkers.weights import check_weights, continua
 from coldproof.harness.judgement.criteria import CHECKS, OF_ANSWERS
 from coldproof.harness.judgement.evidence.collect import evidence, older_identities
 from coldproof.harness.judgement.evidence.divergences import divergence_facts
+from coldproof.harness.judgement.evidence.names import OF_COUNTERS
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
     Answers,
@@ -199,6 +200,7 @@ def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bo
             **evidence(history, answers),
             **divergence_facts(history, answers, found),
             **sensitivity_facts(history, answers, rule),
+            **({} if exclusive else dict.fromkeys(OF_COUNTERS, 0.0)),
         },
         rule=rule,
         exclusive=exclusive,

@@ -33,13 +33,17 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     """Return the verdict of a counterexample and the reason, before any waiver.
 
     What was seen once and failed in no replay is INCONCLUSIVE, whatever its class and whatever waives it: on a fresh
-    engine, on an attached server, after the prior workloads, and where no replay could be made.
+    engine, on an attached server, after the prior workloads, and where no replay could be made. An answer that equals
+    no known one, of a server that cannot be started without its cache, has to be wrong in each replay.
     """
     tried = case.reproduction
     if not tried.failed_again:
         where = "on a fresh engine" if tried.fresh_tries else "on the running engine"
         again = f"did not reproduce {where}" if tried.fresh_tries or tried.running_tries else "could not be replayed"
         return Verdict.INCONCLUSIVE, f"observed once, {again}: {case.sentence}"
+    if case.failure_class is FailureClass.CORRUPT and not tried.with_fresh_engines and tried.sometimes:
+        again = f"it failed in {tried.running_failed} of {tried.running_tries} replays on the running engine"
+        return Verdict.INCONCLUSIVE, f"{again}, as rare noise without the cache would: {case.sentence}"
     # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
     stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
     if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.session.layers.processes import PLUGIN, preloads
@@ -31,7 +31,7 @@ def run_in_fork(seconds: float, function: Callable[[list[str]], int], words: lis
     """
     address = fork_server(PLUGIN, *preloads(ENGINES.values()))
     name = f"{function.__module__}:{function.__qualname__}"
-    environment = {**os.environ, VARIABLE: address}
+    environment = {**current_environment(), VARIABLE: address}
     with claim(folder / "output.log").open("wb") as output:
         process = ForkedProcess(
             address, name, tuple(words), environment=environment, folder=folder, output=output, guarded=False

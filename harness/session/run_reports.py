@@ -27,7 +27,7 @@ from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import EXIT_HARNESS, Event, assemble, events_of
 from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.exports.write import write_all, write_bytes, write_text
-from coldproof.reports.files.own_folder import FolderRefused, OwnFolder, claim, make_sub_folder
+from coldproof.reports.files.own_folder import SEAL, FolderRefused, OwnFolder, claim, make_sub_folder
 from coldproof.reports.format.text import one_line, storable, visible
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results, Waiver, encode
@@ -163,6 +163,8 @@ def prepare_copy(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size and not is_results(path):
             raise UsageError(f"--json {path}: the file exists and is no results.json; choose another file")
+        if path.exists() and (path.parent / SEAL).exists():
+            raise UsageError(f"--json {path}: the file is in the bundle of a qualification; choose another file")
         path.unlink(missing_ok=True)
     except OSError as problem:
         raise UsageError(f"--json {path}: cannot be written ({problem.strerror}); choose another file") from problem
@@ -177,10 +179,13 @@ def is_results(path: Path) -> bool:
 
 
 class ResultsHead(msgspec.Struct):
-    """What every results.json has."""
+    """What every results.json has, and no other file of Coldproof's."""
 
     schema_version: int
     coldproof_version: str
+    headline: str
+    exit_code: int
+    requirements: list[msgspec.Raw]
 
 
 def open_folder(folder: Path, *, leads: bool) -> tuple[OwnFolder, Path | None]:

@@ -20,6 +20,7 @@ HEAD = b"# The files of this folder that Coldproof wrote. It never changes, move
 SEAL = "manifest.json"  # of a bundle, which no later run may move
 REPLAY = "-replay"  # is behind the name of a case in that of the folder of its replay
 KEPT = 3  # earlier reports that are kept beside the folder
+CLOCK_SECONDS = 2.0  # by which the times of two files may be wrong: those of some file systems have no fractions
 NOT_OURS = "it exists, and Coldproof did not write it"
 
 
@@ -95,6 +96,7 @@ class OwnFolder:
         kept.mkdir()
         try:
             (kept / MARKER).write_bytes(HEAD + b"".join(map(_line, names)))
+            os.utime(kept / MARKER, ns=(0, os.fstat(self._handle).st_mtime_ns))
         except OSError:
             (kept / MARKER).unlink(missing_ok=True)
             kept.rmdir()
@@ -105,11 +107,18 @@ class OwnFolder:
         os.ftruncate(self._handle, len(HEAD))
         remove_empty(self.path, names)
         for number in sorted(numbers)[: -KEPT + 1]:
-            remove_report(numbers[number])
+            with contextlib.suppress(OSError):  # the report stays; a run needs nothing of it
+                remove_report(numbers[number])
         return kept
 
     def close(self) -> None:
-        """Release the folder. Safe to call twice."""
+        """Release the folder. Safe to call twice.
+
+        What is written later is not ours: the time of the list is that of the last writing.
+        """
+        if self._close.alive:
+            with contextlib.suppress(OSError):
+                os.utime(self._handle)
         self._close()
 
 
@@ -251,8 +260,17 @@ def remove_listed(folder: Path, under: str = "") -> None:
     remove_empty(folder, names)
 
 
+def changed_later(folder: Path) -> bool:
+    """Return whether a file of ours was changed since we last wrote into its folder: it is somebody's work."""
+    last = (folder / MARKER).stat().st_mtime
+    return any((folder / name).stat().st_mtime > last + CLOCK_SECONDS for name in listed(folder) & set(present(folder)))
+
+
 def remove_report(folder: Path) -> None:
-    """Delete a folder of ours, unless somebody else's file, a bundle or a writing process is there. Raises OSError."""
+    """Delete a folder of ours, unless a file that we did not write or that was changed, a bundle, or a writing process
+    is there. A link is left, and what it leads to. Raises OSError."""
+    if folder.is_symlink() or (is_marked(folder) and changed_later(folder)):
+        return
     try:
         own = OwnFolder.begin(folder)
     except FolderRefused:

@@ -170,6 +170,16 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether it failed in any replay. What did not was seen once, and accuses nobody."""
         return bool(self.fresh_failed or self.running_failed or self.workloads_before)
 
+    @property
+    def with_fresh_engines(self) -> bool:
+        """Return whether an engine could be started, to replay it there and without the cache."""
+        return bool(self.fresh_tries or self.caching_off_tries or self.workloads_before)
+
+    @property
+    def sometimes(self) -> bool:
+        """Return whether it failed in some replays on the running engine, and not in others."""
+        return 0 < (self.running_failed or 0) < (self.running_tries or 0)
+
 
 class Strength(enum.StrEnum):
     """Whether the failure requires the factor that a control removes."""

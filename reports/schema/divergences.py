@@ -80,10 +80,13 @@ def describe(evidence: Mapping[str, float], cold: Rate) -> str:
 def exceeds(hits: Rate, misses: Rate, cold: Rate) -> bool:
     """Return whether divergences are more frequent on hits, or without them, than measured causes allow.
 
-    A reference without any token supports nothing.
+    A reference without any token supports nothing. Cold repetitions that diverged much more often than the run's own
+    answers without a hit explain nothing of this run: the engine was noisy before it, and is no more.
     """
     if not misses_explained(misses, cold):
         return True
+    if misses.tokens and chance(cold, misses, times=OTHER_PROMPTS) <= ERROR:
+        return chance(hits, misses) <= ERROR
     if not cold.diverged or not misses.tokens:
         return chance(hits, cold + misses) <= ERROR
     return max(chance(hits, cold), chance(hits, misses)) <= ERROR

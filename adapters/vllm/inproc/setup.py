@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.common import score_noise
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm.cells.cell import RUNNER_V2, Variables
@@ -244,15 +245,16 @@ def start_environment(cell: Variables = (), *, exact: bool = False) -> Iterator[
     """
     for name, value in added_environment(exact=exact).items():
         os.environ.setdefault(name, value)
-    before, state, hook = dict(os.environ), random.getstate(), sys.excepthook
+    before, state, hook = current_environment(), random.getstate(), sys.excepthook
     os.environ.update(START_ENVIRONMENT | dict(cell))
     forget_environment()
     try:
         with triton_for_runner_v2():
             yield
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
+        for name in list(os.environ):
+            if name not in before:
+                os.environ.pop(name, None)
         os.environ.update(before)
         random.setstate(state)
         sys.excepthook = hook
@@ -271,7 +273,7 @@ def triton_for_runner_v2() -> Iterator[None]:
 
     vLLM's own worker needs Triton for it. The fingerprint worker does not, and only the scheduler's side is different.
     """
-    module = vllm_module("config.vllm") if dict(RUNNER_V2).items() <= os.environ.items() else None
+    module = vllm_module("config.vllm") if dict(RUNNER_V2).items() <= current_environment().items() else None
     before = getattr(module, TRITON, None)
     if before is not None:
         setattr(module, TRITON, True)

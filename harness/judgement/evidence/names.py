@@ -161,3 +161,7 @@ class Evidence(enum.StrEnum):
     SENSITIVE = ReportedEvidence.SENSITIVE.value
     INSENSITIVE = ReportedEvidence.INSENSITIVE.value
     INSENSITIVE_REQUESTS = ReportedEvidence.INSENSITIVE_REQUESTS.value
+
+
+# What is compared only if nobody else uses the engine: its counters and gauges are those of all its clients.
+OF_COUNTERS = (Evidence.COUNTED, Evidence.IDLE_LOOKS, Evidence.DRAFT_PAIRS)

@@ -5,7 +5,6 @@ All append to the run's events. The run's own process starts them, follows the e
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
 from coldproof.adapters.common.redact import redact_file
 from coldproof.adapters.registry import ENGINES
@@ -82,7 +82,7 @@ def preloads(engines: Iterable[EngineSpec]) -> list[str]:
 
 def start(words: tuple[str, ...], *, address: str, log: Path) -> ForkedProcess:
     """Start the process of a layer. Its output goes to a file, because the terminal shows all layers."""
-    environment = {**os.environ, VARIABLE: address}  # its engines are forked from the same process
+    environment = {**current_environment(), VARIABLE: address}  # its engines are forked from the same process
     with claim(log).open("wb") as output:
         return ForkedProcess(address, f"{__name__}:run", words, environment=environment, output=output, guarded=False)
 

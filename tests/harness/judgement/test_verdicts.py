@@ -245,6 +245,22 @@ def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | No
     return report_samples.case(failure_class=failure, reproduction=tried, known_issue=known_issue)
 
 
+@pytest.mark.parametrize(
+    ("replays", "verdict"),
+    [
+        ({"running_failed": 1, "running_tries": 3}, Verdict.INCONCLUSIVE),
+        ({"running_failed": 2, "running_tries": 3}, Verdict.INCONCLUSIVE),
+        ({"running_failed": 3, "running_tries": 3}, Verdict.VIOLATED),
+        ({"running_failed": 1, "running_tries": 3, "caching_off_failed": 0, "caching_off_tries": 3}, Verdict.VIOLATED),
+        ({"fresh_failed": 1, "fresh_tries": 3}, Verdict.VIOLATED),
+    ],
+)
+def test_a_wrong_answer_that_fails_in_some_replays_may_be_noise(replays: dict[str, int], verdict: Verdict) -> None:
+    """A server by URL that takes its second token once in thirty answers, with and without a hit. A match accuses."""
+    assert verdict_of_case(seen(FailureClass.CORRUPT, **replays))[0] is verdict
+    assert verdict_of_case(seen(FailureClass.STALE_STATE, **replays))[0] is Verdict.VIOLATED
+
+
 ONCE: list[tuple[dict[str, int], str]] = [
     ({"fresh_failed": 0, "fresh_tries": 3}, "did not reproduce on a fresh engine"),
     ({"running_failed": 0, "running_tries": 1}, "did not reproduce on the running engine"),

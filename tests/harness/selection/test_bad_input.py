@@ -20,7 +20,7 @@ from coldproof.harness.selection.user_input import MAY_BE_EMPTY
 USAGE = 4
 PLUGINS = ("-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout")
 SERVER = ("--engine-url", "http://127.0.0.1:9")
-ISSUE = '[[issue]]\nrequirement = "{}"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = "l"\n{}'
+ISSUE = '[[issue]]\nrequirement = "{}"\nsignature = "crash*"\nversions = ""\nreason = "r"\nlink = "l"\n{}'
 # Files of the tests' folder: name -> content. `folder` is an empty folder there.
 FILES = {
     "file": "text",

@@ -164,8 +164,13 @@ BAD_FILES = {
     "field": ("--known-issues", '[[issue]]\nrequirement = "LORA-1"\n', "missing required field"),
     "link": (
         "--known-issues",
-        '[[issue]]\nrequirement = "R-1"\nsignature = "*"\nversions = ""\nreason = "r"\nlink = ""\n',
+        '[[issue]]\nrequirement = "R-1"\nsignature = "crash*"\nversions = ""\nreason = "r"\nlink = ""\n',
         "entry 1, for 'R-1', has an empty link",
+    ),
+    "everything": (
+        "--known-issues",
+        '[[issue]]\nrequirement = "R-1"\nsignature = "*; *"\nsays = " "\nversions = ""\nreason = "r"\nlink = "l"\n',
+        "entry 1, for 'R-1', has a signature that matches every failure",
     ),
     "no-json": ("--replay", "no json", "is not a case file of this version"),
     "no-case": ("--replay", "{}", "is not a case file of this version"),

@@ -43,6 +43,13 @@ def report(folder: Path, *names: str, text: str = "ours") -> None:
             write_text(folder / name, text)
 
 
+def write_later(path: Path, text: str) -> None:
+    """Write a file an hour after everything that is there."""
+    path.write_text(text)
+    later = path.stat().st_mtime + 3600
+    os.utime(path, (later, later))
+
+
 @pytest.mark.parametrize("name", ["thesis.docx", "cases/thesis.docx", "engine-01.log", "results.json", SEAL])
 def test_a_folder_with_files_and_no_list_is_refused(tmp_path: Path, name: str) -> None:
     """Whatever the files are called, and nothing is changed."""
@@ -119,6 +126,23 @@ def test_the_newest_reports_are_kept_and_those_that_hold_something_else(tmp_path
     assert beside["report.1"] == {"mine": "mine"}
     assert beside["report.2"]["notes.txt"] == "mine"
     assert [beside[f"report.{number}"]["index.html"] for number in (2, 5, 6, 7)] == ["0", "3", "4", "5"]
+
+
+def test_a_report_that_somebody_changed_is_never_deleted(tmp_path: Path) -> None:
+    """A listed file that was written after our last writing is somebody's work, and so is what a link leads to."""
+    folder, archive = tmp_path / "report", tmp_path / "archive"
+    report(folder, "index.html", "summary.md", text="0")
+    write_later(folder / "summary.md", "my notes")
+    for number in range(1, 3):
+        report(folder, "index.html", text=str(number))
+    report(archive, "index.html", "cases/A.json", text="archived")
+    (tmp_path / "report.3").symlink_to(archive)
+    for number in range(3, KEPT + 6):
+        report(folder, "index.html", text=str(number))
+    assert content(tmp_path / "report.1")["summary.md"] == "my notes"
+    assert content(archive)["cases/A.json"] == content(archive)["index.html"] == "archived"
+    assert (tmp_path / "report.3").is_symlink()
+    assert not (tmp_path / "report.2").exists()
 
 
 def test_a_bundle_never_moves(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_a_run_keeps_its_error_over_all_its_bounds() -> None:
         (Rate(24_000, 40), Rate(12_000, 20), Rate(7000, 12), False),  # noise that does not care for hits
         (Rate(24_000, 40), Rate(12_000, 0), Rate(7000, 12), False),  # noise of chunks, measured without a cache
         (Rate(24_000, 400), Rate(12_000, 0), Rate(7000, 12), True),  # ten times as much
+        (Rate(35, 35), Rate(240, 0), Rate(34, 34), True),  # noise that ended with the calibration
         (Rate(480, 0), Rate(480, 0), Rate(270, 0), False),
         (Rate(480, 1), NONE, NONE, True),  # nothing was measured that could explain it
         (Rate(480, 1), Rate(480, 0), NONE, False),
