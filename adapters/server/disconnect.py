@@ -6,34 +6,23 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
 
 import requests
 
 from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.requests import Abort, Stage
-from coldproof.adapters.server.transport import MeteredAdapter, MeteredResponse
+from coldproof.adapters.server.transport import MeteredAdapter
 
 POLL_SECONDS = 0.002  # between two polls of a request's stage; one poll takes a server about as long
 
 
 class OneConnection(MeteredAdapter):
-    """Has its connection shut down by another thread while a request waits on it.
-
-    `waits`: whether the request was sent and its answer is awaited. Before, the server does not know of the request.
-    """
-
-    waits = False
-
-    def response(self, sock: socket.socket, *args: Any, **named: Any) -> MeteredResponse:
-        """Return the response on a socket, which is awaited from now on."""
-        self.waits = True
-        return super().response(sock, *args, **named)
+    """Has its connection shut down by another thread while a request waits on it."""
 
     def shut_down(self) -> bool:
         """End the connection. Return whether a request waited on it: the server may have ended it at the same time."""
-        sock = getattr(self.connection, "sock", None)
-        if sock is None or not self.waits:
+        sock = getattr(self.connections.latest, "sock", None)
+        if sock is None or not self.connections.awaited:
             return False
         try:
             sock.shutdown(socket.SHUT_RDWR)
