@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import core, settings
-from support.paths import ROOT
 
 SEED = "COLDPROOF_TEST_SEED"
 
@@ -39,4 +38,4 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Keep the tests of a file in one process, which has their engine; a test may name a wider group."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

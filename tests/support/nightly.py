@@ -13,4 +13,9 @@ def with_samples(values: Iterable[Any], *samples: Any) -> list[Any]:
     all_values = list(values)
     if missing := [one for one in samples if one not in all_values]:
         raise ValueError(f"samples that are no values: {missing}")
-    return [one if one in samples else pytest.param(one, marks=pytest.mark.nightly) for one in all_values]
+    return [one if one in samples else parameter(one) for one in all_values]
+
+
+def parameter(value: Any) -> Any:
+    """Return a value, or a tuple of values for several names, as a parameter that is nightly."""
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.nightly)
