@@ -7,10 +7,13 @@ test ran; 1 some did not, each with its reason on a line; 4 usage.
 
 from __future__ import annotations
 
+import re
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+PARAMETERS_OR_GROUP = re.compile(r"[\[@]")  # pytest-xdist writes the group behind an @
 
 
 def main(files: Sequence[str]) -> int:
@@ -30,7 +33,10 @@ def never_ran(files: Iterable[Path]) -> dict[str, str]:
     skipped: dict[str, str] = {}
     for file in files:
         for case in ET.parse(file).iter("testcase"):
-            test = f"{case.get('classname')}::{case.get('name', '').partition('[')[0]}"
+            name = re.split(r"[\[@]", case.get("name", ""), maxsplit=1)[
+                0
+            ]  # without parameters and a group of pytest-xdist
+            test = f"{case.get('classname')}::{name}"
             skip = case.find("skipped")
             if skip is None or skip.get("type") == "pytest.xfail":  # an expected failure ran
                 ran.add(test)

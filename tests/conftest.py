@@ -1,19 +1,41 @@
-"""Hypothesis draws the same examples in every run of the tests: CI has to say something about the change in hand.
+"""Hypothesis draws the same examples in every run of the push set: it has to report on the change in hand.
 
-COLDPROOF_RANDOM_TESTS=1 looks for new ones.
+COLDPROOF_TEST_SEED=random, as `tox run -e nightly` sets it, draws new ones; the seed is printed, and
+COLDPROOF_TEST_SEED=NUMBER draws them again.
 """
 
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import settings
+from hypothesis import core, settings
+
+SEED = "COLDPROOF_TEST_SEED"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """After the plugin has loaded the settings of a conformance run."""
-    repeats = "COLDPROOF_RANDOM_TESTS" not in os.environ
-    settings.register_profile("tests", settings.default, database=None, deadline=None, derandomize=repeats)
+    """Load the settings of the tests, after the plugin has loaded those of a conformance run."""
+    if os.environ.get(SEED) == "random":
+        os.environ[SEED] = str(random.SystemRandom().randrange(2**32))  # the workers of pytest-xdist inherit it
+    seed = int(os.environ[SEED]) if SEED in os.environ else None
+    core.global_force_seed = seed  # what --hypothesis-seed sets
+    settings.register_profile("tests", settings.default, database=None, deadline=None, derandomize=seed is None)
     settings.load_profile("tests")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seed of new examples, whatever the verbosity."""
+    if SEED in os.environ:
+        terminalreporter.write_line(f"The examples of this run were drawn with {SEED}={os.environ[SEED]}")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, which has their engine; a test may name a wider group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

@@ -37,6 +37,12 @@ def test_what_all_skip_is_named(tmp_path: Path) -> None:
     assert said(tmp_path, first, second) == (1, "skipped in every environment: tests.a::test_y: no engine\n")
 
 
+def test_the_group_of_a_test_is_no_part_of_its_name(tmp_path: Path) -> None:
+    """pytest-xdist writes it behind the name."""
+    first = (SKIPPED.format("test_x@tests/a.py"), SKIPPED.format("test_y[vllm]@the contract of vllm"))
+    assert said(tmp_path, first, (RAN.format("test_x"), RAN.format("test_y[transformers]"))) == (0, "")
+
+
 def test_an_expected_failure_ran(tmp_path: Path) -> None:
     """pytest writes it as skipped, too."""
     failed = RAN.replace("/>", '><skipped type="pytest.xfail" message="known"/></testcase>').format("test_x")

@@ -21,8 +21,8 @@ class OneConnection(MeteredAdapter):
 
     def shut_down(self) -> bool:
         """End the connection. Return whether a request waited on it: the server may have ended it at the same time."""
-        sock = getattr(self.current.connection, "sock", None)
-        if sock is None or not self.current.waits:  # before, the server does not know of the request
+        sock = getattr(self.connections.latest, "sock", None)
+        if sock is None or not self.connections.awaited:
             return False
         try:
             sock.shutdown(socket.SHUT_RDWR)

@@ -6,6 +6,7 @@ sizes, lines, bodies and streams are all bounded by one rule.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import io
 import socket
@@ -104,25 +105,30 @@ class MeteredResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(MeteredReader(sock, meter))
 
 
-class Current:
-    """What one thread sends now: the meter of the request, and the latest connection that was opened.
+class MeteredConnections:
+    """What the connections of one session share: which is the latest, and the meter of the current request.
 
-    `waits`: whether a request was sent whole, and its answer is awaited.
-
-    Connections refer to this and never to their adapter: urllib3 keeps the connections of a pool until the pool is
-    collected, and a pool that its own connections lead to never is.
+    `awaited`: whether a request was sent and its answer awaited. Before, the server does not know of the request.
+    It refers to no adapter and no pool. urllib3 closes the idle connections of a pool when the pool is collected, and
+    refers to them until then: a connection that refers to its pool keeps both, and a socket, for ever.
     """
 
     def __init__(self) -> None:
+        self.latest: Any = None
         self.meter: Meter | None = None
-        self.connection: Any = None
-        self.waits = False
+        self.awaited = False
+
+    def open(self, kind: Any, *args: Any, **options: Any) -> Any:
+        """Return a new connection of this kind, whose responses are metered."""
+        self.latest = kind(*args, **options)
+        self.latest.response_class = self.response
+        return self.latest
 
     def response(self, sock: socket.socket, *args: Any, **named: Any) -> MeteredResponse:
         """Return the response on a socket, with the meter of the current request."""
+        self.awaited = True
         if self.meter is None:
             raise RuntimeError("no request was sent")
-        self.waits = True
         return MeteredResponse(sock, *args, meter=self.meter, **named)
 
 
@@ -131,20 +137,13 @@ class MeteredAdapter(HTTPAdapter):
 
     def __init__(self, time: RequestTime | None = None) -> None:
         self.time = time or RequestTime()
-        self.current = Current()
+        self.connections = MeteredConnections()
         super().__init__()
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return the pool for a request. The responses on its connections are metered."""
         pool: Any = super().get_connection_with_tls_context(*args, **options)
-        opened, current = type(pool).ConnectionCls, self.current
-
-        def metered(*args: Any, **options: Any) -> Any:
-            current.connection = opened(*args, **options)
-            current.connection.response_class = current.response
-            return current.connection
-
-        pool.ConnectionCls = metered
+        pool.ConnectionCls = functools.partial(self.connections.open, type(pool).ConnectionCls)
         return pool
 
     def send(  # type: ignore[override]
@@ -153,7 +152,7 @@ class MeteredAdapter(HTTPAdapter):
         """Send a request and return the response with its headers. Raises RequestOverdue and MalformedAnswer."""
         deadline = self.time.deadline()
         most = PAGE_BYTES if request.method == "GET" else ANSWER_BYTES
-        meter = self.current.meter = Meter(f"{request.method} {redacted(request.path_url)}", deadline, most)
+        meter = self.connections.meter = Meter(f"{request.method} {redacted(request.path_url)}", deadline, most)
         connect, silence = timeout if isinstance(timeout, tuple) else (timeout, timeout)
         left = meter.check_time()
         limits = (left if connect is None else min(connect, left), left if silence is None else min(silence, left))

@@ -97,6 +97,7 @@ def test_the_example_keeps_the_contract(checkout: Path) -> None:
     assert re.search(r"^\d{2,} passed, \d+ skipped", printed, re.MULTILINE), printed
 
 
+@pytest.mark.nightly
 def test_the_example_conforms_and_says_what_it_lacks(checkout: Path) -> None:
     """ToyLM is right, and has no salts: UNSUPPORTED is no silent pass."""
     found = results(checkout)

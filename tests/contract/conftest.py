@@ -28,8 +28,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each contract test on each engine; those of one engine run together, so that it starts once."""
     if "held" in metafunc.fixturenames:
-        found = asked_for(metafunc.config)
-        metafunc.parametrize("held", found, indirect=True, scope="session", ids=[one.name for one in found])
+        found = [
+            pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"contract of {one.name}"))
+            for one in asked_for(metafunc.config)
+        ]
+        metafunc.parametrize("held", found, indirect=True, scope="session")
 
 
 def asked_for(config: pytest.Config) -> tuple[Subject, ...]:

@@ -35,6 +35,7 @@ from support.hostile_text import (
     terminal_is_ours,
     xml_is_ours,
 )
+from support.nightly import with_samples
 from support.paths import ROOT
 from support.side_by_side_samples import source
 
@@ -117,7 +118,7 @@ def commands_of(report: list[Token]) -> str:
     return "".join(found)
 
 
-@pytest.mark.parametrize("path", CASES, ids=identity)
+@pytest.mark.parametrize("path", with_samples(CASES, *LARGEST), ids=identity)
 def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
     """Of every case of a finding, for every engine's script and commands."""
     variants, case = variants_of(path), read_case(path)
@@ -127,7 +128,7 @@ def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
         case_is_ours(outputs(bad, HOSTILE), outputs(good, "plain"), tmp_path)
 
 
-@pytest.mark.parametrize("path", LARGEST, ids=identity)
+@pytest.mark.parametrize("path", with_samples(LARGEST, *LARGEST[:2]), ids=identity)
 def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
     """Alone, so that no other one stops what is written before it gets there."""
     unchanged = outputs(read_case(path), "plain")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_server import FakeServer, Manners, serving
+from support.nightly import with_samples
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
@@ -81,7 +82,7 @@ def only(results: Results) -> RequirementResult:
     return found
 
 
-@pytest.mark.parametrize("model", BlindModel, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", with_samples(BlindModel, BlindModel.IGNORES_PROMPT), ids=lambda model: model.name)
 def test_a_server_whose_answers_do_not_depend_on_its_prompts_conforms_to_nothing(
     model: BlindModel, tmp_path: Path
 ) -> None:
@@ -90,13 +91,13 @@ def test_a_server_whose_answers_do_not_depend_on_its_prompts_conforms_to_nothing
         assert_blind(on_server(tmp_path, server, REQUIREMENTS))
 
 
-@pytest.mark.parametrize("model", BlindModel, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", with_samples(BlindModel, BlindModel.LAST_BLOCK_ONLY), ids=lambda model: model.name)
 def test_neither_does_an_engine_in_the_same_process(model: BlindModel, tmp_path: Path) -> None:
     """With a cold engine of its own."""
     assert_blind(in_process(tmp_path, model.name, REQUIREMENTS))
 
 
-@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("how", with_samples(WRONG, "every hit", "every hit, with scores that vary"))
 def test_a_server_that_answers_wrongly_on_hits_does_not_conform(how: str, tmp_path: Path) -> None:
     """Thirty-six of thirty-six answers on hits were wrong, and the run was CONFORMANT."""
     with serving(WRONG[how]) as server:
@@ -106,7 +107,7 @@ def test_a_server_that_answers_wrongly_on_hits_does_not_conform(how: str, tmp_pa
     assert results.exit_code != 0
 
 
-@pytest.mark.parametrize("lie", ["EVERY_HIT", "EVERY_HIT_VARYING", "ONE_IN_FIFTY"])
+@pytest.mark.parametrize("lie", with_samples(["EVERY_HIT", "EVERY_HIT_VARYING", "ONE_IN_FIFTY"], "ONE_IN_FIFTY"))
 def test_neither_does_one_in_the_same_process(lie: str, tmp_path: Path) -> None:
     """Its cold twin reports the same margins."""
     results = in_process(tmp_path, lie, OF_HITS)

@@ -13,6 +13,7 @@ import pytest
 from support.fake_server import METRICS, Manners
 from support.hostile_runs import run_on
 from support.hostile_server import Exchange, HostileServer, Script, attacking
+from support.nightly import with_samples
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.common.redact import HIDDEN, KEY_VARIABLE, redact_file, redacted, redacted_data, redacted_json
@@ -202,7 +203,7 @@ def assert_kept(folder: Path, output: str, *secrets: str) -> None:
             assert [name for name, text in {**texts, "output": output}.items() if form in text] == []
 
 
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"500 Error", b"200 OK"])
+@pytest.mark.parametrize("status", with_samples([b"401 Unauthorized", b"500 Error", b"200 OK"], b"401 Unauthorized"))
 def test_headers_that_a_server_repeats_in_the_setup_are_kept_secret(tmp_path: Path, status: bytes) -> None:
     """The run ends there, and says why."""
     with attacking({"GET /v1/models": echo(status)}) as server:

@@ -86,6 +86,7 @@ def test_a_run_of_two_layers_uses_nothing_of_the_working_folder(tmp_path: Path, 
     ran(folder, call([*script, "run", *RUN, "--layers", "exact,server"], folder))
 
 
+@pytest.mark.nightly
 def test_an_empty_entry_of_the_python_path_is_not_the_working_folder(tmp_path: Path, script: list[str]) -> None:
     """`PYTHONPATH=$PYTHONPATH:/more` has one where the variable was not set. xdist's workers do not use it either."""
     folder = tmp_path / "work"
@@ -114,6 +115,7 @@ def test_what_the_python_path_names_can_be_imported(tmp_path: Path, script: list
     assert (folder / "imported").exists()
 
 
+@pytest.mark.nightly
 def test_the_project_around_an_environment_has_no_say(tmp_path: Path, script: list[str]) -> None:
     """`project/.venv/...` is below `project`, whose settings and conftest.py are not those of our suites."""
     folder = tmp_path / "project"

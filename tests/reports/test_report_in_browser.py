@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from support import report_samples as samples
 from support.browsing import DESK, a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.nightly import with_samples
 
 HOSTILE = (
     f"{samples.SCRIPT}</style></script><style>*{{display:none}}</style>{samples.IMAGE} <b>bold</b> "
@@ -129,13 +130,13 @@ def test_printing_opens_every_fold(opened: Any) -> None:
     assert page.locator("details:not([open])").count() == 0
 
 
-@pytest.mark.parametrize("violations", [0, 1, 50])
+@pytest.mark.parametrize("violations", with_samples([0, 1, 50], 1))
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, violations: int) -> None:
     """On a desk and in a hand, with nothing to tell and with much; and the background is the theme's."""
     assert_it_fits_every_screen(opened(samples.many(violations)), tmp_path / "page.png")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_axe_finds_nothing_serious(opened: Any, scheme: str) -> None:
     """Contrast, names, order of headings, tables: by the rules of axe-core, with every fold open."""
     page = opened(samples.results(samples.case(), samples.case("b", known_issue="x")), color_scheme=scheme)

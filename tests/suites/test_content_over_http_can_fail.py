@@ -1,4 +1,4 @@
-"""What only a server does can be broken: content that it gets over HTTP, and its routes for scores.
+"""What only a server does can be broken: its endpoints, content that it gets over HTTP, and its routes for scores.
 
 The other faults of images and of pooled answers are detected in process (test_images_can_fail.py,
 test_pooling_can_fail.py).
@@ -6,21 +6,29 @@ test_pooling_can_fail.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, opened
+from support.faulty_runs import ANY_HIT, one_for_each_requirement, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.reports.schema.verdict import FailureClass
+from coldproof.suites import test_doors as doors
 from coldproof.suites import test_images as images
 from coldproof.suites import test_pooling as pooling
 
 pytestmark = pytest.mark.engine
 EXAMPLES = 4
+BROKEN: list[tuple[Callable[..., None], str, str]] = [
+    (doors.test_salts_and_adapters_at_every_door, "the-door-for-token-ids-drops-the-salt", "default"),
+    (pooling.test_vectors_on_a_hit, "the-routes-for-scores-drop-the-salt", "pooling-scores"),
+    (pooling.test_vectors_on_a_hit, "the-route-for-cosines-drops-the-salt", "pooling"),
+]
 
 
+@pytest.mark.nightly
 def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
     """VIOLATED, confirmed on a fresh server with the same fault."""
     fault, test = "a-salt-is-dropped-from-images", images.test_other_images_behind_equal_tokens
@@ -34,16 +42,13 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0
 
 
-@pytest.mark.parametrize(
-    ("fault", "cell"),
-    [("the-routes-for-scores-drop-the-salt", "pooling-scores"), ("the-route-for-cosines-drops-the-salt", "pooling")],
-)
-def test_a_server_that_drops_the_salt_of_scores(tmp_path: Path, fault: str, cell: str) -> None:
+@pytest.mark.parametrize(("test", "fault", "cell"), one_for_each_requirement(BROKEN, elsewhere=["POOL-1"]))
+def test_a_server_that_drops_a_salt(tmp_path: Path, test: Callable[..., None], fault: str, cell: str) -> None:
     """VIOLATED: no answer is wrong, and the hit counter shows it."""
     with (
         opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
-        case = bench.violation(pooling.test_vectors_on_a_hit, CELLS[cell], examples=5 * EXAMPLES, fresh=False)
+        case = bench.violation(test, CELLS[cell], examples=5 * EXAMPLES, fresh=False)
     assert case.failure_class in ANY_HIT, case.sentence
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
+from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -15,6 +16,7 @@ from coldproof.suites import test_drafts as drafts
 
 pytestmark = pytest.mark.engine
 N_GRAM, DRAFT_MODEL = CELLS["speculative"], CELLS["speculative-model"]
+ON_A_HIT, BESIDE_A_FULL_CONTEXT = drafts.test_drafts_on_a_hit, drafts.test_drafts_on_a_hit_left_beside_a_full_context
 MORE = 3 * EXAMPLES  # for what few of the workloads show
 BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
     ("a-hit-lacks-the-draft-models-kv", DRAFT_MODEL, LOST, EXAMPLES),
@@ -35,7 +37,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cell", "classes", "examples"), [pytest.param(*row, id=f"{row[0]}-{row[1].name}") for row in BROKEN]
+    ("fault", "cell", "classes", "examples"),
+    one_for_each_requirement(BROKEN, test=ON_A_HIT),
 )
 def test_a_broken_engine_is_found_out(
     bench: Bench,
@@ -47,25 +50,28 @@ def test_a_broken_engine_is_found_out(
 ) -> None:
     """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
     plant(fault, monkeypatch)
-    case = bench.violation(drafts.test_drafts_on_a_hit, cell, examples=examples)
+    case = bench.violation(ON_A_HIT, cell, examples=examples)
     assert case.failure_class in classes, case.sentence
     assert case.signature.endswith("; fewer drafts accepted") is (classes is LOST), case.signature
 
 
-@pytest.mark.parametrize("cell", [N_GRAM, DRAFT_MODEL], ids=["n-grams", "draft model"])
-@pytest.mark.parametrize("test", [drafts.test_drafts_on_a_hit, drafts.test_drafts_on_a_hit_left_beside_a_full_context])
+@pytest.mark.parametrize("cell", with_samples([N_GRAM, DRAFT_MODEL], DRAFT_MODEL), ids=["n-grams", "draft model"])
+@pytest.mark.parametrize(
+    "test", with_samples([drafts.test_drafts_on_a_hit, BESIDE_A_FULL_CONTEXT], BESIDE_A_FULL_CONTEXT)
+)
 def test_vllms_scheduler_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
     """Nothing is found without a fault. The fingerprint worker drafts in every step, as vLLM's worker does not."""
     verdict, reason, cases = bench.verdict(test, cell, examples=40)
     assert (verdict, cases) == (Verdict.CONFORMS, []), reason
 
 
+@pytest.mark.nightly
 def test_vllms_draft_model_is_found_out(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Without a fault, with a real draft model: vLLM runs it for no request of a step in which one is too long for it.
     This is a known issue.
     """
     with opened(tmp_path_factory.mktemp("draft model") / "report") as made:
-        conforming, reason, _ = made.verdict(drafts.test_drafts_on_a_hit, DRAFT_MODEL, examples=4)
+        conforming, reason, _ = made.verdict(ON_A_HIT, DRAFT_MODEL, examples=4)
         assert conforming is not Verdict.VIOLATED, reason
-        case = made.violation(drafts.test_drafts_on_a_hit_left_beside_a_full_context, DRAFT_MODEL, examples=EXAMPLES)
+        case = made.violation(BESIDE_A_FULL_CONTEXT, DRAFT_MODEL, examples=EXAMPLES)
     assert case.signature == "lost reuse; no reload; fewer drafts accepted"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import Bench, opened, requirement_of
+from support.faulty_runs import Bench, one_for_each_requirement, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.engine
 ROOMY, TIGHT, TIER = CELLS["events"], CELLS["events-tight"], CELLS["events-offload"]
 TIERS_FAULT = "the-tiers-events-have-the-tokens-of-other-blocks"
 EXAMPLES = 12
+NIGHTLY = pytest.mark.nightly
 
 BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
     (events.test_events_explain_the_hits, "every-third-store-is-not-told", ROOMY, ""),
@@ -48,6 +49,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
     (events.test_events_of_everything_at_once, "evictions-are-not-told", TIGHT, ""),
     (events.test_events_explain_the_hits, TIERS_FAULT, TIER, "and in a tier"),
     (events.test_events_report_evictions, TIERS_FAULT, TIER, "and in a tier"),
+    (events.test_events_of_several_groups, "groups-are-not-told", CELLS["events-window"], ""),
     (events.test_block_hashes_follow_from_their_events, "hashes-of-something-else", ROOMY, "engine's own rule"),
     (
         events.test_block_hashes_follow_from_their_events,
@@ -67,7 +69,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.mark.parametrize(
     ("test", "fault", "cell", "sentence"),
-    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+    one_for_each_requirement(BROKEN, elsewhere=["EVENT-5"]),  # a fault that needs no restart: test_resets_can_fail.py
 )
 def test_a_misleading_engine_is_found_out(
     bench: Bench,
@@ -89,10 +91,12 @@ def test_a_misleading_engine_is_found_out(
     ("test", "cell"),
     [
         pytest.param(events.test_events_explain_the_hits, ROOMY, id="hits"),
-        pytest.param(events.test_restarts_can_be_seen_by_a_subscriber, ROOMY, id="restarts"),
+        pytest.param(events.test_restarts_can_be_seen_by_a_subscriber, ROOMY, id="restarts", marks=NIGHTLY),
         pytest.param(events.test_events_of_everything_at_once, TIGHT, id="everything"),
         pytest.param(events.test_block_hashes_follow_from_their_events, ROOMY, id="hashes"),
-        pytest.param(events.test_block_hashes_follow_from_their_events, TIGHT, id="hashes behind preemptions"),
+        pytest.param(
+            events.test_block_hashes_follow_from_their_events, TIGHT, id="hashes behind preemptions", marks=NIGHTLY
+        ),
     ],
 )
 def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:

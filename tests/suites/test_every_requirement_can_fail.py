@@ -11,29 +11,36 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.suites import test_cache_salt as salts
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control
 from coldproof.suites import test_embeddings as embeddings
+from coldproof.suites import test_ground as ground
+from coldproof.suites import test_lora_reload as lora
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_mixed as mixed
 from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_surface as surface
+from coldproof.suites import test_tiers as tiers
 
 pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, EMBEDS = CELLS["default"], CELLS["tight"], CELLS["embeds"]
+OFFLOAD = CELLS["tier-offload"]
+ANY = (*ANY_HIT, FailureClass.NOT_THE_CACHE)  # a fault that an engine without a cache has, too
 # Requests may be longer here than the pool is: what the engine refuses to start with, unless it is broken.
 OVERCOMMITTED = msgspec.structs.replace(
     TIGHT,
     arguments=("--num-gpu-blocks-override", "17", "--max-model-len", "1024", "--max-num-batched-tokens", "64"),
 )
 
-BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
+BROKEN_WITH_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
     (surface.test_prompt_logprobs, "scored-prompts-read-the-cache", DEFAULT, (FailureClass.API, *ANY_HIT)),
     (surface.test_several_answers, "answers-write-into-one-block", DEFAULT, ANY_HIT),
     (surface.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
@@ -91,12 +98,27 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (embeddings.test_embedding_rows_isolate_the_cache, "half-of-each-row-is-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "the-mask-is-not-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "a-salt-is-dropped-from-rows", EMBEDS, ANY_HIT),
+    (surface.test_prompt_logprobs, "scores-of-a-cached-prompt-are-shifted", DEFAULT, ANY_HIT),
+    (salts.test_salts_isolate_the_cache, "hashes-forget-who-asks", DEFAULT, ANY_HIT),
+    (lora.test_in_place_reload_from_another_path, "adapters-are-known-by-name", DEFAULT, ANY_HIT),
+    (lora.test_unload_and_load_from_another_path, "adapters-are-known-by-name", DEFAULT, ANY_HIT),
+    (lora.test_in_place_reload_of_changed_files, "in-place-reloads-keep-the-old-weights", DEFAULT, ANY),
+    (lora.test_no_sharing_between_adapters_or_with_the_base_model, "hashes-forget-who-asks", DEFAULT, ANY_HIT),
+    (lora.test_return_to_an_earlier_adapter, "only-the-first-change-of-a-name-is-noticed", DEFAULT, ANY_HIT),
+    (lora.test_churn_beyond_the_adapter_slots, "a-slots-new-occupant-answers", DEFAULT, ANY),
+    (ground.test_alone_and_in_any_batch, "adapters-of-one-step-are-swapped", DEFAULT, ANY),
+    (tiers.test_pool_emptied_and_prompts_sent_again, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
+    (tiers.test_preempted_and_resumed_with_a_second_tier, "stores-read-blocks-that-were-handed-on", OFFLOAD, ANY_HIT),
+    (tiers.test_identities_across_tiers, "tier-keys-forget-salts", OFFLOAD, ANY_HIT),
+    (tiers.test_loads_that_fail, "failed-loads-pass-for-loaded", CELLS["tier-failing"], ANY_HIT),
+    (tiers.test_everything_at_once_with_a_second_tier, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
+    (tiers.test_kv_of_an_equal_engine, "files-of-an-earlier-engine-are-read-in-part", CELLS["tier-example"], ANY_HIT),
 ]
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One run for all faults."""
+    """One run for all faults with a model."""
     with opened(tmp_path_factory.mktemp("broken") / "report") as made:
         yield made
 
@@ -109,21 +131,21 @@ def fast_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("name", "test", "fault", "cell", "classes"),
-    [
-        pytest.param(name, *row, id=f"{requirement_of(row[0]).id}-{row[1]}")
-        for name, rows in (("fast_bench", BROKEN_WITHOUT_A_MODEL), ("bench", BROKEN))
+    ("test", "fault", "cell", "classes", "name"),
+    one_for_each_requirement(
+        (*row, name)
+        for name, rows in (("fast_bench", BROKEN_WITHOUT_A_MODEL), ("bench", BROKEN_WITH_A_MODEL))
         for row in rows
-    ],
+    ),
 )
 def test_a_broken_engine_is_found_out(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
     test: Callable[..., None],
     fault: str,
     cell: Cell,
     classes: tuple[FailureClass, ...],
+    name: str,
 ) -> None:
     """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
     bench: Bench = request.getfixturevalue(name)
@@ -140,8 +162,12 @@ def test_a_broken_engine_is_found_out(
         pytest.param(mixed.test_everything_at_once, TIGHT, id="MIXED-1"),
     ],
 )
-def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+@pytest.mark.parametrize("name", with_samples(["fast_bench", "bench"], "fast_bench"))
+def test_the_engine_as_it_is_conforms(
+    request: pytest.FixtureRequest, test: Callable[..., None], cell: Cell, name: str
+) -> None:
     """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    bench: Bench = request.getfixturevalue(name)
     verdict, reason, cases = bench.verdict(test, cell, examples=3)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
     assert cases == []

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, one_for_each_requirement, opened
+from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -40,7 +41,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "test", "cell", "classes"), [pytest.param(*row, id=f"{row[0]}-{row[2].name}") for row in BROKEN]
+    ("fault", "test", "cell", "classes"),
+    one_for_each_requirement(BROKEN),
 )
 def test_a_broken_engine_is_found_out(
     bench: Bench,
@@ -56,14 +58,15 @@ def test_a_broken_engine_is_found_out(
     assert case.failure_class in classes, case.sentence
 
 
-@pytest.mark.parametrize("test", [ONE, EACH])
-@pytest.mark.parametrize("cell", [CHUNKED, TIGHT], ids=["chunks", "small pool"])
+@pytest.mark.parametrize("test", with_samples([ONE, EACH], ONE))
+@pytest.mark.parametrize("cell", with_samples([CHUNKED, TIGHT], CHUNKED), ids=["chunks", "small pool"])
 def test_vllm_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
     """Nothing is found without a fault."""
     verdict, reason, cases = bench.verdict(test, cell, examples=40)
     assert (verdict, cases) == (Verdict.CONFORMS, []), reason
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["a-hit-for-a-vector-is-one-block-too-long", "requests-for-vectors-lose-their-salt"])
 def test_a_broken_engine_with_a_model_is_found_out(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement, opened, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -43,7 +43,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+    ("test", "fault", "classes"),
+    one_for_each_requirement(BROKEN),
 )
 def test_a_fault_between_two_engines_is_detected(
     bench: Bench,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requirement, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -38,7 +38,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+    ("test", "fault", "classes"),
+    one_for_each_requirement(BROKEN),
 )
 def test_a_fault_of_one_rank_is_detected(
     bench: Bench, tmp_path: Path, test: Callable[..., None], fault: str, classes: tuple[FailureClass, ...]
@@ -51,6 +52,7 @@ def test_a_fault_of_one_rank_is_detected(
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0
 
 
+@pytest.mark.nightly
 def test_a_rank_that_reads_another_block_is_detected(tmp_path: Path) -> None:
     """With a model, because the ranks of one layer have only parts of its arithmetic. Confirmed on a fresh server."""
     test, cell = ranks.test_several_ranks_answer_as_one, CELLS["tp2"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requirement, opened
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -68,7 +68,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.mark.parametrize(
     ("test", "fault", "cell", "classes"),
-    [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN],
+    one_for_each_requirement(BROKEN),
 )
 def test_a_reset_that_says_too_much_is_found_out(
     bench: Bench,
@@ -99,6 +99,7 @@ def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], c
     assert cases == []
 
 
+@pytest.mark.nightly
 def test_a_connector_without_a_reset_that_says_so_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM takes its None for success. If it took it for a failure, nothing would have to be gone."""
     connector = module("distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1
@@ -111,6 +112,7 @@ def test_a_connector_without_a_reset_that_says_so_conforms(bench: Bench, monkeyp
     assert cases == []
 
 
+@pytest.mark.nightly
 def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM announces it with the next request's first step: too late for an idle engine's subscribers."""
     test = events.test_resets_are_announced_while_the_engine_is_idle
@@ -131,6 +133,7 @@ def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: p
     assert cases == []
 
 
+@pytest.mark.nightly
 def test_files_of_an_engine_with_a_difference_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """ExampleConnector names its files by tokens alone. If none is ever found in its folder, nothing is wrong."""
     tier, test = CELLS["tier-example"], tiers.test_kv_of_an_engine_with_a_difference
@@ -150,6 +153,7 @@ def test_files_of_an_engine_with_a_difference_are_found_out(bench: Bench, monkey
     assert cases == []
 
 
+@pytest.mark.nightly
 def test_files_that_the_next_engine_reads_in_part_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """An equal engine may load them, but all of them."""
     test = tiers.test_kv_of_an_equal_engine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, opened
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
 
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import CELLS
@@ -36,7 +36,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize(("fault", "classes", "examples"), [pytest.param(*row, id=row[0]) for row in BROKEN])
+@pytest.mark.parametrize(
+    ("fault", "classes", "examples"),
+    one_for_each_requirement(BROKEN, test=sessions.test_sessions_answer_as_cold),
+)
 def test_a_broken_engine_is_found_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, classes: tuple[FailureClass, ...], examples: int
 ) -> None:

@@ -18,6 +18,7 @@ MOST_REQUESTS = 8  # of a trial on average, each warm and cold
 
 
 @pytest.mark.engine
+@pytest.mark.nightly
 def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path) -> None:
     """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real.
 

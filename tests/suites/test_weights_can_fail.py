@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, opened, requirement_of
+from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requirement, opened
+from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.judgement.evidence.weight_pairs import PairCount
@@ -43,7 +44,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    ("test", "fault", "classes"), [pytest.param(*row, id=f"{requirement_of(row[0]).id}-{row[1]}") for row in BROKEN]
+    ("test", "fault", "classes"),
+    one_for_each_requirement(BROKEN),
 )
 def test_a_fault_is_detected(
     bench: Bench,
@@ -60,13 +62,16 @@ def test_a_fault_is_detected(
 
 @pytest.mark.parametrize(
     "test",
-    [
-        weights.test_new_weights,
-        weights.test_pauses,
-        weights.test_updates_during_pauses,
-        weights.test_requests_in_flight_over_an_update,
+    with_samples(
+        [
+            weights.test_new_weights,
+            weights.test_pauses,
+            weights.test_updates_during_pauses,
+            weights.test_requests_in_flight_over_an_update,
+            weights.test_adapters_over_an_update,
+        ],
         weights.test_adapters_over_an_update,
-    ],
+    ),
 )
 def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None]) -> None:
     """The verdict's reason names the promise that was tested."""

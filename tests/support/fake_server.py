@@ -96,6 +96,7 @@ class FakeServer:
 def serving(manners: Manners | None = None, *, port: int = 0) -> Iterator[FakeServer]:
     """A stand-in on 127.0.0.1, on a free port unless one is given, for as long as the block runs."""
     fake = FakeServer(manners or Manners())
+    connections: list[socket.socket] = []
 
     class Handler(_Handler):
         server_state = fake
@@ -103,6 +104,12 @@ def serving(manners: Manners | None = None, *, port: int = 0) -> Iterator[FakeSe
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
+
+        def get_request(self) -> tuple[socket.socket, Any]:
+            """Keep the connection, which is ended with the server: a client may leave it open for its next request."""
+            connection, address = super().get_request()
+            connections.append(connection)
+            return connection, address
 
         def handle_error(self, *_: object) -> None:
             """A client that gave up is part of the script."""
@@ -117,6 +124,9 @@ def serving(manners: Manners | None = None, *, port: int = 0) -> Iterator[FakeSe
             fake.closing.set()
             server.shutdown()
             thread.join()
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

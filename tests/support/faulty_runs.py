@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,31 @@ def requirement_of(test: Any) -> Requirement:
     (found,) = [mark.args[0] for mark in test.pytestmark if mark.name == "requirement"]
     assert isinstance(found, Requirement)
     return found
+
+
+PUSHED: dict[str, str] = {}  # requirement -> the fault that is injected for it on each push
+
+
+def one_for_each_requirement(
+    rows: Iterable[tuple[Any, ...]], *, test: Any = None, elsewhere: Collection[str] = ()
+) -> list[Any]:
+    """Return the rows as parameters. The first row of a requirement runs on each push, the others are nightly.
+
+    So the cheapest fault stands first. `test`: the suite's test where the rows have none. `elsewhere`: requirements for
+    which another file injects the fault of each push.
+    """
+    taken = set(elsewhere)
+    parameters = []
+    for row in rows:
+        requirement = requirement_of(test or next(cell for cell in row if hasattr(cell, "pytestmark"))).id
+        fault = next(cell for cell in row if isinstance(cell, str))
+        nightly = requirement in taken
+        if not nightly:
+            PUSHED[requirement] = fault
+        taken.add(requirement)
+        marks = [pytest.mark.nightly] if nightly else []
+        parameters.append(pytest.param(*row, id=f"{requirement}-{fault}", marks=marks))
+    return parameters
 
 
 class Bench:

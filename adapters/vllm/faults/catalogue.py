@@ -80,6 +80,8 @@ MECHANISMS = (
     rare_reports,
 )
 FAULTS: dict[str, Fault] = {name: fault for mechanism in MECHANISMS for name, fault in mechanism.FAULTS.items()}
+if len(FAULTS) < sum(len(mechanism.FAULTS) for mechanism in MECHANISMS):
+    raise ValueError("two mechanisms have a fault of one name")
 
 
 def format_faults() -> str:

@@ -60,7 +60,7 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
 # Any change of a salt on its way changes this one: of its case, its spaces, its spelling in Unicode or its length. So a
 # door that makes the change shares nothing with the others. Pairs of salts that only one kind of change confuses are
 # drawn too seldom for that, on an engine as slow as a server.
-DELICATE: AdapterAndSalt = (None, f" Red Cafe\N{COMBINING ACUTE ACCENT} {LONG[:105]}-1")
+DELICATE: AdapterAndSalt = (None, f" Red Cafe\N{COMBINING ACUTE ACCENT} {LONG[:95]}-1")
 SALTS: tuple[tuple[AdapterAndSalt, ...], ...] = tuple(
     ((None, left), (None, right)) for left, right in (*NEARLY_EQUAL[1:], NEARLY_EQUAL[0])
 )

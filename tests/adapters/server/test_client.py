@@ -28,6 +28,7 @@ from coldproof.adapters.server.client import READ_TIMEOUT_SECONDS, HttpClient
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import probe
 from coldproof.adapters.server.served_model import served_model
+from coldproof.adapters.server.transport import MeteredAdapter
 from coldproof.adapters.server.vllm_metrics import GAUGES_PATH, METRICS_PATH
 
 PROMPT = tuple(range(40, 80))
@@ -89,7 +90,7 @@ def test_the_connections_of_a_thread_end_with_it(fake: FakeServer) -> None:
 
     def ask() -> None:
         client.get("/version")
-        connections.append(client.session().get_adapter(fake.url).current.connection)
+        connections.append(client.session().get_adapter(fake.url).connections.latest)
         assert connections[-1].sock is not None
 
     for _ in range(3):
@@ -475,3 +476,17 @@ def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(16))) == [answer(MODEL, (i, 2, 3), 5) for i in range(16)]
+
+
+def test_the_connections_of_a_client_end_with_it() -> None:
+    """A process that had hundreds of clients ran out of file descriptors."""
+    with serving() as fake:
+        client = HttpClient(fake.url, alive=lambda: True)
+        client.get("/version")
+        adapter = client.session().get_adapter(fake.url)
+        assert isinstance(adapter, MeteredAdapter)
+        sock = adapter.connections.latest.sock
+        assert sock.fileno() >= 0
+        del client, adapter
+        gc.collect()
+        assert sock.fileno() == -1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.fake_id_servers import MODEL, IdServer, serving
 from support.fake_reply import answer
+from support.nightly import with_samples
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof import IMPORT_ROOT
@@ -214,7 +215,7 @@ def run(folder: Path, *words: str) -> tuple[int, Path]:
     return done.returncode, report
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", with_samples(BOTH, "trtllm"))
 def test_a_cache_that_answers_wrongly_is_found_and_reproduced(engine: str, tmp_path: Path) -> None:
     """With a second server without a cache; the script of the case finds it again."""
     with serving(engine, wrong=True) as tested, serving(engine, caches=False) as cold:
@@ -236,7 +237,7 @@ def test_a_cache_that_answers_wrongly_is_found_and_reproduced(engine: str, tmp_p
     assert "/v1/" in (report / "cases" / f"{script.stem}.md").read_text()
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", with_samples(BOTH, "trtllm"))
 def test_a_right_cache_conforms(engine: str, tmp_path: Path) -> None:
     """By the same run."""
     with serving(engine) as tested, serving(engine, caches=False) as cold:
@@ -244,7 +245,7 @@ def test_a_right_cache_conforms(engine: str, tmp_path: Path) -> None:
     assert code == 0, read_results(report / "results.json").requirements[0].reason
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", with_samples(BOTH, "trtllm"))
 def test_the_contract_of_adapters_holds(engine: str) -> None:
     """Every part of it that the capabilities allow."""
     with serving(engine) as fake:

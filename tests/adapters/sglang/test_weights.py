@@ -196,7 +196,9 @@ def test_a_server_that_keeps_the_cache_over_an_update_is_detected(tmp_path: Path
     assert (pair.invalidation, pair.requests, pair.wrong) == (Invalidation.UPDATE, 1, 1)
 
 
-@pytest.mark.parametrize(("keeps", "verdict"), [(False, "CONFORMS"), (True, "VIOLATED")])
+@pytest.mark.parametrize(
+    ("keeps", "verdict"), [pytest.param(False, "CONFORMS", marks=pytest.mark.nightly), (True, "VIOLATED")]
+)
 def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdict: str) -> None:
     """From the command line to the report, with two checkpoints of a model."""
     model, other = tmp_path / "step-0", tmp_path / "step-1"

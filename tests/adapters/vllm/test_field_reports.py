@@ -82,6 +82,7 @@ def alone(*segments: tuple[str, int], tokens: int = 8) -> Burst:
 
 
 @pytest.mark.parametrize("field", [blocks(16)], indirect=True)
+@pytest.mark.nightly
 def test_forty_identical_long_prompts_in_a_tight_pool(field: Field) -> None:
     """V0's stall after the first of many identical prompts: here all finish, side by side, from one set of blocks."""
     request = Request(prompt=Prompt((Segment("long", 8 * BLOCK + 4),)), max_tokens=40)
@@ -128,6 +129,7 @@ def test_a_a_b_a_with_a_shared_prelude(field: Field) -> None:
 
 
 @pytest.mark.parametrize("field", [blocks(7)], indirect=True)
+@pytest.mark.nightly
 def test_the_same_case_three_times_gives_one_history(field: Field) -> None:
     """Tokens, counts, preemptions and times, byte for byte; the workload comes out of JSON, as a saved case's does."""
     saved = msgspec.json.decode(msgspec.json.encode(CONNECTOR_RECIPE), type=Workload)

@@ -46,11 +46,13 @@ def exact_run(folder: Path, **variables: str) -> tuple[dict[str, str], bool]:
     return {one.id: one.verdict for one in read_results(report / "results.json").requirements}, log.exists()
 
 
+@pytest.mark.nightly
 def test_a_platform_plugin_is_loaded_with_its_scheduler(tmp_path: Path) -> None:
     """And judged as vLLM's own."""
     assert exact_run(tmp_path) == ({"SALT-1": "CONFORMS"}, True)
 
 
+@pytest.mark.nightly
 def test_the_exact_layer_can_leave_the_platform_out(tmp_path: Path) -> None:
     """By vLLM's own variable: what only the run with the platform finds is the platform's."""
     assert exact_run(tmp_path, VLLM_TARGET_DEVICE="cpu") == ({"SALT-1": "CONFORMS"}, False)

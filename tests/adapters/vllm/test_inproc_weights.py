@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.histories import read_config
+from support.nightly import with_samples
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import RequestRefused
@@ -50,7 +51,7 @@ def answers(engine: InprocEngine) -> list[list[int]]:
     return [[token.id for token in engine.complete(request).tokens] for request in requests]
 
 
-@pytest.mark.parametrize("route", WeightRoute)
+@pytest.mark.parametrize("route", with_samples(WeightRoute, WeightRoute.PATH))
 def test_a_route_loads_all_weights(engines: tuple[InprocEngine, InprocEngine], route: WeightRoute) -> None:
     """Of the base model, and of the base model below an adapter. The cache stays, and the way back is the same."""
     engine, other = engines

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import plant
+from support.nightly import with_samples
 
 from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
 from coldproof.adapters.registry import CELLS
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.engine
 SIGMA = 0.05
 
 
-@pytest.fixture(scope="module", params=["gaussian", "batch"])
+@pytest.fixture(scope="module", params=with_samples(["gaussian", "batch"], "gaussian"))
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellEngines]:
     """An engine under test and a cold one, without a model, with noise of either kind."""
     folder = tmp_path_factory.mktemp("noisy")

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from support.faulty_runs import Bench, opened
+from support.nightly import with_samples
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.checked import AdapterError, CheckedEngine
@@ -67,7 +68,7 @@ def mistake() -> Callable[..., None]:
     return cast(Callable[..., None], made["planted"])
 
 
-@pytest.mark.parametrize(("part", "test", "cell"), [pytest.param(*row, id=row[0]) for row in PARTS])
+@pytest.mark.parametrize(("part", "test", "cell"), with_samples(PARTS, PARTS[0], PARTS[5], PARTS[13]))
 def test_a_mistake_in_any_part_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str, test: Callable[..., None], cell: str
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_mistake_in_any_part_is_an_error(
     assert not cases
 
 
+@pytest.mark.nightly
 def test_over_http_the_log_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker lacks a part there, and its own code stumbles over that."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

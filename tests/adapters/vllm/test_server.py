@@ -190,6 +190,7 @@ def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, 
     assert not server.alive()
 
 
+@pytest.mark.nightly
 def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
     """With caching switched off nothing was warm: NOT EXERCISED, and exit code 1."""
     off, selected = "--engine-args=--no-enable-prefix-caching", "in_place_reload_from_another_path"

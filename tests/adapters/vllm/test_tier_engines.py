@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.nightly import with_samples
 from support.ports import reserved_port
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -34,6 +35,7 @@ pytestmark = [
 CACHED = generated_files()
 Start = Callable[..., InprocEngine]
 WITH_LMCACHE = pytest.mark.skipif(importlib.util.find_spec("lmcache") is None, reason="LMCache is not installed")
+OWN_TIERS = ("offload", "offload-small", "simple", "multi", "kept", "example")
 LMCACHE = [pytest.param(tier, marks=WITH_LMCACHE) for tier in ("lmcache", "lmcache-chunks", "lmcache-files")]
 
 
@@ -75,7 +77,7 @@ def ask(engine: InprocEngine, tokens: tuple[int, ...], salt: str | None = None) 
     return [token.id for token in done.tokens], done.cached_tokens
 
 
-@pytest.mark.parametrize("tier", ["offload", "offload-small", "simple", "multi", "kept", "example", *LMCACHE])
+@pytest.mark.parametrize("tier", with_samples([*OWN_TIERS, *LMCACHE], "simple", *LMCACHE))
 def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
     """Beside an engine without a tier, which must not be given the other one's."""
     engine, cold = start(tier), start(tier, prefix_caching=False)
@@ -134,8 +136,8 @@ def test_an_engine_without_a_tier_counts_nothing_of_one(start: Start) -> None:
     assert start("offload", prefix_caching=False).metrics().external_hit_tokens is None
 
 
-@pytest.mark.parametrize("tier", ["failing", "failing-late"])
-@pytest.mark.parametrize("length", [129, 128, 130])
+@pytest.mark.parametrize("tier", with_samples(["failing", "failing-late"], "failing-late"))
+@pytest.mark.parametrize("length", with_samples([129, 128, 130], 129))
 def test_a_load_that_fails_is_computed_again(start: Start, tier: str, length: int) -> None:
     """Whole, in part, or not at all: the answer is the same."""
     engine = start(tier)
@@ -145,6 +147,7 @@ def test_a_load_that_fails_is_computed_again(start: Start, tier: str, length: in
     assert engine.metrics().failed_loads == (length != 130)
 
 
+@pytest.mark.nightly
 def test_a_load_that_fails_ends_its_request_where_it_is_to(start: Start) -> None:
     """With an error, once; the next one is answered."""
     engine = start("failing-ends")
@@ -157,6 +160,7 @@ def test_a_load_that_fails_ends_its_request_where_it_is_to(start: Start) -> None
     assert other[0] == ask(start("kept"), prompt("first", 130))[0]
 
 
+@pytest.mark.nightly
 def test_the_example_connector_does_not_know_of_salts(start: Start) -> None:
     """vllm#53495, found by the counts; here so that its mending is noticed."""
     engine = start("example")

@@ -87,7 +87,13 @@ def test_bad_arguments_are_one_line(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("name", "code", "violated"), [("HandWritten", 0, set()), ("ForgetsWhoAsks", 1, {"TIER-3"})])
+@pytest.mark.parametrize(
+    ("name", "code", "violated"),
+    [
+        pytest.param("HandWritten", 0, set(), marks=pytest.mark.nightly),
+        ("ForgetsWhoAsks", 1, {"TIER-3"}),
+    ],
+)
 def test_a_connector_that_forgets_salts_and_adapters_is_found(
     tmp_path: Path, name: str, code: int, violated: set[str]
 ) -> None:

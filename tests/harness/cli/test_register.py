@@ -9,6 +9,7 @@ import pytest
 from support import bundles
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
 from support.bundles import copied
+from support.nightly import with_samples
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
@@ -93,7 +94,7 @@ def test_the_pages_show_the_manifest_that_a_signature_is_of(whole: Path, site: P
     assert "LORA-9" in page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_register_is_readable_in_a_browser(site: Path, tmp_path: Path, scheme: str) -> None:
     """It loads nothing but itself."""
     folder = tmp_path / "shown"

@@ -35,7 +35,9 @@ def run(folder: Path, *words: str) -> Results:
     return read_results(folder / "report" / "results.json")
 
 
-@pytest.mark.parametrize(("corrupt", "verdict"), [("", "CONFORMS"), ("tokens", "VIOLATED")])
+@pytest.mark.parametrize(
+    ("corrupt", "verdict"), [pytest.param("", "CONFORMS", marks=pytest.mark.nightly), ("tokens", "VIOLATED")]
+)
 def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrupt: str, verdict: str) -> None:
     """The one has a cache, which may be wrong; the other has none, and is never wrong. The stand-ins' scores of prompts
     do not agree with those of answers.

@@ -117,6 +117,7 @@ def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.nightly
 def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C no run goes on that nobody waits for, and its folder is gone."""
     monkeypatch.chdir(place)
@@ -148,6 +149,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.mark.nightly
 def test_a_node_lost_in_the_middle_costs_nothing_but_time(
     place: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

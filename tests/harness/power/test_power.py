@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from coldproof.adapters.registry import CELLS
-from coldproof.adapters.spec.fault import Fault
+from coldproof.adapters.spec.fault import Patch, Plant, collector
 from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
 from coldproof.harness.cli import main as command_line
 from coldproof.harness.cli import power
@@ -108,18 +108,43 @@ BROKEN = row("broken", aimed=suite_run(problem="exit code 3"), wide=suite_run())
 EQUIVALENT = row("equivalent", aimed=suite_run(), wide=suite_run(), equivalent="Nobody sees the order.")
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_each_fault_says_what_it_is(fault: Fault) -> None:
-    """Its docstring, a public report, requirements that exist, cells that are there for one of its workers.
+def test_each_fault_can_be_measured_in_a_cell() -> None:
+    """With one of its workers. Cells of which only a server has several ranks are not measured in process."""
+    served_only = {
+        name
+        for name, fault in FAULTS.items()
+        if fault.cells and not any(CELLS[cell].fits("vllm-inproc", "model") for cell in fault.cells)
+    }
+    nowhere = {name for name, fault in FAULTS.items() if not any(fault_cells(fault, one) for one in fault.workers)}
+    assert nowhere <= served_only
 
-    Cells of which only a server has several ranks are not measured in process.
-    """
-    assert fault.summary.endswith((".", ")."))
-    assert fault.stands_for
-    assert fault.about
-    assert all(CELLS[name] for name in fault.cells)
-    served_only = fault.cells and not any(CELLS[name].fits("vllm-inproc", "model") for name in fault.cells)
-    assert any(fault_cells(fault, worker) for worker in fault.workers) or served_only
+
+def described(text: str = "Hashes forget.") -> Plant:
+    """A fault's function with this docstring."""
+
+    def plant(_patch: Patch) -> None: ...
+
+    plant.__doc__ = text
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("about", "stands_for", "text"),
+    [((), "vllm#1", "A sentence."), (("SALT-1",), "", "A sentence."), (("SALT-1",), "vllm#1", "No sentence")],
+)
+def test_a_fault_that_does_not_say_what_it_is_is_refused(about: tuple[str, ...], stands_for: str, text: str) -> None:
+    """Where it is defined."""
+    _, fault = collector("identity")
+    with pytest.raises(ValueError, match="fault plant: "):
+        fault(*about, stands_for=stands_for)(described(text))
+
+
+def test_two_faults_of_one_name_are_refused() -> None:
+    """The second would replace the first."""
+    _, fault = collector("identity")
+    fault("SALT-1", stands_for="vllm#1")(described())
+    with pytest.raises(ValueError, match="two faults are called plant"):
+        fault("SALT-1", stands_for="vllm#1")(described())
 
 
 def test_the_catalogue_is_listed_by_mechanism() -> None:

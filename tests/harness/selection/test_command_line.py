@@ -264,10 +264,20 @@ def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/v1/completions", '{"choices": [{"token_ids": "no"}]}', "expected a stream of server-sent events"),
+        pytest.param(
+            "/v1/completions",
+            '{"choices": [{"token_ids": "no"}]}',
+            "expected a stream of server-sent events",
+            marks=pytest.mark.nightly,
+        ),
         ("/v1/completions", 'data: {"choices": [{"token_ids": "no"}]}\n\n', "expected a JSON object whose choices"),
         ("/v1/models", "<html>\n", "expected a list with a model"),
-        ("/metrics", "vllm:num_requests_running{ 3", "expected metrics in the text format of Prometheus"),
+        pytest.param(
+            "/metrics",
+            "vllm:num_requests_running{ 3",
+            "expected metrics in the text format of Prometheus",
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["no stream", "no tokens", "models", "metrics"],
 )

@@ -51,9 +51,12 @@ def test_more_shards_than_tests_are_usage() -> None:
         assign_shards([1, 1], 3)
 
 
+SUITES = ("suites/test_cache_salt.py", "suites/test_control.py", "suites/test_ground.py")  # of three: faster than all
+
+
 def collected(*words: str) -> list[str]:
     """The tests that a run would make."""
-    command = [sys.executable, "-m", "pytest", "suites", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
+    command = [sys.executable, "-m", "pytest", *SUITES, "--collect-only", "-q", "-p", "no:cacheprovider", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return [line for line in done.stdout.splitlines() if "::" in line]
 

@@ -53,9 +53,9 @@ def deaths(folder: Path, events: list[dict[str, Any]]) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("kind", "needs_it"),
     [
-        ("prompt logprobs beside another request", False),
+        pytest.param("prompt logprobs beside another request", False, marks=pytest.mark.nightly),
         ("several answers", True),
-        ("structured output", True),
+        pytest.param("structured output", True, marks=pytest.mark.nightly),
     ],
 )
 def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool, tmp_path: Path) -> None:
@@ -82,6 +82,7 @@ def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool
     assert "Requests that were no longer sent" in summary
 
 
+@pytest.mark.nightly
 def test_what_a_known_issue_waives_is_a_known_issue_where_it_is_not_sent(tmp_path: Path) -> None:
     """A run whose engine has a known crash ends as it would if it crashed in every cell."""
     issues = tmp_path / "known.toml"
@@ -115,7 +116,8 @@ def test_an_engine_that_dies_of_logprobs_is_compared_by_its_tokens(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("requirements", "violated"), [("GROUND-1,REUSE-1", "GROUND-1"), ("REUSE-1,REUSE-3", "REUSE-1")]
+    ("requirements", "violated"),
+    [("GROUND-1,REUSE-1", "GROUND-1"), pytest.param("REUSE-1,REUSE-3", "REUSE-1", marks=pytest.mark.nightly)],
 )
 def test_an_engine_that_dies_of_a_plain_request_leaves_a_case(requirements: str, violated: str, tmp_path: Path) -> None:
     """Of one request, with a reproducer: the failure is GROUND-1's, or of the first requirement of each cell."""

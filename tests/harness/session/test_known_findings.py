@@ -119,6 +119,7 @@ def test_a_waived_finding_is_a_known_issue_and_the_trial_goes_on(case: Case, tmp
     assert results.waivers[0].state == "used"
 
 
+@pytest.mark.nightly
 def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -> None:
     """Without drawing, the verdict is the replay's, with its case."""
     findings = kept(tmp_path, case, 'status = "new"')
@@ -150,6 +151,7 @@ def test_a_fixed_finding_that_fails_again_is_a_regression_whatever_is_waived(cas
     assert results.findings[0].regression
 
 
+@pytest.mark.nightly
 def test_a_finding_that_is_fixed_later_is_none(case: Case, tmp_path: Path) -> None:
     """On release 1 it is known to fail, so the waiver counts."""
     findings = kept(tmp_path, case, 'status = "fixed"\nfixed_in = "1.1"')
@@ -185,6 +187,7 @@ def test_a_run_replays_the_findings_of_its_model() -> None:
     assert found["/models/mine"] == []
 
 
+@pytest.mark.nightly
 def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
     """Then nothing is replayed; the bug is drawn."""
     findings = kept(tmp_path, case, 'status = "new"')

@@ -137,6 +137,7 @@ def test_a_full_disk_is_one_line_and_no_violation(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "events.ndjson").stat().st_size <= FULL
 
 
+@pytest.mark.nightly
 def test_the_printed_replay_leaves_its_report_as_it_is(tmp_path: Path) -> None:
     """The command has no --report-dir."""
     cases = tmp_path / "report" / "cases"

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.nightly import with_samples
 from support.paths import PLUGIN_PATH, ROOT
 from support.waiting import until
 
@@ -70,11 +71,11 @@ class Started:
     ("number", "moment"),
     [
         (signal.SIGTERM, "start"),
-        (signal.SIGTERM, "drawing"),
-        (signal.SIGTERM, "minimising"),
-        (signal.SIGTERM, "confirmation"),
+        pytest.param(signal.SIGTERM, "drawing", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, "minimising", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, "confirmation", marks=pytest.mark.nightly),
         (signal.SIGTERM, "replaying"),
-        (signal.SIGTERM, "controls"),
+        pytest.param(signal.SIGTERM, "controls", marks=pytest.mark.nightly),
         (signal.SIGHUP, "confirmation"),
     ],
 )
@@ -92,7 +93,7 @@ def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
     started.ends_with_a_report()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", with_samples([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_the_layers_of_a_run_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
     """Each in its own process, which gets no signal but the run's. Their reports are the run's."""
     started = Started(tmp_path, "layers", "--layers", "exact,server")
@@ -108,7 +109,7 @@ def test_an_answer_that_never_comes_does_not_keep_the_process(tmp_path: Path) ->
     started.ends_with_a_report()
 
 
-@pytest.mark.parametrize("moment", ["calibration", "confirmation"])
+@pytest.mark.parametrize("moment", with_samples(["calibration", "confirmation"], "confirmation"))
 def test_signals_that_follow_do_not_lose_the_report(tmp_path: Path, moment: str) -> None:
     """However many, and of whatever kind."""
     started = Started(tmp_path, moment)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.nightly import with_samples
 from support.paths import ROOT
 from support.report_samples import HOSTILE, SCRIPT
 
@@ -63,7 +64,7 @@ def test_the_page_shows_every_finding_and_text_is_inert() -> None:
     assert SCRIPT not in render_findings([hostile], titles(), version="1")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_page_is_readable_in_a_browser(browser: Browser, tmp_path: Path, scheme: str) -> None:
     """It loads nothing, fits a desk and a hand, and axe-core finds nothing serious."""
     with pages_of(browser, tmp_path) as opened:

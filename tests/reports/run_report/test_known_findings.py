@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.nightly import with_samples
 from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
 from coldproof.reports.run_report.run_report import render_html
@@ -65,7 +66,7 @@ def test_what_an_engine_said_is_inert() -> None:
     assert SCRIPT not in render_html(results(case(), findings=[hostile]))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_section_is_readable_in_a_browser(tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
     """On a desk and in a hand."""
     folder = tmp_path_factory.mktemp(scheme)

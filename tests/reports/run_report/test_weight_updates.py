@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.nightly import with_samples
 from support.page import Page
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
@@ -239,7 +240,7 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_table_is_readable_in_a_browser(browser: Browser, tmp_path: Path, scheme: str) -> None:
     """By the rules of axe-core, and on every screen."""
     with pages_of(browser, tmp_path) as open_page:

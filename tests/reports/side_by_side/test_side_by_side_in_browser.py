@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.nightly import with_samples
 from support.side_by_side_samples import everything, run, source
 
 from coldproof.reports.side_by_side.matrix import engine_matrix
@@ -94,7 +95,7 @@ def test_printing_opens_every_fold(opened: Any, full: str) -> None:
     assert page.locator("details:not([open])").count() == 0
 
 
-@pytest.mark.parametrize("engines", [1, 4, 9])
+@pytest.mark.parametrize("engines", with_samples([1, 4, 9], 9))
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, engines: int) -> None:
     """Tables that are wider scroll by themselves."""
     sources = [*everything(), *(source(run(f"engine {place}")) for place in range(5))]
@@ -109,8 +110,8 @@ def test_hostile_text_runs_nothing(opened: Any) -> None:
     assert samples.SCRIPT in page.locator("body").evaluate("body => body.textContent")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
+@pytest.mark.parametrize("width", with_samples([1300, 390], 1300))
 def test_axe_finds_nothing_serious(opened: Any, full: str, scheme: str, width: int) -> None:
     """Contrast, names, order of headings, tables, with every fold open."""
     page = opened(full, color_scheme=scheme, viewport={"width": width, "height": 900})

@@ -41,6 +41,7 @@ def copies_fail(topology: Topology) -> bool:
     return any(row.kind is LayerKind.STATE for row in topology) and any(row.block is not None for row in topology)
 
 
+@pytest.mark.nightly
 def test_any_topology_that_vllm_accepts(tmp_path: Path) -> None:
     """What it refuses it refuses at the start; most of what is drawn it takes."""
     started: list[Topology] = []

@@ -157,6 +157,7 @@ def test_a_worker_that_pools_otherwise_is_no_ground_to_judge_on(tmp_path: Path) 
         cold.stop()
 
 
+@pytest.mark.nightly
 def test_a_model_that_pools_in_another_way_is_refused(tmp_path: Path) -> None:
     """At its start, in one line."""
     with pytest.raises(EngineStartError, match="pools with --convert embed or classify only"):

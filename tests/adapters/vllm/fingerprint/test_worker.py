@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.faults import plant
 from support.histories import read_config
+from support.nightly import with_samples
 
 from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.capabilities import Capability
@@ -103,7 +104,10 @@ def runner(engine: InprocEngine) -> Any:
     return engine._parts.core.model_executor.driver_worker.worker.runner
 
 
-@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "state-blocks"])  # its copies fail, see below
+ANSWERING = [name for name in TOPOLOGIES if name != "state-blocks"]  # its copies fail, see below
+
+
+@pytest.mark.parametrize("name", with_samples(ANSWERING, "five-groups", "state"))
 def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> None:
     """Cold and warm, with prompts around every block size, and hits where a prompt comes again."""
     engine, hits = start(topology=TOPOLOGIES[name]), 0
@@ -325,7 +329,7 @@ def test_a_deep_sleep_forgets_the_weights_too(start: Start) -> None:
     assert engine.weights_checksum() == before
 
 
-@pytest.mark.parametrize("route", WeightRoute)
+@pytest.mark.parametrize("route", with_samples(WeightRoute, WeightRoute.TRANSFER, WeightRoute.PATH))
 def test_each_route_loads_the_weights(start: Start, route: WeightRoute) -> None:
     """By vLLM's own methods. None of them empties the cache."""
     engine, other = start(weight_transfer=True), tiny_model(CACHED, seed=1)

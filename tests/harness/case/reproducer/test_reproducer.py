@@ -330,7 +330,10 @@ def test_what_is_wrong_with_no_single_request_cannot_be_tried(play: Play) -> Non
     "busy",
     [
         [ask(("stem", 40), adapter="tenant", max_tokens=8)],
-        [ask(("other", 40), max_tokens=8), ask(("stem", 40), adapter="tenant", max_tokens=8, offset_ms=150)],
+        pytest.param(
+            [ask(("other", 40), max_tokens=8), ask(("stem", 40), adapter="tenant", max_tokens=8, offset_ms=150)],
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["as it is sent", "after a token of another one"],
 )

@@ -151,6 +151,7 @@ def test_the_command_lists_models_and_refuses_others(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.engine
+@pytest.mark.nightly
 def test_the_command_fetches_a_model(
     published: TrainedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

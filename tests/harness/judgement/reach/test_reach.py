@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.drawn_workloads import SLOW, limits
 from support.histories import ask, burst, history, outcome, play, put, record, shape
+from support.nightly import with_samples
 from support.workload_families import FAMILIES
 
 from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
@@ -419,7 +420,10 @@ def test_a_history_says_what_can_be_seen_in_it() -> None:
     assert seen_by(recorded) == [Needs.COUNTS, Needs.STEPS, Needs.TIER]
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if not NEEDS_WEIGHTS & set(name.split())])
+RUN_HERE = [name for name in FAMILIES if not NEEDS_WEIGHTS & set(name.split())]
+
+
+@pytest.mark.parametrize("family", with_samples(RUN_HERE, "mixed", "traffic", "switches", "resets"))
 def test_only_cells_of_the_model_are_counted(family: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever is drawn and run: a key that is in no table would be lost in every report."""
 

@@ -95,6 +95,7 @@ def test_a_violation_in_one_layer_is_the_requirements(tmp_path: Path) -> None:
     assert case.replay.endswith("--layers exact")
 
 
+@pytest.mark.nightly
 def test_a_second_violation_of_one_cause_is_confirmed_and_gets_no_controls(tmp_path: Path) -> None:
     """The first has them: a broken engine must not cost more than a sound one."""
     names = ("--layers", "exact", "--requirements", "REUSE-1,REUSE-2", "--diagnose", "new")
@@ -119,6 +120,7 @@ link = "none"
 """
 
 
+@pytest.mark.nightly
 def test_a_known_issue_is_replayed_on_a_fresh_engine_in_the_exact_layer_only(tmp_path: Path) -> None:
     """Starting a server again would take longer than the rest of its sample."""
     (tmp_path / "known.toml").write_text(KNOWN)

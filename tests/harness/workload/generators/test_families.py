@@ -9,6 +9,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
+from support.nightly import with_samples
 from support.workload_families import FAMILIES, Family, computed
 
 from coldproof.adapters.protocol.requests import ResponseOptions
@@ -29,14 +30,26 @@ from coldproof.harness.workload.validity import is_valid
 UNBOUNDED = ("mixed", "never fitting")  # chapters of a mixed one are each as affordable as the others
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_valid_plain_data_that_fits_into_the_model(family: str) -> None:
+    """A sample in one of the limits."""
+    check_workloads(family, "tight", examples=3)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("on", LIMITS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_workload_can_be_run_is_plain_data_and_fits_into_the_model(family: str, on: str) -> None:
-    """Except the one prompt that is not to fit. Every segment and every answer has a token. And it is affordable."""
+def test_each_family_is_valid_plain_data_that_fits_within_all_limits(family: str, on: str) -> None:
+    """With new examples in each run."""
+    check_workloads(family, on, examples=12)
+
+
+def check_workloads(family: str, on: str, *, examples: int) -> None:
+    """Check that workloads are valid, survive JSON, are affordable and fit, but for the one prompt that is not to."""
     limited = LIMITS[on]
     bounded = on in ("tight", "roomy", "unknown pool") and family not in UNBOUNDED
 
-    @some
+    @settings(some, max_examples=examples)
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         assert is_valid(workload)
@@ -194,13 +207,13 @@ def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
 
 
 @pytest.mark.parametrize("forbidden", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "ground"])
+@pytest.mark.parametrize("family", with_samples([name for name in FAMILIES if name != "ground"], "mixed", "traffic"))
 def test_no_burst_has_a_mixture_that_the_ground_forbids(family: str, forbidden: str) -> None:
     """GROUND-1 alone draws it: it has to find out."""
     limited = LIMITS["roomy"]
     limited = msgspec.structs.replace(limited, mixtures=limited.mixtures - {forbidden})
 
-    @settings(some, derandomize=True)
+    @some
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         for step in workload.steps:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from support.drawn_workloads import LIMITS, TIGHT, asked, found, some, without
 from support.histories import ask
+from support.nightly import with_samples
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators import mixed as mixing
@@ -204,7 +205,7 @@ def test_several_sampled_answers_stay_out_of_it() -> None:
     check()
 
 
-@pytest.mark.parametrize("number", range(1, 11))
+@pytest.mark.parametrize("number", with_samples(range(1, 11), 6))
 def test_every_run_has_examples_that_preempt(number: int) -> None:
     """Of a hundred examples, hypothesis drew that part in one with seed 6, and in none of a whole run."""
     outgrow: list[bool] = []

@@ -14,7 +14,7 @@ from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.doors import DELICATE, at_two_doors
 from coldproof.harness.workload.generators.salts import LONGEST_SALT, salted
 from coldproof.harness.workload.steps import Prompt, Workload
-from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length, wire_name
+from coldproof.harness.workload.tokens import NONCE_BYTES, NONCE_TOKENS, new_prompt_length, wire_name
 
 
 def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
@@ -100,7 +100,7 @@ def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload)
 )
 def test_any_change_of_a_salt_at_one_door_changes_the_delicate_one(change: Callable[[str], str]) -> None:
     """As it is sent. So that door shares nothing with the others under this salt."""
-    sent = wire_name(str(DELICATE[1]), "abc123")
+    sent = wire_name(str(DELICATE[1]), "f" * 2 * NONCE_BYTES)
     assert change(sent) != sent
     assert len(sent) <= LONGEST_SALT
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from support.drawn_workloads import LIMITS, SLOW, asked, found, limits
+from support.nightly import with_samples
 from support.workload_families import USUAL as FAMILIES
 from support.workload_families import computed
 
@@ -55,7 +56,7 @@ def costs(family: str, on: WorkloadLimits) -> float:
     return statistics.mean(seen)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", with_samples(FAMILIES, "repeats", "salts", "conversations", "updates in flight"))
 def test_a_slow_model_gets_smaller_workloads(family: str) -> None:
     """Of each family, on average; of most they cost less than two thirds."""
     part = costs(family, SLOW_MODEL) / costs(family, FAST)

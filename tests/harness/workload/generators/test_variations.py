@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, SLOW, limits
 from support.histories import ask, burst, put
+from support.nightly import with_samples
 from support.workload_families import FAMILIES
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -38,12 +39,24 @@ def bursts_of(workload: Workload) -> list[Burst]:
     return [step for step in workload.steps if isinstance(step, Burst)]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_variation_of_each_family_can_be_run_and_afforded(family: str) -> None:
+    """A sample in one of the limits."""
+    check_variations(family, LIMITS["tight"], examples=2)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("on", [LIMITS["tight"], LIMITS["roomy"]], ids=("tight", "roomy"))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_variation_can_be_run_and_afforded(family: str, on: WorkloadLimits) -> None:
-    """Of whatever a generator draws; and the same number gives the same one."""
+def test_variations_can_be_run_and_afforded(family: str, on: WorkloadLimits) -> None:
+    """With new examples in each run."""
+    check_variations(family, on, examples=10)
 
-    @settings(max_examples=10, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
+
+def check_variations(family: str, on: WorkloadLimits, *, examples: int) -> None:
+    """Check variations of whatever a generator draws; the same number gives the same one."""
+
+    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
     @given(workload=FAMILIES[family](on), seed=st.integers(0, 2**32 - 1))
     def check(workload: Workload, seed: int) -> None:
         varied = varied_workload(workload, on, Random(seed))
@@ -169,7 +182,7 @@ class Known:
 NESTED = {"partitions": partitions, "sent again after gaps": sent_again_after_gaps}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *NESTED])
+@pytest.mark.parametrize("family", with_samples([*FAMILIES, *NESTED], "mixed", "traffic", *NESTED))
 def test_only_the_outermost_generator_draws_variations(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a generator draws after a variation of another one's workload would depend on the corpus. Hypothesis refuses
     draws that depend on what ran before.

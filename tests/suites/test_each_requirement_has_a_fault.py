@@ -1,0 +1,33 @@
+"""On each push, one fault is injected for each requirement that the catalogue has a fault for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+
+from support.faulty_runs import PUSHED, requirement_of
+
+from coldproof import suites
+from coldproof.adapters.vllm.faults.catalogue import FAULTS
+
+
+def requirements() -> set[str]:
+    """Return the ids of all requirements of the suites."""
+    modules = [
+        importlib.import_module(f"{suites.__name__}.{found.name}") for found in pkgutil.iter_modules(suites.__path__)
+    ]
+    tests = [one for module in modules for name, one in vars(module).items() if name.startswith("test_")]
+    return {requirement_of(test).id for test in tests}
+
+
+def test_each_requirement_has_a_fault_on_each_push() -> None:
+    """What the tables of this folder leave out is a requirement without a fault."""
+    for path in sorted(Path(__file__).parent.glob("test_*_can_fail.py")):
+        spec = importlib.util.spec_from_file_location(f"table_of_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    about = {requirement for fault in FAULTS.values() for requirement in fault.about}
+    assert (requirements() & about) - PUSHED.keys() == set()
