@@ -20,7 +20,7 @@ for release in "$@"; do
   code=0
   log=$out/$release.log
   if "${PYTHON:-python}" ci/install_vllm_wheel.py "$release" "$environment" > "$log" 2>&1; then
-    VLLM_TARGET_DEVICE=cpu "$environment/bin/python" -m pytest -m "" tests/adapters/vllm/fingerprint tests/contract \
+    VLLM_TARGET_DEVICE=cpu "$environment/bin/python" -m pytest --nightly tests/adapters/vllm/fingerprint tests/contract \
       --engine vllm-inproc -k fingerprint -q --junit-xml "$out/$release.xml" >> "$log" 2>&1 || code=$?
   else
     code=3

@@ -122,7 +122,7 @@ def test_prompt_that_can_never_fit(sut: SystemUnderTest, data: st.DataObject) ->
     "PRESS-4",
     "every block freed",
     needs=(*SIZED, Capability.METRICS, Capability.POOL_USAGE),
-    shows=(Evidence.IDLE_LOOKS, Evidence.FULL_POOL),
+    shows=(Evidence.IDLE_COMPARED, Evidence.FULL_POOL),
     upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )
 @given(data=st.data())

@@ -201,7 +201,7 @@ def test_prompts_that_the_decoder_gets_late(sut: SystemUnderTest, data: st.DataO
     "PD-3",
     "a side that ends and is started again",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES),
-    shows=(Evidence.FETCHED, Evidence.SIDE_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.IDLE_LOOKS),
+    shows=(Evidence.FETCHED, Evidence.SIDE_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.IDLE_COMPARED),
 )
 @given(data=st.data())
 def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -222,7 +222,7 @@ def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.Da
     needs=(*APART, Capability.STREAMING, Capability.TIER_FAILURES),
     shows=(
         *(Evidence.FETCHED, Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
-        Evidence.IDLE_LOOKS,
+        Evidence.IDLE_COMPARED,
     ),
     upstream=("LMCache#4642", "LMCache#4069"),
 )

@@ -27,7 +27,7 @@ from coldproof.harness.workload.generators.sessions import (
         Capability.CACHE_SALT,
         Capability.POOL_USAGE,
     ),
-    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HITS, Evidence.SESSION_DROPS, Evidence.IDLE_LOOKS),
+    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HITS, Evidence.SESSION_DROPS, Evidence.IDLE_COMPARED),
     upstream=("vllm#49449", "vllm#49377", "sglang#27024"),
 )
 @given(data=st.data())
@@ -60,7 +60,7 @@ STREAMING = (
     "SESS-1",
     "streaming sessions",
     needs=STREAMING,
-    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HELD, Evidence.IDLE_LOOKS),
+    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HELD, Evidence.IDLE_COMPARED),
     upstream=("sglang#27024",),
 )
 @given(data=st.data())
@@ -95,7 +95,7 @@ def test_sessions_that_change_the_adapter(sut: SystemUnderTest, data: st.DataObj
     "SESS-2",
     "sessions beyond the context",
     needs=(Capability.SESSIONS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.POOL_USAGE),
-    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED, Evidence.IDLE_LOOKS),
+    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED, Evidence.IDLE_COMPARED),
 )
 @given(data=st.data())
 def test_sessions_beyond_the_context(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -211,7 +211,7 @@ def test_failed_loads_of_any_share_of_the_pool(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "everything at once, with a second tier",
     needs=(*SIZED, Capability.STREAMING),
-    shows=(Evidence.LOADED, Evidence.HITS, Evidence.IDLE_LOOKS, Evidence.TOGETHER, Evidence.PREEMPTIONS),
+    shows=(Evidence.LOADED, Evidence.HITS, Evidence.IDLE_COMPARED, Evidence.TOGETHER, Evidence.PREEMPTIONS),
     weight=4,
 )
 @given(data=st.data())
@@ -231,7 +231,7 @@ def test_everything_at_once_with_a_second_tier(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "client disconnects during a load",
     needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
-    shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_LOOKS),
+    shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_COMPARED),
     upstream=("vllm#32255", "vllm#46283", "vllm#46240"),
 )
 @given(data=st.data())
@@ -287,7 +287,7 @@ def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> Non
     needs=(*TIER, Capability.STREAMING, Capability.CACHE_RESET, Capability.TIER_FAILURES),
     shows=(
         *(Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
-        Evidence.IDLE_LOOKS,
+        Evidence.IDLE_COMPARED,
     ),
     upstream=("LMCache#4642", "LMCache#4069"),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import core, settings
@@ -33,9 +32,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"The examples of this run were drawn with {SEED}={os.environ[SEED]}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the tests with the marker nightly run. An expression of -m would be one of conformance runs, too."""
+    parser.addoption("--nightly", action="store_true", help="run the tests with the marker nightly as well")
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, which has their engine; a test may name a wider group."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the nightly tests out. Keep the tests of a file in one process, which has their engine; a test may name a
+    wider group."""
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly and not config.getoption("nightly"):
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in set(nightly)]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

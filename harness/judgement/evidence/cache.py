@@ -35,6 +35,8 @@ def pressure_facts(history: History) -> dict[str, float]:
     """Return the counters of a pool that is too small: evictions, preemptions, waiting and refused requests."""
     refused = [o for o in history.outcomes if o.refused and never_fits(history, o)]
     first_refused = min((o.sent for o in refused), default=None)
+    steps = history.workload.steps
+    idle = sum(isinstance(steps[r.step], Idle) and r.after.pool_usage is not None for r in history.steps)
     preempted = [r for r in history.steps if (r.after.preemptions or 0) > (r.before.preemptions or 0)]
     return {
         Evidence.EVICTED: sum(lost_tokens(history, o) for o in history.outcomes),
@@ -49,9 +51,8 @@ def pressure_facts(history: History) -> dict[str, float]:
             o.answered and first_refused is not None and o.finished > first_refused for o in history.outcomes
         ),
         Evidence.FULL_POOL: sum(o.answered and fills_pool(history, o) for o in history.outcomes),
-        Evidence.IDLE_LOOKS: sum(
-            isinstance(history.workload.steps[r.step], Idle) and r.after.pool_usage is not None for r in history.steps
-        ),
+        Evidence.IDLE_LOOKS: idle,
+        Evidence.IDLE_COMPARED: idle,
     }
 
 

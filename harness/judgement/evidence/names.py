@@ -43,6 +43,7 @@ class Evidence(enum.StrEnum):
     BESIDE_REFUSED = "requests answered with or after a refused one"
     FULL_POOL = "requests that need most of the pool"
     IDLE_LOOKS = "idle gaps after which pool usage was sampled"
+    IDLE_COMPARED = "idle gaps after which pool usage was compared with that before"
     RESETS = "cache resets that reported success"
     RESETS_UNDER_LOAD = "cache resets under load"
     AFTER_RESET = "requests that could have hit what a reset removed"
@@ -164,4 +165,4 @@ class Evidence(enum.StrEnum):
 
 
 # What is compared only if nobody else uses the engine: its counters and gauges are those of all its clients.
-OF_COUNTERS = (Evidence.COUNTED, Evidence.IDLE_LOOKS, Evidence.DRAFT_PAIRS)
+OF_COUNTERS = (Evidence.COUNTED, Evidence.IDLE_COMPARED, Evidence.DRAFT_PAIRS)

@@ -206,6 +206,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
         ],
     ),
     Evidence.IDLE_LOOKS: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
+    Evidence.IDLE_COMPARED: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
     Evidence.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
     Evidence.RESETS_UNDER_LOAD: (
         loaded(Reset(), began=0.2),
