@@ -1,1 +1,0 @@
-"""LMDeploy: attached servers."""

@@ -1,1 +1,0 @@
-"""TensorRT-LLM: attached servers."""
