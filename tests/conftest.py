@@ -37,15 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the tests with the marker nightly as well")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of a file in one process, which has their engine; a test may name a wider group.
-
-    pytest-xdist reads the groups before any other hook sees all of the tests.
-    """
-    if item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the nightly tests out."""
     nightly = [item for item in items if item.get_closest_marker("nightly")]

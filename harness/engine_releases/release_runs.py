@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
@@ -89,7 +88,7 @@ def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**current_environment(), "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
             code = process.wait(seconds)

@@ -28,10 +28,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each contract test on each engine; those of one engine run together, so that it starts once."""
     if "held" in metafunc.fixturenames:
-        found = [
-            pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"contract of {one.name}"))
-            for one in asked_for(metafunc.config)
-        ]
+        found = [pytest.param(one, id=one.name) for one in asked_for(metafunc.config)]
         metafunc.parametrize("held", found, indirect=True, scope="session")
 
 
