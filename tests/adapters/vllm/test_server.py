@@ -121,7 +121,7 @@ def test_the_lora_3_case_is_minimal_and_says_why(attached: tuple[int, Results, s
         assert failing.cached_at_most is not None
         assert failing.cached_tokens > failing.cached_at_most
         assert case.reproduction.while_shrinking_failed >= 1
-        assert "attached" in case.reproduction.note
+        assert case.reproduction.note == "no fresh engine could be started"
 
 
 def test_a_saved_case_replays(attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path) -> None:

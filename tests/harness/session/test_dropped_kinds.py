@@ -18,7 +18,7 @@ from coldproof.reports.schema.verdict import FailureClass, Verdict
 KNOWN = """
 [[issue]]
 requirement = "{requirement}"
-signature = "crash*"
+signature = "*; no reload*"
 versions = ">=0"
 link = "none known"
 reason = "it dies"
