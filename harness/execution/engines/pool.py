@@ -119,8 +119,11 @@ class EnginePool:
         """Start or attach an engine. `other`: the name of an engine that is not the one under test.
 
         `weights`: the digest of the version to start with; None: the usual one. `place`: of an engine that follows
-        another one. Raises EngineStartError or UsageError.
+        another one. Raises EngineStartError or UsageError, and KeyboardInterrupt if the run is ending: the interrupt of
+        a signal is lost if it arrives in a destructor, and the run would start the engines that it has just stopped.
         """
+        if self.closing:
+            raise KeyboardInterrupt("the run is ending")
         began = time.monotonic()
         if other is not None:
             engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
