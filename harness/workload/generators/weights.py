@@ -228,7 +228,8 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workloa
         mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
         gap = draw(st.sampled_from((GAP_MS if updates else 2 * GAP_MS, 0)))  # a pause of the same length in both
         moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
-        late = 10 * moment + 2 * GAP_MS if gap else 0  # a step takes 10 ms, or a token about as long over HTTP
+        # It should arrive in the pause, which begins after `moment` tokens: 10 ms for a step, and longer over HTTP.
+        late = 10 * moment + draw(st.sampled_from((1, 2, 6))) * GAP_MS if gap else 0
         requests = busy_requests(builder, most=3, late_ms=late)
         middle: list[Change] = [builder.update()] if updates else []
         meanwhile = Meanwhile(
