@@ -21,10 +21,9 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
 from coldproof.harness.options import ONLY
 from coldproof.harness.session.pytest_command import pytest_command
+from coldproof.reports.schema.exit_codes import CONCLUDED
 from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
 from coldproof.reports.schema.results import Results, read_results
-
-STOPPED = range(3, 6)  # exit codes of a run without results; one that was killed has a negative one
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -83,7 +82,7 @@ def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]
     """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
     code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     results = None if code.returncode == USAGE else stored(folder)  # another run's, if this one was refused
-    if results is None or code.returncode in STOPPED or code.returncode < 0:
+    if results is None or code.returncode not in CONCLUDED:
         why = (
             results.problem
             if results is not None and results.problem

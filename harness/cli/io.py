@@ -20,13 +20,11 @@ from coldproof.reports.files.own_folder import FolderRefused, OwnFolder
 from coldproof.reports.format.text import one_line, visible
 from coldproof.reports.schema.case import SCHEMA_VERSION
 from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.stored_files import read_json
+from coldproof.reports.schema.stored_files import MALFORMED, read_json
 
 FAILED = 3
 USAGE = 4
 _STDOUT = 1
-# Errors that values of the right type may raise where nobody expects them, for example a time after the last year.
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Argument = Callable[[argparse.ArgumentParser], object]
 
 

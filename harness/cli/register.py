@@ -15,13 +15,13 @@ from coldproof.harness.cli.io import USAGE, Refusal, Subcommand, argument, inden
 from coldproof.harness.release.bundle.verify import Verification, verify
 from coldproof.harness.release.run.manifest import NAME, SIGNATURES, digest_of_file
 from coldproof.harness.session.environment import coldproof_version
-from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import mark
 from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.register.entries import RegisterEntry, by_page
 from coldproof.reports.register.page import render_entries, render_index
+from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.stored_files import copy_folder
 

@@ -16,12 +16,12 @@ from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.options import UsageError
 from coldproof.reports.files.own_folder import claim
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.exit_codes import CONCLUDED
 from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
 
 RESULTS = "results.json"
-STOPPED = range(3, 6)  # exit codes of a run that came to no verdicts
 
 
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def finished(folder: Path) -> Results | None:
         results = read_results(folder / RESULTS)
     except (OSError, msgspec.MsgspecError):
         return None
-    return results if results.complete and results.exit_code not in STOPPED else None
+    return results if results.complete and results.exit_code in CONCLUDED else None
 
 
 def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:

@@ -67,7 +67,8 @@ CHECKS = {  # the gravest first: findings are reported in this order
     "events": "Published KV events that contradict one another, the requests or the hits.",
     "hashes": "A block hash that does not follow from the fields of its own event.",
 }
-OF_ANSWERS = ("tokens", "pooled")  # the checkers that compare answers with cold ones
+TOKENS = "tokens"  # the checker of answers
+OF_ANSWERS = (TOKENS, "pooled")  # the checkers that compare answers with cold ones
 NOT_OVERLAPPED = "Wrong answers of requests that overlap an adapter change are left to another requirement."
 
 

@@ -104,11 +104,15 @@ def depends(answer: Answer, other: Answer, rule: Rule, *, length: int) -> bool:
 
 def sensitivity_questions(history: History, answers: Answers, rule: Rule) -> list[Question]:
     """Return the question that shows whether the example's answers depend on the cached tokens."""
-    pair = pair_of(history)
-    if pair is None or pair.asked not in answers:
-        return []
-    asked = changed_question(pair, answers[pair.asked], rule, longest=history.shape.max_model_tokens)
+    asked = asked_about(pair_of(history), history, answers, rule)
     return [] if asked is None else [asked]
+
+
+def asked_about(pair: Pair | None, history: History, answers: Answers, rule: Rule) -> Question | None:
+    """Return what to ask about a pair of prompts; None if nothing can be asked."""
+    if pair is None or pair.asked not in answers:
+        return None
+    return changed_question(pair, answers[pair.asked], rule, longest=history.shape.max_model_tokens)
 
 
 def sensitivity_facts(history: History, answers: Answers, rule: Rule) -> dict[str, float]:
@@ -117,8 +121,9 @@ def sensitivity_facts(history: History, answers: Answers, rule: Rule) -> dict[st
     All are 0 where the question was not asked.
     """
     pair, requests = pair_of(history), sum(outcome.error is None for outcome in history.outcomes)
-    known = [one for one in sensitivity_questions(history, answers, rule) if one in answers]
-    shown = [depends(answers[pair.asked], answers[one], rule, length=len(pair.asked.prompt)) for one in known if pair]
+    asked, shown = asked_about(pair, history, answers, rule), list[bool]()
+    if pair is not None and asked is not None and asked in answers:
+        shown.append(depends(answers[pair.asked], answers[asked], rule, length=len(pair.asked.prompt)))
     return {
         Evidence.SENSITIVE: sum(shown),
         Evidence.INSENSITIVE: sum(not one for one in shown),

@@ -15,8 +15,9 @@ from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
 from coldproof.harness.session.pytest_command import suite_words
-from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_OK, assemble, read_events
+from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.reports.schema.power import Detection, SuiteRun
 from coldproof.reports.schema.verdict import Verdict
 

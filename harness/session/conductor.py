@@ -27,6 +27,7 @@ from coldproof.harness.case.finding_records import check_references, read_record
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.calibration.calibrate import calibrated_run
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.trained import described_model
@@ -48,8 +49,8 @@ from coldproof.harness.session.soak import ResourceMonitor
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
-from coldproof.harness.session.user_references import check_calibration, check_known_issues, check_model
-from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
+from coldproof.harness.session.user_references import check_known_issues, check_model
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 
 CLOSE_SECONDS = 3.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
 
@@ -72,7 +73,8 @@ class ConformanceRun:
         check_references(self.issues, read_records())
         check_known_issues(self.issues)
         check_model(options.model, attached=options.attached)
-        check_calibration(options.calibration)
+        if options.calibration is not None:
+            calibrated_run(options.calibration)  # refuses another file now; whether it fits the engine shows later
         leads = role is not Role.WORKER
         qualifies = leads and options.profile == QUALIFY
         trained = described_model(options.model)

@@ -50,10 +50,10 @@ from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.reports.format.text import one_line
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
 from coldproof.reports.schema.verdict import Verdict
 
 RUN = pytest.StashKey[ConformanceRun]()
-EXIT_HARNESS, EXIT_USAGE = 3, 4
 MARKER = "requirement(id, needs, shows): the requirement that a conformance test stands for"
 
 

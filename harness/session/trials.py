@@ -34,9 +34,9 @@ from coldproof.harness.session.rounds import in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.assemble.assemble import EXIT_HARNESS
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS
 from coldproof.reports.schema.verdict import Verdict
 
 PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry

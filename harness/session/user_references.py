@@ -6,15 +6,12 @@ import fnmatch
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from coldproof.adapters.common.model_folder import CONFIG, GGUF
 from coldproof.adapters.registry import ATTACHED, CELLS
 from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.execution.models.trained import TRAINED, is_trained
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.frozen import current_list
-from coldproof.reports.schema.results import read_results
 
 
 def check_model(model: str | None, *, attached: bool = False) -> None:
@@ -32,16 +29,6 @@ def check_model(model: str | None, *, attached: bool = False) -> None:
     folder = "the folder of the model that the server serves" if attached else "a folder with that file"
     lacks = "no such file" if model.endswith(GGUF) else f"no {CONFIG} there"
     raise UsageError(f"--model {model}: {lacks}; give {folder}, or one of the names {', '.join(TRAINED)}")
-
-
-def check_calibration(source: Path | None) -> None:
-    """Raise UsageError for a file that is no results.json of this version. Whether it fits the engine shows later."""
-    if source is None:
-        return
-    try:
-        read_results(source)
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
 
 
 def check_known_issues(issues: Iterable[KnownIssue]) -> None:

@@ -25,6 +25,14 @@ from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.exit_codes import (
+    EXIT_FAILED,
+    EXIT_HARNESS,
+    EXIT_NOT_SHOWN,
+    EXIT_NOTHING,
+    EXIT_OK,
+    EXIT_USAGE,
+)
 from coldproof.reports.schema.findings import FindingReplay
 from coldproof.reports.schema.results import (
     Calibration,
@@ -40,7 +48,6 @@ from coldproof.reports.schema.stored_files import decode, decode_object, read_li
 from coldproof.reports.schema.verdict import Verdict
 
 Event = dict[str, Any]
-EXIT_OK, EXIT_FAILED, EXIT_HARNESS, EXIT_USAGE, EXIT_NOTHING, EXIT_NOT_SHOWN = 0, 1, 3, 4, 5, 6
 SHOWN = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)
 # With --allow-not-exercised and no number, so many requirements have to be shown, or all supported ones if these are
 # fewer: an attached server with few capabilities supports eight.

@@ -7,6 +7,7 @@ nobody counts.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 Event = dict[str, Any]
@@ -28,4 +29,9 @@ def count_missing(events: list[Event]) -> int:
         number = event.get("number")
         if type(number) is int and number >= 0:
             numbers[str(event.get("process"))].add(number)
-    return sum(max(of_process) + 1 - len(of_process) for of_process in numbers.values())
+    return sum(map(missing_numbers, numbers.values()))
+
+
+def missing_numbers(numbers: Collection[int]) -> int:
+    """Return how many numbers are missing before the largest of these, which differ and begin at 0."""
+    return max(numbers, default=-1) + 1 - len(numbers)

@@ -25,6 +25,8 @@ MOST_LINE = 256 * MEGABYTE  # of events.ndjson: an example has every token of it
 MOST_LINES = 50_000_000
 MOST_DEPTH = 100  # of nested values; ours have about fifteen
 MOST_FILES = 100_000  # in a folder
+# Errors that values of the right type may raise where nobody expects them: they may contradict each other in any way.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _DIGITS = re.compile(rb"[0-9]{19}")
 _LONG_NUMBER = re.compile(rb"(?:^|[\[:,\s])(-?[0-9]{19,})")
@@ -169,6 +171,12 @@ def files_below(folder: Path) -> Iterator[Path]:
                 raise UnreadableFile(f"{shown.as_posix()} is not a regular file")
             if count > MOST_FILES:
                 raise UnreadableFile(f"it has more than {MOST_FILES:,} files")
+
+
+def check_files_below(folder: Path) -> None:
+    """Raise UnreadableFile as `files_below` does, before anything below the folder is read."""
+    for _ in files_below(folder):
+        pass
 
 
 def raise_error(problem: OSError) -> None:

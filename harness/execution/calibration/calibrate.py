@@ -35,7 +35,7 @@ from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.results import Calibration, read_results
+from coldproof.reports.schema.results import Calibration, Results, read_results
 
 ROUNDS = 4
 # A stall is no progress for as long as STALL_LATENCIES cold answers take, within these bounds (seconds). It is generous
@@ -237,16 +237,21 @@ def noise_note(band: NoiseBand) -> str:
     )
 
 
+def calibrated_run(source: Path) -> Results:
+    """Return the results that --calibration names, also through a link. Raises UsageError if they cannot be read."""
+    try:
+        return read_results(source, follow=True)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
+
+
 def earlier_calibration(source: Path, *, cell: str, version: str | None) -> tuple[Calibration, Rule] | None:
     """Return the calibration and the rule of an earlier run; None if that run used another cell.
 
     They are valid only for the same engine, model and machine; only the version is checked. Raises UsageError if the
     file has no calibration that fits.
     """
-    try:
-        results = read_results(source, follow=True)
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise UsageError(f"--calibration {source} is not a results.json of this version: {problem}") from problem
+    results = calibrated_run(source)
     found, engine = results.calibration, results.engine
     if found is None or engine is None:
         raise UsageError(f"--calibration {source}: that run found no comparison rule")

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import closest, is_repeated_cold
+from coldproof.harness.judgement.criteria import TOKENS
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import Answers, Question, comparable_outcomes, question
 from coldproof.reports.schema.divergences import Rate
-
-TOKENS = "tokens"  # the checker of answers
 
 
 def divergence_facts(history: History, answers: Answers, found: Iterable[Finding]) -> dict[str, float]:

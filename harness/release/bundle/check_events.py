@@ -17,6 +17,7 @@ from coldproof.adapters.registry import ENGINES
 from coldproof.harness.event_log import CONFIRMING
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import Line, Part
+from coldproof.reports.assemble.unreadable_events import missing_numbers
 from coldproof.reports.schema.verdict import Verdict
 
 CLOCK_SECONDS = 5.0  # by which a clock may be set back while a run lasts
@@ -52,7 +53,7 @@ def check_numbers(part: Part, lines: list[Line]) -> Iterator[Reason]:
     """Yield a reason for events of one process that are missing, or that were added."""
     counted = Counter(line.number for line in lines)
     numbers = {number for number in counted if number >= 0}
-    if missing := max(numbers, default=-1) + 1 - len(numbers):
+    if missing := missing_numbers(numbers):
         first = next(number for number in itertools.count() if number not in numbers)
         yield left_out(f"{part.name}: {missing} events of a process are missing, the first is number {first}")
     twice = sorted(number for number, times in counted.items() if times > 1 or number < 0)

@@ -28,7 +28,7 @@ from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
 from coldproof.reports.schema.results import RequirementResult, Results, Waiver
-from coldproof.reports.schema.stored_files import UnreadableFile, copy_file, copy_folder, files_below
+from coldproof.reports.schema.stored_files import UnreadableFile, check_files_below, copy_file, copy_folder, files_below
 
 # The fields of a run's start that must be equal in all shards, and their names in messages.
 ALIKE = {
@@ -45,8 +45,7 @@ ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged
 def read_shard(folder: Path) -> list[Event]:
     """Return a shard's events. Raises UsageError if the folder has no events of a run, or something else than files."""
     try:
-        for _ in files_below(folder):
-            pass
+        check_files_below(folder)
         log = read_events(folder / EVENTS)
     except OSError as problem:
         raise UsageError(f"cannot read {folder / EVENTS}: {problem.strerror}") from problem

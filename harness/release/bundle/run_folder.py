@@ -30,13 +30,11 @@ from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
 from coldproof.reports.assemble.assemble import EXAMPLE, Event, check_stamp
 from coldproof.reports.format.text import one_line
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.stored_files import decode, decode_object, read_lines
+from coldproof.reports.schema.stored_files import MALFORMED, decode, decode_object, read_lines
 
 EVENTS = "events.ndjson"
 SHARDS = "shards"  # of a merged bundle; one folder for each shard
 MOST_PROBLEMS = 20  # that are kept of one file: a file of another kind has one in each line
-# Errors that reading and re-evaluating an altered event may raise.
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from coldproof.harness.release.bundle.refusal import (
     not_shown,
     other_version,
 )
-from coldproof.harness.release.bundle.run_folder import MALFORMED, Part, part_folders
+from coldproof.harness.release.bundle.run_folder import Part, part_folders
 from coldproof.harness.release.bundle.signature import Signature, SignatureState, check_signature
 from coldproof.harness.release.requirements.frozen import FrozenList, current_list, read_frozen
 from coldproof.harness.release.run.attestation import attestation_problem
@@ -41,7 +41,7 @@ from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, di
 from coldproof.harness.release.run.sources import sources_digest
 from coldproof.reports.format.text import duration
 from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import UnreadableFile, files_below
+from coldproof.reports.schema.stored_files import MALFORMED, UnreadableFile, check_files_below
 
 Problem = (*MALFORMED, OSError, UsageError)  # errors that reading an altered file may raise
 
@@ -68,8 +68,7 @@ def verify(bundle: Path, *, allowed_signers: Path | None = None) -> Verification
     frozen, digest = current_list()
     reasons: list[Reason] = []
     try:
-        for _ in files_below(bundle):
-            pass
+        check_files_below(bundle)
     except (UnreadableFile, OSError) as problem:  # nothing of it is read: not even a digest of what a link leads to
         return Verification([not_accepted(f"{problem}: a bundle has only files and folders")], [])
     signature = check_signature(bundle, allowed_signers)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from support import bundles
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
 from support.bundles import copied
 from support.nightly import with_samples
@@ -18,16 +17,7 @@ from coldproof.harness.release.run.manifest import seal
 LINK = re.compile(r'href="([^"#]+)"')
 
 
-@pytest.fixture(autouse=True)
-def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
-    bundles.small_list(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of one run. Nobody changes it."""
-    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def forged(whole: Path, folder: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import bundles
 from support.fleets import SOURCES, Played, archive, done, fleet, order, part, report, told, units
 
 from coldproof.harness.cli.main import main
@@ -22,10 +21,7 @@ from coldproof.reports.schema.results import Results, read_results
 ONE, TWO = units()
 
 
-@pytest.fixture(autouse=True)
-def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
-    bundles.small_list(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_list")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import bundles
 from support.bundles import copied, reasons
 
 from coldproof.harness.cli.main import main
@@ -16,16 +15,7 @@ from coldproof.harness.release.run.manifest import seal
 Spoil = Callable[[Path], None]
 
 
-@pytest.fixture(autouse=True)
-def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
-    bundles.small_list(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of one run. Nobody changes it."""
-    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def rewrite(name: str, old: str, new: str) -> Spoil:

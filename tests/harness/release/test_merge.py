@@ -19,16 +19,7 @@ from coldproof.reports.format.text import duration
 Spoil = Callable[[Path], None]
 
 
-@pytest.fixture(autouse=True)
-def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
-    bundles.small_list(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of one run. Nobody changes it."""
-    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+pytestmark = pytest.mark.usefixtures("small_list")
 
 
 @pytest.fixture(scope="module")

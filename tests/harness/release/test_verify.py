@@ -27,16 +27,7 @@ rate = "found in 2 of 7 runs"
 """
 
 
-@pytest.fixture(autouse=True)
-def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
-    bundles.small_list(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of one run. Nobody changes it."""
-    return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")
+pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:

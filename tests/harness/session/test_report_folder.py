@@ -20,7 +20,8 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.event_log import EventLog
-from coldproof.reports.assemble.assemble import EXIT_HARNESS, EXIT_USAGE, events_of, read_events
+from coldproof.reports.assemble.assemble import events_of, read_events
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
 from coldproof.reports.schema.results import read_results
 
 CASE = ROOT / "findings/sglang/a-session-keeps-its-kv-over-adapters/case.json"  # of an attached server

@@ -21,7 +21,7 @@ from support.paths import PLUGIN_PATH, ROOT
 from support.waiting import until
 
 from coldproof.harness.session.signals import ENDING, EndingSignals
-from coldproof.reports.assemble.assemble import EXIT_HARNESS
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS
 from coldproof.reports.schema.results import read_results
 
 

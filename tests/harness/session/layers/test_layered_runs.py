@@ -11,7 +11,7 @@ import pytest
 from support.one_after_another import outcomes
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof.reports.assemble.assemble import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
+from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
 from coldproof.reports.schema.results import Results, read_results
 from coldproof.reports.schema.verdict import Verdict
 
