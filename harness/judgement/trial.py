@@ -76,7 +76,7 @@ class Trial:
         self.passed: set[bytes] = set()
         self.shrinking_since: float | None = None
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
-        self.least_examples = self.least_requests = 0  # with fewer of both it may exceed its share
+        self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
         self.replaying = False
         self.waivable = False  # a known issue may waive its counterexample

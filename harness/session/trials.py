@@ -165,7 +165,10 @@ class TrialRunner:
         sample = self.options.is_sample(requirement.id)
         examples = MIN_SERVER_EXAMPLES if sample else MIN_EXAMPLES
         trial.least_examples = plan.least(plan.examples[requirement.id], examples, requirement)
-        trial.least_requests = plan.least(plan.requests[requirement.id], MIN_REQUESTS, requirement)
+        # The share of the server layer has a floor of examples alone, however many requests they have.
+        trial.least_requests = (
+            math.inf if sample else plan.least(plan.requests[requirement.id], MIN_REQUESTS, requirement)
+        )
         if self.options.profile != SOAK:  # there, the profile's examples are the number in one round
             trial.enough = SAMPLE if sample else max(MIN_EXAMPLES, self.options.examples)
         plan.begun[requirement.id] += 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
+from coldproof.harness.event_log import EventLog
 from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
@@ -23,6 +26,8 @@ from coldproof.harness.session.budget import (
     RunClock,
     TrialEnded,
 )
+from coldproof.harness.session.trials import RunPlan, TrialRunner
+from coldproof.reports.assemble.evidence_floor import MIN_REQUESTS, MIN_SERVER_EXAMPLES
 
 SHOWN = {Evidence.HITS.value: 1.0}
 
@@ -350,3 +355,21 @@ def test_trials_that_are_all_slow_leave_nothing_over() -> None:
     budget.settle(50)
     budget.begin(1)
     assert budget.patience == 0
+
+
+def test_the_server_layer_draws_its_examples_however_many_requests_they_have(tmp_path: Path) -> None:
+    """Where other layers draw the most, its floor is a number of examples. Four with a hundred requests are too few."""
+    requirement = Requirement("CHAT-1", "title", (), (Evidence.HITS,))
+    layers = (Layer(name="exact", engine="vllm-inproc"), Layer(name=SERVER_LAYER, engine="vllm"))
+    given = Options(engine="vllm", report_dir=tmp_path, joined=layers)
+    plan = RunPlan(expected=[("default", requirement)])
+    log = EventLog(tmp_path / "events.ndjson")
+    runner = TrialRunner(given, log, plan, case=None, waivers=cast(Any, None), save_case=cast(Any, None))
+    made = trial(used=0, examples=MIN_SERVER_EXAMPLES - 1, evidence=SHOWN)
+    made.requirement, made.requests = requirement, 10 * MIN_REQUESTS
+    runner.set_least(made)
+    budget = Budget(1000, 10, lambda: 2000.0)
+    made.started -= 1.1 * budget.begin(1)
+    assert not budget.is_spent(made)
+    made.examples += 1
+    assert budget.is_spent(made)
