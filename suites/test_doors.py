@@ -23,9 +23,8 @@ DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability
 )
 @given(data=st.data())
 def test_salts_and_adapters_at_every_door(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """At every door of a server, a conforming engine takes the salt and the adapter of a request for the same. The same
-    prompt through two doors shares KV exactly when salt, adapter and weights are equal, and is answered as cold. An
-    answer of one door can be continued at another.
+    """A prompt that is sent to two doors of a conforming server shares KV exactly when salt, adapter and weights are
+    equal, and is answered as cold. An answer of one door can be continued at another.
 
     Why it can break: each door has a request type of its own, which has to carry the salt and the adapter to the engine
     (vllm#46688: the door for messages had no salt; vllm PR#20981). Oracle: the reference cache, which knows no doors,
@@ -44,8 +43,10 @@ def test_salts_and_adapters_at_every_door(sut: SystemUnderTest, data: st.DataObj
 )
 @given(data=st.data())
 def test_priorities_at_every_door(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """If a door of a server takes the priority of a request, every other door takes it as well or refuses the request.
-    No door ignores the field. A priority outside the documented range of 64 bits shows this without load: whoever reads
-    the field refuses the request.
+    """If one door of a server takes the priority of a request, no other door ignores it: it takes it, too, or refuses
+    the request.
+
+    Why it can break: each door has a request type of its own. A priority outside the documented range of 64 bits shows
+    it without load: a door that reads the field refuses the request.
     """
     sut.check(data.draw(impossible_priorities(sut.limits), label="workload"))

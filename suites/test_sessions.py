@@ -32,8 +32,8 @@ from coldproof.harness.workload.generators.sessions import (
 )
 @given(data=st.data())
 def test_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataObject) -> None:
-    """A conforming engine answers each turn of a session as cold over all that the session has seen, shares the blocks
-    of its turns with other requests as it does those of any request, and holds nothing once the session is closed.
+    """A conforming engine answers each turn of a session as cold over the whole session, shares its blocks with other
+    requests like those of any request, and frees them when the session is closed.
 
     Why it can break: a session goes on from what is computed, so that its last token is dropped or computed later, and
     other input takes its place. A hash that was made with the dropped token names a block with other KV (vllm#49449).

@@ -1,6 +1,7 @@
 """Which content beside tokens a vLLM takes: images and embedding rows, by its model and its flags.
 
-In process, the configuration says it. A server is asked nothing: the files of its model and its command line say it.
+In process, the configuration says it. For a server, the files of its model and its command line do; only where these
+allow images or rows, its list of routes and its tokenizer are requested too.
 """
 
 from __future__ import annotations
