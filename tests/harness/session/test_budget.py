@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
@@ -24,12 +24,12 @@ from coldproof.harness.session.budget import (
     TrialEnded,
 )
 
-SHOWN = {Evidence.HITS.value: 1.0}
+SHOWN = {Requests.HITS.value: 1.0}
 
 
 def trial(*, used: float, examples: int = LEAST_DRAWN, evidence: dict[str, float] | None = None) -> Trial:
     """A trial that has been drawing for so long and needs to show a hit."""
-    made = Trial(Requirement("R-1", "title", (), (Evidence.HITS,)), "default", "statement", "test")
+    made = Trial(Requirement("R-1", "title", (), (Requests.HITS,)), "default", "statement", "test")
     made.started = time.monotonic() - used
     made.examples = examples
     made.evidence.update(evidence or {})
@@ -142,7 +142,7 @@ def test_a_trial_that_has_shown_what_it_must_ends_at_its_share(used: float, spen
     assert budget.is_spent(trial(used=used * share, evidence=SHOWN)) is spent
 
 
-@pytest.mark.parametrize("evidence", [{}, {Evidence.HITS.value: 0.0}, {Evidence.REQUESTS.value: 9.0}])
+@pytest.mark.parametrize("evidence", [{}, {Requests.HITS.value: 0.0}, {Requests.REQUESTS.value: 9.0}])
 @pytest.mark.parametrize(
     ("used", "spent"), [(1.1, False), (PATIENCE_FACTOR - 0.1, False), (PATIENCE_FACTOR + 0.1, True)]
 )
