@@ -59,7 +59,7 @@ def test_a_requirement_conforms_when_all_its_evidence_was_seen() -> None:
     assert verdict_without_case(trial(HIT_TOKENS=320, TELLING=1), None)[0] is Verdict.CONFORMS
 
 
-@pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "HITS": 9.0}])
+@pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "EVICTED": 9.0}])
 def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     """Whatever else was seen; the reason names what was not."""
     verdict, reason = verdict_without_case(trial(**seen), None)

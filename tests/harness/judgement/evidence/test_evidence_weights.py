@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.weights import Pauses, Weights, weight_facts
+from coldproof.harness.judgement.evidence.weights import Pauses, Weights, pause_facts, weight_facts
 
 CLEAN: dict[str, Any] = {"resets": (reset(0.8),)}
 
@@ -125,17 +125,22 @@ SHOWS: list[tuple[Evidence, History, History]] = [
 ]
 
 
+def facts(history: History) -> dict[str, float]:
+    """All counters of updates and of pauses."""
+    return weight_facts(history) | pause_facts(history)
+
+
 @pytest.mark.parametrize(("evidence", "counts", "does_not"), SHOWS, ids=[row[0].name for row in SHOWS])
 def test_a_counter_counts_what_it_is_about_and_nothing_else(
     evidence: Evidence, counts: History, does_not: History
 ) -> None:
     """One history in which it rises, and one that is almost the same."""
-    assert weight_facts(counts)[evidence] == 1
-    assert weight_facts(does_not)[evidence] == 0
+    assert facts(counts)[evidence] == 1
+    assert facts(does_not)[evidence] == 0
 
 
 def test_every_counter_is_shown() -> None:
     """And a history without updates has none of them."""
-    facts = weight_facts(told(asked(0)))
-    assert set(facts) == {row[0] for row in SHOWS}
-    assert set(facts.values()) == {0}
+    none = facts(told(asked(0)))
+    assert set(none) == {row[0] for row in SHOWS}
+    assert set(none.values()) == {0}
