@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.salts import Salts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.crossed import crossed
@@ -18,7 +19,7 @@ from coldproof.harness.workload.generators.salts import salted
     "SALT-1",
     "different salts isolated, equal salts shared",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
-    shows=(Evidence.STALE_CHANCES, Evidence.SALTED_HITS),
+    shows=(Adapters.STALE_CHANCES, Salts.HITS),
     upstream=("vllm#20981", "vllm#47696", "vllm#44701", "sglang#24638"),
 )
 @given(data=st.data())

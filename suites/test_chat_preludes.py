@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
@@ -21,7 +21,7 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
     "CHAT-1",
     "shared prefixes, as chats",
     needs=(*TOKENS, Capability.CHAT),
-    shows=(Evidence.CHATS, Evidence.SHARED_HITS),
+    shows=(Reuse.CHATS, Reuse.SHARED_HITS),
     upstream=("vllm#37076", "kvcached#446", "vllm-mlx#384"),
 )
 @given(data=st.data())
@@ -35,7 +35,7 @@ def test_chats_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) ->
     sut.check(data.draw(trees(sut.limits, chat=True), label="workload"))
 
 
-@requirement("CHAT-1", "shared prefixes, as token ids", needs=TOKENS, shows=(Evidence.SHARED_HITS,))
+@requirement("CHAT-1", "shared prefixes, as token ids", needs=TOKENS, shows=(Reuse.SHARED_HITS,))
 @given(data=st.data())
 def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine answers prompts of token ids that share a prefix as cold. Their shared length is drawn at and
@@ -49,7 +49,7 @@ def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) 
     "CHAT-2",
     "the next turn, as chats",
     needs=(*TOKENS, Capability.CHAT),
-    shows=(Evidence.CHATS, Evidence.DECODE_HITS),
+    shows=(Reuse.CHATS, Reuse.DECODE_HITS),
     upstream=("vllm#54193",),
 )
 @given(data=st.data())
@@ -64,7 +64,7 @@ def test_next_turn_of_a_chat(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(conversations(sut.limits, chat=True), label="workload"))
 
 
-@requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, shows=(Evidence.DECODE_HITS,))
+@requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, shows=(Reuse.DECODE_HITS,))
 @given(data=st.data())
 def test_next_turn_in_token_ids(sut: SystemUnderTest, data: st.DataObject) -> None:
     """The next turn in token ids, which contains the engine's output token by token, hits what decode wrote, and a

@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Control
+from coldproof.harness.judgement.evidence.engine_features import Tiers
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.ageing import many_resets
@@ -34,7 +37,7 @@ COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
     "CTRL-1",
     "cache reset",
     needs=(*COUNTED, Capability.CACHE_RESET),
-    shows=(Evidence.RESETS, Evidence.RESETS_UNDER_LOAD, Evidence.AFTER_RESET, Evidence.HITS),
+    shows=(Control.RESETS, Control.RESETS_UNDER_LOAD, Control.AFTER_RESET, Requests.HITS),
     upstream=("vllm#12284", "vllm#28827", "omni#6739"),
 )
 @given(data=st.data())
@@ -56,7 +59,7 @@ def test_cache_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
     "CTRL-1",
     "cache reset after a change of an adapter's files",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.RUNTIME_LORA),
-    shows=(Evidence.RESETS, Evidence.HITS, Evidence.STALE_CHANCES),
+    shows=(Control.RESETS, Requests.HITS, Adapters.STALE_CHANCES),
 )
 @given(data=st.data())
 def test_files_that_change_before_a_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -73,7 +76,7 @@ def test_files_that_change_before_a_reset(sut: SystemUnderTest, data: st.DataObj
     "CTRL-2",
     "aborted requests",
     needs=(*TOKENS, Capability.ABORT, Capability.METRICS),
-    shows=(Evidence.ABORTED_QUEUED, Evidence.ABORTED_PREFILL, Evidence.ABORTED_DECODE, Evidence.AFTER_ABORT),
+    shows=(Control.ABORTED_QUEUED, Control.ABORTED_PREFILL, Control.ABORTED_DECODE, Control.AFTER_ABORT),
     upstream=("vllm#56525", "sglang#38319", "vllm#44100"),
 )
 @given(data=st.data())
@@ -95,7 +98,7 @@ def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
     "CTRL-3",
     "reset of running requests",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.RESET_RUNNING),
-    shows=(Evidence.RESETS_OF_RUNNING, Evidence.AFTER_RESET, Evidence.HITS),
+    shows=(Control.RESETS_OF_RUNNING, Control.AFTER_RESET, Requests.HITS),
     upstream=("vllm#28827", "vllm#41190"),
 )
 @given(data=st.data())
@@ -117,7 +120,7 @@ def test_reset_of_running_requests(sut: SystemUnderTest, data: st.DataObject) ->
     "CTRL-3",
     "reset of the second tier",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.SECOND_TIER, Capability.RESET_SECOND_TIER, Capability.METRICS),
-    shows=(Evidence.RESETS_OF_TIER, Evidence.AFTER_TIER_RESET, Evidence.LOADED),
+    shows=(Control.RESETS_OF_TIER, Control.AFTER_TIER_RESET, Tiers.LOADED),
     upstream=("vllm#42694",),
 )
 @given(data=st.data())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.doors import Doors
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
@@ -18,7 +18,7 @@ DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability
     "ENTRY-1",
     "salts and adapters at every door",
     needs=(*DOORS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
-    shows=(Evidence.DOOR_HITS, Evidence.DOOR_CHANCES, Evidence.DOOR_TURNS),
+    shows=(Doors.HITS, Doors.CHANCES, Doors.TURNS),
     upstream=("vllm#46688", "vllm#20981"),
 )
 @given(data=st.data())
@@ -39,7 +39,7 @@ def test_salts_and_adapters_at_every_door(sut: SystemUnderTest, data: st.DataObj
     "ENTRY-1",
     "priorities at every door",
     needs=(*DOORS, Capability.PRIORITY),
-    shows=(Evidence.ODD_PRIORITIES,),
+    shows=(Doors.ODD_PRIORITIES,),
 )
 @given(data=st.data())
 def test_priorities_at_every_door(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.drafts import Drafts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.drafts import hits_left_beside_a_full_context, hits_with_drafts
@@ -24,7 +24,7 @@ NEEDS = (
     "SPEC-1",
     "drafts on a hit",
     needs=NEEDS,
-    shows=(Evidence.HITS_WITH_DRAFTS, Evidence.DRAFTS_ACCEPTED, Evidence.DRAFTS_REJECTED, Evidence.DRAFT_PAIRS),
+    shows=(Drafts.HITS, Drafts.ACCEPTED, Drafts.REJECTED, Drafts.PAIRS),
 )
 @given(data=st.data())
 def test_drafts_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -45,7 +45,7 @@ def test_drafts_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SPEC-1",
     "drafts on blocks that were left beside a full context",
     needs=NEEDS,
-    shows=(Evidence.BESIDE_LIMIT, Evidence.DRAFT_PAIRS),
+    shows=(Drafts.BESIDE_LIMIT, Drafts.PAIRS),
 )
 @given(data=st.data())
 def test_drafts_on_a_hit_left_beside_a_full_context(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.embeddings import Rows
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
@@ -19,7 +20,7 @@ BOTH = (*ROWS, Capability.HIDDEN_ROWS)  # a row and a token id for each position
     "EMBED-1",
     "embedding rows isolated by content and by position",
     needs=(*BOTH, Capability.CACHE_SALT),
-    shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.OTHER_MASK, Evidence.STALE_CHANCES),
+    shows=(Rows.HITS, Rows.OTHER_ROWS, Rows.OTHER_MASK, Adapters.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
 @given(data=st.data())
@@ -41,7 +42,7 @@ def test_embedding_rows_isolate_the_cache(sut: SystemUnderTest, data: st.DataObj
     "EMBED-1",
     "embedding rows beside token ids 0",
     needs=(*BOTH, Capability.CACHE_SALT),
-    shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
+    shows=(Rows.HITS, Rows.OTHER_MASK),
     upstream=("vllm#56655",),
 )
 @given(data=st.data())
@@ -57,7 +58,7 @@ def test_embedding_rows_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.
     "EMBED-1",
     "embedding rows between tokens",
     needs=(*ROWS, Capability.CACHE_SALT),
-    shows=(Evidence.ROW_HITS, Evidence.OTHER_ROWS, Evidence.STALE_CHANCES),
+    shows=(Rows.HITS, Rows.OTHER_ROWS, Adapters.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
 @given(data=st.data())
@@ -73,7 +74,7 @@ def test_embedding_rows_between_tokens(sut: SystemUnderTest, data: st.DataObject
     "EMBED-1",
     "rows of zeros beside token ids 0",
     needs=(*ROWS, Capability.CACHE_SALT),
-    shows=(Evidence.ROW_HITS, Evidence.OTHER_MASK),
+    shows=(Rows.HITS, Rows.OTHER_MASK),
     upstream=("vllm#56655",),
 )
 @given(data=st.data())
@@ -89,7 +90,7 @@ def test_rows_of_zeros_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.D
     sut.check(data.draw(workload, label="workload"))
 
 
-@requirement("EMBED-1", "the next turn after embedding rows", needs=ROWS, shows=(Evidence.ROW_TURNS,))
+@requirement("EMBED-1", "the next turn after embedding rows", needs=ROWS, shows=(Rows.TURNS,))
 @given(data=st.data())
 def test_next_turn_after_embedding_rows(sut: SystemUnderTest, data: st.DataObject) -> None:
     """The next turn of a prompt with rows hits what decode wrote, as that of a prompt of tokens does, and a conforming

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Control
+from coldproof.harness.judgement.evidence.engine_features import Events
+from coldproof.harness.judgement.evidence.salts import Salts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.ageing import many_resets
@@ -25,7 +27,7 @@ from coldproof.harness.workload.generators.scoped_resets import RUNNING
 from coldproof.harness.workload.steps import Route
 
 PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
-EXPLAINED = (Evidence.STORED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
+EXPLAINED = (Events.STORED, Events.EXPLAINED, Events.OWED)
 NAMED = (Capability.CACHE_SALT, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
 ROUTES = (Route.IN_PLACE, Route.UNLOAD_LOAD)
 
@@ -75,7 +77,7 @@ def test_events_identify_their_requests(sut: SystemUnderTest, data: st.DataObjec
     "EVENT-1",
     "events report resets",
     needs=(*PUBLISHED, Capability.CACHE_RESET),
-    shows=(*EXPLAINED, Evidence.CLEARED, Evidence.AFTER_RESET),
+    shows=(*EXPLAINED, Events.CLEARED, Control.AFTER_RESET),
 )
 @given(data=st.data())
 def test_events_report_resets(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -95,7 +97,7 @@ def test_events_report_resets(sut: SystemUnderTest, data: st.DataObject) -> None
     "EVENT-2",
     "events report evictions",
     needs=PUBLISHED,
-    shows=(*EXPLAINED, Evidence.REMOVED),
+    shows=(*EXPLAINED, Events.REMOVED),
     upstream=("vllm#49125",),
 )
 @given(data=st.data())
@@ -111,7 +113,7 @@ def test_events_report_evictions(sut: SystemUnderTest, data: st.DataObject) -> N
     sut.check(data.draw(with_rare(sut.limits, work, *rare, every=3), label="workload"))
 
 
-@requirement("EVENT-2", "events of everything at once", needs=PUBLISHED, shows=(*EXPLAINED, Evidence.REMOVED), weight=2)
+@requirement("EVENT-2", "events of everything at once", needs=PUBLISHED, shows=(*EXPLAINED, Events.REMOVED), weight=2)
 @given(data=st.data())
 def test_events_of_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine's KV events describe what is cached with chats, adapters, salts, aborts and resets in one
@@ -126,7 +128,7 @@ def test_events_of_everything_at_once(sut: SystemUnderTest, data: st.DataObject)
     "EVENT-3",
     "block hashes can be computed from their events",
     needs=(*PUBLISHED, Capability.CACHE_SALT),
-    shows=(Evidence.RECOMPUTED, Evidence.SALTED_HITS),
+    shows=(Events.RECOMPUTED, Salts.HITS),
     hashes_too=True,
     upstream=("vllm#44103", "ascend#12002"),
 )
@@ -149,7 +151,7 @@ def test_block_hashes_follow_from_their_events(sut: SystemUnderTest, data: st.Da
     "EVENT-3",
     "block hashes of adapters can be computed from their events",
     needs=(*PUBLISHED, *NAMED),
-    shows=(Evidence.RECOMPUTED_ADAPTER,),
+    shows=(Events.RECOMPUTED_ADAPTER,),
     hashes_too=True,
 )
 @given(data=st.data())
@@ -166,7 +168,7 @@ def test_adapters_block_hashes_follow_from_their_events(sut: SystemUnderTest, da
     "EVENT-4",
     "events of several groups",
     needs=(*PUBLISHED, Capability.SEVERAL_GROUPS),
-    shows=(Evidence.STORED, Evidence.EXPLAINED),
+    shows=(Events.STORED, Events.EXPLAINED),
     upstream=("vllm#44451", "vllm#58119", "vllm#44103"),
 )
 @given(data=st.data())
@@ -184,7 +186,7 @@ def test_events_of_several_groups(sut: SystemUnderTest, data: st.DataObject) -> 
     "EVENT-5",
     "resets are announced without another request",
     needs=(*PUBLISHED, Capability.CACHE_RESET),
-    shows=(Evidence.STORED, Evidence.QUIET_RESETS),
+    shows=(Events.STORED, Events.QUIET_RESETS),
     upstream=("aibrix#2287",),
 )
 @given(data=st.data())
@@ -203,7 +205,7 @@ def test_resets_are_announced_while_the_engine_is_idle(sut: SystemUnderTest, dat
     "EVENT-5",
     "a restart can be seen by a subscriber",
     needs=(*PUBLISHED, Capability.EVENT_RESTARTS),
-    shows=(Evidence.STORED, Evidence.EVENT_RESTARTS),
+    shows=(Events.STORED, Events.RESTARTS),
     upstream=("llmd-router#2853", "vllm#57789"),
 )
 @given(data=st.data())

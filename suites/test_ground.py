@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.lora import mixed_bursts
@@ -16,8 +16,8 @@ from coldproof.harness.workload.generators.lora import mixed_bursts
     "GROUND-1",
     "alone and in any batch, caching off",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS),
-    shows=(Evidence.TOGETHER,),
-    shows_where={Capability.MIXED_ADAPTERS: Evidence.MIXED},
+    shows=(Adapters.TOGETHER,),
+    shows_where={Capability.MIXED_ADAPTERS: Adapters.MIXED},
     upstream=("vllm#27034", "vllm#39146"),
 )
 @given(data=st.data())

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.history.records import hit_shares
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Reuse
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
@@ -25,7 +27,7 @@ NEEDS = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE, Capability.SEVERA
     "GROUP-1",
     "A, B, A with a shared prefix",
     needs=NEEDS,
-    shows=(Evidence.RETURN_HITS, Evidence.OWED),
+    shows=(Reuse.RETURN_HITS, Reuse.OWED),
     upstream=("vllm#32802", "vllm#51771", "vllm#42948", "vllm#54360"),
 )
 @given(data=st.data())
@@ -41,7 +43,7 @@ def test_a_prompt_sent_again_over_groups(sut: SystemUnderTest, data: st.DataObje
     sut.check(data.draw(returns(sut.limits), label="workload"))
 
 
-@requirement("GROUP-1", "A, A, B, A with the longest prompts", needs=NEEDS, shows=(Evidence.RETURN_HITS, Evidence.OWED))
+@requirement("GROUP-1", "A, A, B, A with the longest prompts", needs=NEEDS, shows=(Reuse.RETURN_HITS, Reuse.OWED))
 @given(data=st.data())
 def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a prompt that is almost as long as the model's context still hits when it
@@ -52,7 +54,7 @@ def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObje
         sut.remark(f"cached share of the prompts A, A, B, A: {hit_shares(judgement.history)}")
 
 
-@requirement("GROUP-1", "shared prefixes", needs=NEEDS, shows=(Evidence.HITS, Evidence.TOGETHER))
+@requirement("GROUP-1", "shared prefixes", needs=NEEDS, shows=(Requests.HITS, Adapters.TOGETHER))
 @given(data=st.data())
 def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a conforming engine answers prompts that share a prefix as cold, one by
@@ -62,7 +64,7 @@ def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) 
     sut.check(data.draw(with_rare(sut.limits, trees(sut.limits, chat=False), *rare, every=3), label="workload"))
 
 
-@requirement("GROUP-1", "the next turn", needs=NEEDS, shows=(Evidence.HITS,))
+@requirement("GROUP-1", "the next turn", needs=NEEDS, shows=(Requests.HITS,))
 @given(data=st.data())
 def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a conforming engine answers next turns as cold, whose prefix decode wrote
@@ -75,7 +77,7 @@ def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> No
     "GROUP-1",
     "adapters",
     needs=(*NEEDS, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE),
-    shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
 )
 @given(data=st.data())
 def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -88,7 +90,7 @@ def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None
     "GROUP-2",
     "what stands at a block's end",
     needs=NEEDS,
-    shows=(Evidence.SHARED_HITS,),
+    shows=(Reuse.SHARED_HITS,),
     upstream=("vllm#51113", "vllm#55600", "vllm#55601", "vllm#53912"),
 )
 @given(data=st.data())
@@ -108,7 +110,7 @@ def test_hits_at_every_boundary(sut: SystemUnderTest, data: st.DataObject) -> No
     "GROUP-3",
     "long conversations with one prelude",
     needs=NEEDS,
-    shows=(Evidence.HITS,),
+    shows=(Requests.HITS,),
     upstream=("vllm#42948", "vllm#48435", "vllm#57610"),
 )
 @given(data=st.data())

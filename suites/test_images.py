@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.image_caches import ImageCaches
+from coldproof.harness.judgement.evidence.images import Images
+from coldproof.harness.judgement.evidence.weights import Weights
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.image_caches import (
@@ -34,8 +38,8 @@ CACHES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
     "MM-1",
     "other images behind equal tokens",
     needs=IMAGES,
-    shows=(Evidence.IMAGE_HITS, Evidence.OTHER_IMAGE),
-    shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Evidence.STALE_CHANCES),
+    shows=(Images.HITS, Images.OTHER_IMAGE),
+    shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Adapters.STALE_CHANCES),
     upstream=("vllm#55547",),
 )
 @given(data=st.data())
@@ -56,7 +60,7 @@ def test_other_images_behind_equal_tokens(sut: SystemUnderTest, data: st.DataObj
     "MM-1",
     "other images under the same name",
     needs=(*IMAGES, Capability.IMAGE_UUIDS, Capability.CACHE_SALT),
-    shows=(Evidence.IMAGE_HITS, Evidence.SAME_UUID),
+    shows=(Images.HITS, Images.SAME_UUID),
     upstream=("vllm#55547",),
 )
 @given(data=st.data())
@@ -70,7 +74,7 @@ def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObj
     "MM-1",
     "other arguments of the processor",
     needs=(*IMAGES, Capability.PROCESSOR_ARGUMENTS, Capability.CACHE_SALT),
-    shows=(Evidence.TOLD_HITS, Evidence.OTHER_LOOK),
+    shows=(Images.TOLD_HITS, Images.OTHER_LOOK),
 )
 @given(data=st.data())
 def test_other_arguments_of_the_processor(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -89,8 +93,8 @@ def test_other_arguments_of_the_processor(sut: SystemUnderTest, data: st.DataObj
     "MM-2",
     "the same images again",
     needs=IMAGES,
-    shows=(Evidence.IMAGE_HITS,),
-    shows_where={Capability.IMAGE_PARTS: Evidence.HITS_INSIDE},
+    shows=(Images.HITS,),
+    shows_where={Capability.IMAGE_PARTS: Images.HITS_INSIDE},
 )
 @given(data=st.data())
 def test_the_same_images_again(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -107,8 +111,8 @@ def test_the_same_images_again(sut: SystemUnderTest, data: st.DataObject) -> Non
     "MM-2",
     "images at the end of a prompt",
     needs=IMAGES,
-    shows=(Evidence.IMAGE_HITS,),
-    shows_where={Capability.IMAGE_PARTS: Evidence.HITS_INSIDE},
+    shows=(Images.HITS,),
+    shows_where={Capability.IMAGE_PARTS: Images.HITS_INSIDE},
 )
 @given(data=st.data())
 def test_images_at_the_end(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -121,7 +125,7 @@ def test_images_at_the_end(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(images_at_the_end(sut.limits), label="workload"))
 
 
-@requirement("MM-2", "the same images in other files", needs=IMAGES, shows=(Evidence.IMAGE_HITS, Evidence.RECODED))
+@requirement("MM-2", "the same images in other files", needs=IMAGES, shows=(Images.HITS, Images.RECODED))
 @given(data=st.data())
 def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine does so also where the same pixels come in other files."""
@@ -132,7 +136,7 @@ def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObjec
     "MM-3",
     "images cut by chunks, preemption and a small encoder cache",
     needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
-    shows=(Evidence.IMAGE_HITS, Evidence.CUT_IMAGES, Evidence.EVICTED, Evidence.PREEMPTED_IMAGES),
+    shows=(Images.HITS, Images.CUT_IMAGES, Pressure.EVICTED, Images.PREEMPTED_IMAGES),
 )
 @given(data=st.data())
 def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -151,7 +155,7 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
     "MM-3",
     "images of which a part is evicted",
     needs=(*IMAGES, Capability.METRICS, Capability.IMAGE_PARTS),
-    shows=(Evidence.IMAGE_HITS, Evidence.EVICTED_IMAGES),
+    shows=(Images.HITS, Images.EVICTED_IMAGES),
 )
 @given(data=st.data())
 def test_images_partly_evicted(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -168,7 +172,7 @@ def test_images_partly_evicted(sut: SystemUnderTest, data: st.DataObject) -> Non
     "MM-3",
     "images of resumed requests",
     needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
-    shows=(Evidence.IMAGE_HITS, Evidence.PREEMPTED_IMAGES),
+    shows=(Images.HITS, Images.PREEMPTED_IMAGES),
 )
 @given(data=st.data())
 def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -186,10 +190,10 @@ def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -
     "resets of one cache of images",
     needs=(*IMAGES, Capability.CACHE_RESET, Capability.CACHE_SALT, *CACHES),
     shows=(
-        Evidence.IMAGE_AFTER_ENCODER,
-        Evidence.IMAGE_AFTER_PROCESSOR,
-        Evidence.IMAGE_AFTER_PREFIX,
-        Evidence.HITS_INSIDE,
+        ImageCaches.AFTER_ENCODER,
+        ImageCaches.AFTER_PROCESSOR,
+        ImageCaches.AFTER_PREFIX,
+        Images.HITS_INSIDE,
     ),
 )
 @given(data=st.data())
@@ -208,7 +212,7 @@ def test_resets_of_one_cache_of_images(sut: SystemUnderTest, data: st.DataObject
     "MM-4",
     "images over new weights",
     needs=(*IMAGES, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, *CACHES),
-    shows=(Evidence.IMAGE_AFTER_UPDATE, Evidence.TELLING, Evidence.WEIGHT_RETURNS),
+    shows=(ImageCaches.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
 )
 @given(data=st.data())
 def test_images_over_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -226,7 +230,7 @@ def test_images_over_new_weights(sut: SystemUnderTest, data: st.DataObject) -> N
     "MM-4",
     "images of several towers",
     needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS),
-    shows=(Evidence.IMAGE_OF_OTHERS, Evidence.STALE_CHANCES),
+    shows=(ImageCaches.OF_OTHERS, Adapters.STALE_CHANCES),
 )
 @given(data=st.data())
 def test_images_of_several_towers(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -243,7 +247,7 @@ def test_images_of_several_towers(sut: SystemUnderTest, data: st.DataObject) -> 
     "MM-4",
     "images over a reload of the tower's adapter",
     needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS, Capability.CACHE_RESET),
-    shows=(Evidence.IMAGE_AFTER_RELOAD,),
+    shows=(ImageCaches.AFTER_RELOAD,),
     upstream=("vllm#44939",),
 )
 @given(data=st.data())

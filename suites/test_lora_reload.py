@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.ageing import (
@@ -36,16 +38,16 @@ CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER
 ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
-IN_PLACE_WHERE_SUPPORTED = {Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS}
+IN_PLACE_WHERE_SUPPORTED = {Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS}
 RARE_LOADS = (many_loads, loads_without_requests, loads_beside_others)
-RISK = (Evidence.WARM_HITS, Evidence.STALE_CHANCES, Evidence.TELLING)
+RISK = (Adapters.WARM_HITS, Adapters.STALE_CHANCES, Adapters.TELLING)
 
 
 @requirement(
     "LORA-1",
     "in-place reload, other path",
     needs=IN_PLACE,
-    shows=(Evidence.IN_PLACE_RELOADS, *RISK),
+    shows=(Adapters.IN_PLACE_RELOADS, *RISK),
     upstream=("vllm#42125", "vllm#30931"),
 )
 @given(data=st.data())
@@ -66,7 +68,7 @@ def test_in_place_reload_from_another_path(sut: SystemUnderTest, data: st.DataOb
     "LORA-3",
     "in-place reload, same path, changed files",
     needs=IN_PLACE,
-    shows=(Evidence.IN_PLACE_RELOADS, Evidence.SAME_PATH_RELOADS, *RISK),
+    shows=(Adapters.IN_PLACE_RELOADS, Adapters.SAME_PATH_RELOADS, *RISK),
     upstream=("vllm#42125", "vllm#48352"),
 )
 @given(data=st.data())
@@ -86,7 +88,7 @@ def test_in_place_reload_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     "LORA-2",
     "unload + load, other path",
     needs=RELOADS,
-    shows=(Evidence.UNLOAD_LOADS, *RISK),
+    shows=(Adapters.UNLOAD_LOADS, *RISK),
     upstream=("vllm#42125", "vllm#30931"),
 )
 @given(data=st.data())
@@ -106,7 +108,7 @@ def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataOb
     "LORA-3",
     "unload + load, same path, changed files",
     needs=RELOADS,
-    shows=(Evidence.UNLOAD_LOADS, Evidence.SAME_PATH_RELOADS, *RISK),
+    shows=(Adapters.UNLOAD_LOADS, Adapters.SAME_PATH_RELOADS, *RISK),
 )
 @given(data=st.data())
 def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -120,7 +122,7 @@ def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     "LORA-4",
     "adapters and base model isolated",
     needs=CHOSEN,
-    shows=(Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )
 @given(data=st.data())
@@ -140,7 +142,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest
     "LORA-4",
     "isolated with non-prefix KV reuse",
     needs=(*CHOSEN, Capability.MOVED_PIECES),
-    shows=(Evidence.MOVED, Evidence.TELLING),
+    shows=(Modes.MOVED, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
@@ -160,7 +162,7 @@ def test_non_prefix_reuse_is_isolated_by_adapter(sut: SystemUnderTest, data: st.
     "LORA-5",
     "return to an earlier adapter: A, B, A",
     needs=RELOADS,
-    shows=(Evidence.RETURNS, Evidence.UNLOAD_LOADS, *RISK),
+    shows=(Adapters.RETURNS, Adapters.UNLOAD_LOADS, *RISK),
     shows_where=IN_PLACE_WHERE_SUPPORTED,
     overlapped_too=False,
     upstream=("vllm#42125",),
@@ -182,7 +184,7 @@ def test_return_to_an_earlier_adapter(sut: SystemUnderTest, data: st.DataObject)
     "LORA-5",
     "return to an earlier adapter after a change under traffic",
     needs=RELOADS,
-    shows=(Evidence.RETURNS, Evidence.OVERLAPPED, Evidence.AFTER_OVERLAP),
+    shows=(Adapters.RETURNS, Adapters.OVERLAPPED, Adapters.AFTER_OVERLAP),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -203,7 +205,7 @@ def test_return_to_an_earlier_adapter_after_a_change_under_traffic(sut: SystemUn
     "LORA-7",
     "more adapters than slots",
     needs=RELOADS,
-    shows=(Evidence.BEYOND_SLOTS, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows=(Adapters.BEYOND_SLOTS, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("vllm#38606",),
 )
 @given(data=st.data())
@@ -222,7 +224,7 @@ def test_churn_beyond_the_adapter_slots(sut: SystemUnderTest, data: st.DataObjec
     "LORA-6",
     "reload under traffic",
     needs=RELOADS,
-    shows=(Evidence.OVERLAPPED,),
+    shows=(Adapters.OVERLAPPED,),
     shows_where=IN_PLACE_WHERE_SUPPORTED,
     upstream=("vllm#48352",),
 )
@@ -245,7 +247,7 @@ def test_reload_while_requests_run(sut: SystemUnderTest, data: st.DataObject) ->
     "LORA-8",
     "adapter switched on for every request",
     needs=(*ADAPTERS, Capability.ADAPTER_SWITCH),
-    shows=(Evidence.SWITCHES, Evidence.HITS, Evidence.STALE_CHANCES, Evidence.TELLING),
+    shows=(Adapters.SWITCHES, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.edges import crowds
@@ -28,7 +30,7 @@ SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
 @requirement(
-    "PRESS-1", "eviction", needs=SIZED, shows=(Evidence.EVICTED, Evidence.HITS), upstream=("vllm#24084", "kvcached#362")
+    "PRESS-1", "eviction", needs=SIZED, shows=(Pressure.EVICTED, Requests.HITS), upstream=("vllm#24084", "kvcached#362")
 )
 @given(data=st.data())
 def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -47,7 +49,7 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     "PRESS-1",
     "history cut to what a context shift left",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
-    shows=(Evidence.OUTGROWN, Evidence.CUT_HISTORY),
+    shows=(Modes.OUTGROWN, Modes.CUT_HISTORY),
 )
 @given(data=st.data())
 def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -65,7 +67,7 @@ def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataOb
     "PRESS-1",
     "answers longer than the context",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
-    shows=(Evidence.OUTGROWN, Evidence.AFTER_OUTGROWN),
+    shows=(Modes.OUTGROWN, Modes.AFTER_OUTGROWN),
     upstream=("llama.cpp#16983",),
 )
 @given(data=st.data())
@@ -84,7 +86,7 @@ def test_answers_longer_than_the_context(sut: SystemUnderTest, data: st.DataObje
     "PRESS-2",
     "many identical long prompts",
     needs=(*SIZED, Capability.METRICS),
-    shows=(Evidence.IDENTICAL, Evidence.WAITED),
+    shows=(Pressure.IDENTICAL, Pressure.WAITED),
     upstream=("vllm#11562",),
 )
 @given(data=st.data())
@@ -104,7 +106,7 @@ def test_many_identical_long_prompts(sut: SystemUnderTest, data: st.DataObject) 
     "PRESS-3",
     "prompts that never fit",
     needs=TOKENS,
-    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED),
+    shows=(Pressure.REFUSED, Pressure.BESIDE_REFUSED),
     upstream=("vllm#35541", "vllm#39734", "vllm#52520"),
 )
 @given(data=st.data())
@@ -122,7 +124,7 @@ def test_prompt_that_can_never_fit(sut: SystemUnderTest, data: st.DataObject) ->
     "PRESS-4",
     "every block freed",
     needs=(*SIZED, Capability.METRICS, Capability.POOL_USAGE),
-    shows=(Evidence.IDLE_COMPARED, Evidence.FULL_POOL),
+    shows=(Pressure.IDLE_COMPARED, Pressure.FULL_POOL),
     upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )
 @given(data=st.data())

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.mixed import mixed
@@ -18,11 +20,11 @@ NEEDS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMIN
     "MIXED-1",
     "everything at once",
     needs=NEEDS,
-    shows=(Evidence.HITS, Evidence.TOGETHER),
+    shows=(Requests.HITS, Adapters.TOGETHER),
     shows_where={
-        Capability.POOL_USAGE: Evidence.IDLE_LOOKS,
-        Capability.POOL_SIZE: Evidence.EVICTED,
-        Capability.PREEMPTION_COUNTS: Evidence.PREEMPTIONS,
+        Capability.POOL_USAGE: Pressure.IDLE_LOOKS,
+        Capability.POOL_SIZE: Pressure.EVICTED,
+        Capability.PREEMPTION_COUNTS: Pressure.PREEMPTIONS,
     },
     weight=4,  # each part of it is as long as a whole example of another requirement
 )

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.pooling import Pooling
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
@@ -18,11 +19,11 @@ KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
     "POOL-1",
     "vectors of a prompt on a hit",
     needs=(Capability.POOLING, *KNOWN),
-    shows=(Evidence.POOLED_HITS, Evidence.POOLED_NEAR, Evidence.STALE_CHANCES),
+    shows=(Pooling.HITS, Pooling.NEAR, Adapters.STALE_CHANCES),
     shows_where={
-        Capability.SPAWNABLE: Evidence.POOLED_CHUNKS,
-        Capability.SCORES: Evidence.SCORED_HITS,
-        Capability.COSINES: Evidence.SCORED_HITS,
+        Capability.SPAWNABLE: Pooling.CHUNKS,
+        Capability.SCORES: Pooling.SCORED_HITS,
+        Capability.COSINES: Pooling.SCORED_HITS,
     },
     upstream=("ascend#5725", "vllm#23436", "vllm#47696"),
 )
@@ -49,7 +50,7 @@ def test_vectors_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
     "POOL-1",
     "a vector of each token of a cached prompt",
     needs=(Capability.TOKEN_EMBEDDINGS, *KNOWN),
-    shows=(Evidence.POOLED_TOKENS,),
+    shows=(Pooling.TOKENS,),
     upstream=("vllm#28194",),
 )
 @given(data=st.data())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.preemption import outgrowing_requests
@@ -21,7 +21,7 @@ NEEDS = (*SIZED, Capability.METRICS, Capability.PREEMPTION_COUNTS)
     "PREEMPT-1",
     "preempted and resumed",
     needs=NEEDS,
-    shows=(Evidence.PREEMPTIONS,),
+    shows=(Pressure.PREEMPTIONS,),
     upstream=("LMCache#1969", "vllm#43569", "vllm#41190", "vllm#28558"),
 )
 @given(data=st.data())
@@ -40,7 +40,7 @@ def test_preempted_and_resumed(sut: SystemUnderTest, data: st.DataObject) -> Non
     "PREEMPT-2",
     "after a preemption",
     needs=NEEDS,
-    shows=(Evidence.PREEMPTIONS, Evidence.AFTER_PREEMPTION),
+    shows=(Pressure.PREEMPTIONS, Pressure.AFTER_PREEMPTION),
     upstream=("vllm#37152", "kvcached#362", "ascend#14055"),
 )
 @given(data=st.data())

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Control, Pressure, Reuse
+from coldproof.harness.judgement.evidence.prefill_decode import Sides
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.evidence.salts import Salts
+from coldproof.harness.judgement.evidence.weights import Weights
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
@@ -42,7 +47,7 @@ def everywhere(sut: SystemUnderTest) -> Callable[[Workload], Workload]:
     "PD-1",
     "prefill and decode apart answer as one",
     needs=(*APART, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
-    shows=(Evidence.HITS, Evidence.OWED, Evidence.FETCHED, Evidence.PARTLY_FETCHED, Evidence.IDENTICAL),
+    shows=(Requests.HITS, Reuse.OWED, Sides.FETCHED, Sides.PARTLY_FETCHED, Pressure.IDENTICAL),
 )
 @given(data=st.data())
 def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -64,8 +69,8 @@ def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.D
     "PD-2",
     "adapters with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
-    shows=(Evidence.FETCHED, Evidence.WARM_HITS, Evidence.UNLOAD_LOADS, Evidence.STALE_CHANCES, Evidence.TELLING),
-    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+    shows=(Sides.FETCHED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -83,7 +88,7 @@ def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.D
     "PD-2",
     "salts with prefill and decode apart",
     needs=(*APART, Capability.CACHE_SALT),
-    shows=(Evidence.FETCHED, Evidence.SALTED_HITS, Evidence.STALE_CHANCES),
+    shows=(Sides.FETCHED, Salts.HITS, Adapters.STALE_CHANCES),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -103,7 +108,7 @@ def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Data
     "PD-2",
     "resets with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.CACHE_RESET),
-    shows=(Evidence.FETCHED, Evidence.RESETS, Evidence.AFTER_RESET, Evidence.HITS),
+    shows=(Sides.FETCHED, Control.RESETS, Control.AFTER_RESET, Requests.HITS),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -122,7 +127,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     "PD-2",
     "weights with prefill and decode apart",
     needs=(*APART, Capability.WEIGHT_UPDATES),
-    shows=(Evidence.FETCHED, Evidence.AFTER_UPDATE, Evidence.TELLING),
+    shows=(Sides.FETCHED, Weights.AFTER_UPDATE, Adapters.TELLING),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -141,8 +146,8 @@ def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Da
     "PD-2",
     "adapters that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA, Capability.ONE_SIDE_FIRST),
-    shows=(Evidence.FETCHED, Evidence.HALF_CHANGED, Evidence.STALE_CHANCES, Evidence.TELLING),
-    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -161,7 +166,7 @@ def test_adapters_that_reach_one_side_first(sut: SystemUnderTest, data: st.DataO
     "PD-2",
     "weights and resets that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, Capability.ONE_SIDE_FIRST),
-    shows=(Evidence.FETCHED, Evidence.HALF_CHANGED, Evidence.AFTER_UPDATE, Evidence.TELLING, Evidence.AFTER_RESET),
+    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Weights.AFTER_UPDATE, Adapters.TELLING, Control.AFTER_RESET),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -182,7 +187,7 @@ def test_weights_and_resets_that_reach_one_side_first(sut: SystemUnderTest, data
     "PD-3",
     "prompts that the decoder gets late",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES, Capability.POOL_SIZE),
-    shows=(Evidence.FETCHED, Evidence.LATE),
+    shows=(Sides.FETCHED, Sides.LATE),
     upstream=("vllm#21570",),
 )
 @given(data=st.data())
@@ -201,7 +206,7 @@ def test_prompts_that_the_decoder_gets_late(sut: SystemUnderTest, data: st.DataO
     "PD-3",
     "a side that ends and is started again",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES),
-    shows=(Evidence.FETCHED, Evidence.SIDE_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.IDLE_COMPARED),
+    shows=(Sides.FETCHED, Sides.SIDE_RESTARTS, Sides.AFTER_SIDE_RESTART, Pressure.IDLE_COMPARED),
 )
 @given(data=st.data())
 def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -221,8 +226,8 @@ def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.Da
     "a shared tier whose server ends and is started again",
     needs=(*APART, Capability.STREAMING, Capability.TIER_FAILURES),
     shows=(
-        *(Evidence.FETCHED, Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
-        Evidence.IDLE_COMPARED,
+        *(Sides.FETCHED, Sides.TIER_RESTARTS, Sides.AFTER_SIDE_RESTART, Sides.LOADED_FROM_RESTARTED),
+        Pressure.IDLE_COMPARED,
     ),
     upstream=("LMCache#4642", "LMCache#4069"),
 )

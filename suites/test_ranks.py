@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Control, Pressure, Reuse
+from coldproof.harness.judgement.evidence.ranks import Ranks
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.evidence.weights import Pauses, Weights
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
@@ -18,15 +22,15 @@ from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.generators.weights import paused, quiet_updates
 
 RANKS = (Capability.SEVERAL_RANKS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
-OWN_CACHES = {Capability.RANK_CHOICE: Evidence.RANK_HITS}
+OWN_CACHES = {Capability.RANK_CHOICE: Ranks.HITS}
 
 
 @requirement(
     "DIST-1",
     "adapters on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
-    shows=(Evidence.RANKS_ASKED, Evidence.WARM_HITS, Evidence.UNLOAD_LOADS, Evidence.STALE_CHANCES, Evidence.TELLING),
-    shows_where={Capability.LORA_IN_PLACE: Evidence.IN_PLACE_RELOADS},
+    shows=(Ranks.ASKED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
 )
 @given(data=st.data())
 def test_adapters_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -45,7 +49,7 @@ def test_adapters_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> No
     "DIST-1",
     "resets on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.CACHE_RESET),
-    shows=(Evidence.RANKS_ASKED, Evidence.RESETS, Evidence.AFTER_RESET, Evidence.HITS),
+    shows=(Ranks.ASKED, Control.RESETS, Control.AFTER_RESET, Requests.HITS),
     shows_where=OWN_CACHES,
 )
 @given(data=st.data())
@@ -64,7 +68,7 @@ def test_resets_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None
     "DIST-1",
     "pauses on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.PAUSE_ABORT),
-    shows=(Evidence.RANKS_ASKED, Evidence.QUEUED_IN_PAUSE),
+    shows=(Ranks.ASKED, Pauses.QUEUED_IN_PAUSE),
 )
 @given(data=st.data())
 def test_pauses_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -82,7 +86,7 @@ def test_pauses_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None
     "DIST-1",
     "new weights on every rank",
     needs=(*RANKS, Capability.WEIGHT_UPDATES),
-    shows=(Evidence.RANKS_ASKED, Evidence.WEIGHT_UPDATES, Evidence.AFTER_UPDATE, Evidence.TELLING),
+    shows=(Ranks.ASKED, Weights.UPDATES, Weights.AFTER_UPDATE, Adapters.TELLING),
 )
 @given(data=st.data())
 def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -100,8 +104,8 @@ def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) ->
     "DIST-2",
     "several ranks answer as one",
     needs=(*RANKS, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
-    shows=(Evidence.HITS, Evidence.OWED, Evidence.DECODE_HITS, Evidence.SHARED_HITS, Evidence.IDENTICAL),
-    shows_where={Capability.RANK_CHOICE: Evidence.OTHER_RANK},
+    shows=(Requests.HITS, Reuse.OWED, Reuse.DECODE_HITS, Reuse.SHARED_HITS, Pressure.IDENTICAL),
+    shows_where={Capability.RANK_CHOICE: Ranks.OTHER_RANK},
 )
 @given(data=st.data())
 def test_several_ranks_answer_as_one(sut: SystemUnderTest, data: st.DataObject) -> None:

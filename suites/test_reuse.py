@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Reuse
+from coldproof.harness.judgement.evidence.engine_features import Modes
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
@@ -22,7 +23,7 @@ COUNTED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
     "REUSE-1",
     "the same prompt again: A, A",
     needs=COUNTED,
-    shows=(Evidence.REPEAT_HITS, Evidence.OWED),
+    shows=(Reuse.REPEAT_HITS, Reuse.OWED),
     upstream=("vllm#17954", "kvcached#446", "LMCache#1139"),
 )
 @given(data=st.data())
@@ -41,7 +42,7 @@ def test_a_prompt_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
     "REUSE-2",
     "the same prompt after others: A, B, A",
     needs=COUNTED,
-    shows=(Evidence.RETURN_HITS, Evidence.OWED),
+    shows=(Reuse.RETURN_HITS, Reuse.OWED),
     upstream=("vllm#50630", "vllm#48435"),
 )
 @given(data=st.data())
@@ -61,7 +62,7 @@ def test_a_prompt_sent_again_after_others(sut: SystemUnderTest, data: st.DataObj
     "REUSE-3",
     "counts agree",
     needs=(*COUNTED, Capability.HIT_COUNTERS),
-    shows=(Evidence.COUNTED, Evidence.REPEAT_HITS, Evidence.RETURN_HITS),
+    shows=(Reuse.COUNTED, Reuse.REPEAT_HITS, Reuse.RETURN_HITS),
     upstream=("vllm#25780", "vllm#43736"),
 )
 @given(data=st.data())
@@ -80,7 +81,7 @@ def test_counts_agree(sut: SystemUnderTest, data: st.DataObject) -> None:
     "REUSE-3",
     "counts agree with non-prefix KV reuse",
     needs=(*COUNTED, Capability.HIT_COUNTERS, Capability.MOVED_PIECES),
-    shows=(Evidence.COUNTED, Evidence.MOVED),
+    shows=(Reuse.COUNTED, Modes.MOVED),
     upstream=("llama.cpp#15082",),
 )
 @given(data=st.data())

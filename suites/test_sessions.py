@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.sessions import Sessions
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.sessions import (
@@ -27,7 +28,7 @@ from coldproof.harness.workload.generators.sessions import (
         Capability.CACHE_SALT,
         Capability.POOL_USAGE,
     ),
-    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HITS, Evidence.SESSION_DROPS, Evidence.IDLE_COMPARED),
+    shows=(Sessions.TURNS, Sessions.HITS, Sessions.DROPS, Pressure.IDLE_COMPARED),
     upstream=("vllm#49449", "vllm#49377", "sglang#27024"),
 )
 @given(data=st.data())
@@ -60,7 +61,7 @@ STREAMING = (
     "SESS-1",
     "streaming sessions",
     needs=STREAMING,
-    shows=(Evidence.SESSION_TURNS, Evidence.SESSION_HELD, Evidence.IDLE_COMPARED),
+    shows=(Sessions.TURNS, Sessions.HELD, Pressure.IDLE_COMPARED),
     upstream=("sglang#27024",),
 )
 @given(data=st.data())
@@ -79,7 +80,7 @@ def test_streaming_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataOb
     "SESS-1",
     "streaming sessions that change the adapter",
     needs=(*STREAMING, Capability.ADAPTER_CHOICE),
-    shows=(Evidence.SESSION_SWITCHES, Evidence.SESSION_HELD),
+    shows=(Sessions.SWITCHES, Sessions.HELD),
 )
 @given(data=st.data())
 def test_sessions_that_change_the_adapter(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -95,7 +96,7 @@ def test_sessions_that_change_the_adapter(sut: SystemUnderTest, data: st.DataObj
     "SESS-2",
     "sessions beyond the context",
     needs=(Capability.SESSIONS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.POOL_USAGE),
-    shows=(Evidence.REFUSED, Evidence.BESIDE_REFUSED, Evidence.IDLE_COMPARED),
+    shows=(Pressure.REFUSED, Pressure.BESIDE_REFUSED, Pressure.IDLE_COMPARED),
 )
 @given(data=st.data())
 def test_sessions_beyond_the_context(sut: SystemUnderTest, data: st.DataObject) -> None:

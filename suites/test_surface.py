@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Options
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.response_options import (
@@ -24,7 +25,7 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
     "SURFACE-1",
     "prompt logprobs",
     needs=(*TOKENS, Capability.PROMPT_LOGPROBS),
-    shows=(Evidence.SCORED_PROMPTS, Evidence.HITS),
+    shows=(Options.SCORED_PROMPTS, Requests.HITS),
     upstream=("vllm#42019", "vllm#3251"),
 )
 @given(data=st.data())
@@ -37,7 +38,7 @@ def test_prompt_logprobs(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(with_response_options(sut.limits, PROMPT_LOGPROBS), label="workload"))
 
 
-@requirement("SURFACE-1", "several answers", needs=(*TOKENS, Capability.SEVERAL_ANSWERS), shows=(Evidence.SEVERAL,))
+@requirement("SURFACE-1", "several answers", needs=(*TOKENS, Capability.SEVERAL_ANSWERS), shows=(Options.SEVERAL,))
 @given(data=st.data())
 def test_several_answers(sut: SystemUnderTest, data: st.DataObject) -> None:
     """On a hit, several answers to one prompt, sampled with one seed, are equal to the cold ones."""
@@ -48,7 +49,7 @@ def test_several_answers(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SURFACE-1",
     "stop strings",
     needs=(*TOKENS, Capability.STOP_STRINGS),
-    shows=(Evidence.STOPPED,),
+    shows=(Options.STOPPED,),
     upstream=("vllm#5543",),
 )
 @given(data=st.data())
@@ -61,7 +62,7 @@ def test_stop_strings(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SURFACE-1",
     "structured output",
     needs=(*TOKENS, Capability.STRUCTURED_OUTPUT),
-    shows=(Evidence.PATTERNED,),
+    shows=(Options.PATTERNED,),
     upstream=("vllm#30916", "TRT#18891"),
 )
 @given(data=st.data())

@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Control, Pressure
+from coldproof.harness.judgement.evidence.engine_features import Modes, Tiers
+from coldproof.harness.judgement.evidence.prefill_decode import Sides
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.memory_pressure import working_sets
@@ -38,7 +42,7 @@ SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
     "TIER-1",
     "evicted and loaded back",
     needs=SIZED,
-    shows=(Evidence.LOADED_EVICTED,),
+    shows=(Tiers.LOADED_EVICTED,),
     upstream=("vllm#54193", "vllm#46951", "sglang#39830", "vllm#53498"),
 )
 @given(data=st.data())
@@ -58,7 +62,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     "TIER-1",
     "pool emptied, prompts sent again",
     needs=(*TIER, Capability.CACHE_RESET),
-    shows=(Evidence.LOADED_RESET,),
+    shows=(Tiers.LOADED_RESET,),
     upstream=("vllm#46453", "LMCache#4247"),
 )
 @given(data=st.data())
@@ -77,7 +81,7 @@ def test_pool_emptied_and_prompts_sent_again(sut: SystemUnderTest, data: st.Data
     "TIER-1",
     "saved under a name and restored",
     needs=SAVED,
-    shows=(Evidence.RESTORED,),
+    shows=(Modes.RESTORED,),
     upstream=("llama.cpp#27052", "llama.cpp#26676"),
 )
 @given(data=st.data())
@@ -96,7 +100,7 @@ def test_saved_and_restored(sut: SystemUnderTest, data: st.DataObject) -> None:
     "TIER-2",
     "preempted and resumed",
     needs=SIZED,
-    shows=(Evidence.PREEMPTIONS, Evidence.LOADED),
+    shows=(Pressure.PREEMPTIONS, Tiers.LOADED),
     upstream=("vllm#29870", "vllm#46014", "LMCache#1969"),
 )
 @given(data=st.data())
@@ -116,7 +120,7 @@ def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st
     "TIER-3",
     "salts and adapters across tiers",
     needs=(*TIER, Capability.CACHE_SALT),
-    shows=(Evidence.STALE_CHANCES, Evidence.LOADED),
+    shows=(Adapters.STALE_CHANCES, Tiers.LOADED),
     upstream=("vllm#53495", "vllm#54342", "vllm#51748", "LMCache#2878"),
 )
 @given(data=st.data())
@@ -135,7 +139,7 @@ def test_identities_across_tiers(sut: SystemUnderTest, data: st.DataObject) -> N
     "TIER-3",
     "adapters across a save and its restore",
     needs=(*SAVED, Capability.ADAPTER_CHOICE),
-    shows=(Evidence.RESTORED_ELSE, Evidence.TELLING),
+    shows=(Modes.RESTORED_ELSE, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
@@ -154,7 +158,7 @@ def test_adapters_across_a_save_and_restore(sut: SystemUnderTest, data: st.DataO
     "TIER-4",
     "loads that fail",
     needs=TIER,
-    shows=(Evidence.FAILED_LOADS, Evidence.AFTER_FAILURE, Evidence.LOADED),
+    shows=(Tiers.FAILED_LOADS, Tiers.AFTER_FAILURE, Tiers.LOADED),
     upstream=("LMCache#3388", "vllm#49250", "vllm#45474"),
 )
 @given(data=st.data())
@@ -174,7 +178,7 @@ def test_loads_that_fail(sut: SystemUnderTest, data: st.DataObject) -> None:
     "TIER-4",
     "preempted after a load that failed",
     needs=SIZED,
-    shows=(Evidence.FAILED_LOADS, Evidence.PREEMPTIONS, Evidence.LOADED),
+    shows=(Tiers.FAILED_LOADS, Pressure.PREEMPTIONS, Tiers.LOADED),
     upstream=("vllm#26813",),
 )
 @given(data=st.data())
@@ -193,7 +197,7 @@ def test_preempted_after_a_load_that_failed(sut: SystemUnderTest, data: st.DataO
     "TIER-4",
     "loads that fail, of any share of the pool",
     needs=SIZED,
-    shows=(Evidence.FAILED_LOADS, Evidence.LOADED),
+    shows=(Tiers.FAILED_LOADS, Tiers.LOADED),
     upstream=("vllm#44560", "vllm#45388"),
 )
 @given(data=st.data())
@@ -211,7 +215,7 @@ def test_failed_loads_of_any_share_of_the_pool(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "everything at once, with a second tier",
     needs=(*SIZED, Capability.STREAMING),
-    shows=(Evidence.LOADED, Evidence.HITS, Evidence.IDLE_COMPARED, Evidence.TOGETHER, Evidence.PREEMPTIONS),
+    shows=(Tiers.LOADED, Requests.HITS, Pressure.IDLE_COMPARED, Adapters.TOGETHER, Pressure.PREEMPTIONS),
     weight=4,
 )
 @given(data=st.data())
@@ -231,7 +235,7 @@ def test_everything_at_once_with_a_second_tier(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "client disconnects during a load",
     needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
-    shows=(Evidence.LOADED, Evidence.AFTER_ABORT, Evidence.IDLE_COMPARED),
+    shows=(Tiers.LOADED, Control.AFTER_ABORT, Pressure.IDLE_COMPARED),
     upstream=("vllm#32255", "vllm#46283", "vllm#46240"),
 )
 @given(data=st.data())
@@ -249,7 +253,7 @@ def test_client_disconnects_during_loads(sut: SystemUnderTest, data: st.DataObje
     "TIER-6",
     "KV of an engine with other weights, KV format, rope settings or adapter files",
     needs=(Capability.PERSISTENT_KV, *COUNTED),
-    shows=(Evidence.AFTER_OTHER_ENGINE,),
+    shows=(Tiers.AFTER_OTHER_ENGINE,),
     upstream=("sglang#26792",),
 )
 @given(data=st.data())
@@ -269,7 +273,7 @@ def test_kv_of_an_engine_with_a_difference(sut: SystemUnderTest, data: st.DataOb
     "TIER-6",
     "KV of an equal engine before",
     needs=(Capability.PERSISTENT_KV, *COUNTED),
-    shows=(Evidence.LOADED_AFTER_RESTART,),
+    shows=(Tiers.LOADED_AFTER_RESTART,),
 )
 @given(data=st.data())
 def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -286,8 +290,8 @@ def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> Non
     "a tier whose server ends and is started again",
     needs=(*TIER, Capability.STREAMING, Capability.CACHE_RESET, Capability.TIER_FAILURES),
     shows=(
-        *(Evidence.TIER_RESTARTS, Evidence.AFTER_SIDE_RESTART, Evidence.LOADED_FROM_RESTARTED),
-        Evidence.IDLE_COMPARED,
+        *(Sides.TIER_RESTARTS, Sides.AFTER_SIDE_RESTART, Sides.LOADED_FROM_RESTARTED),
+        Pressure.IDLE_COMPARED,
     ),
     upstream=("LMCache#4642", "LMCache#4069"),
 )

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.weights import Pauses, Weights
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.weights import (
@@ -25,15 +26,15 @@ TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 UPDATES = (*TOKENS, Capability.WEIGHT_UPDATES)
 PAUSES = (*TOKENS, Capability.STREAMING, Capability.PAUSE_KEEP)
 ROUTES = {
-    Capability.WEIGHTS_FROM_PATH: Evidence.UPDATES_FROM_PATH,
-    Capability.WEIGHTS_SAME_PATH: Evidence.UPDATES_SAME_PATH,
-    Capability.WEIGHTS_IN_PLACE: Evidence.UPDATES_IN_PLACE,
-    Capability.WEIGHTS_TRANSFER: Evidence.UPDATES_TRANSFER,
+    Capability.WEIGHTS_FROM_PATH: Weights.UPDATES_FROM_PATH,
+    Capability.WEIGHTS_SAME_PATH: Weights.UPDATES_SAME_PATH,
+    Capability.WEIGHTS_IN_PLACE: Weights.UPDATES_IN_PLACE,
+    Capability.WEIGHTS_TRANSFER: Weights.UPDATES_TRANSFER,
 }
 MODES = {
-    Capability.PAUSE_ABORT: Evidence.ENDED_BY_PAUSE,
-    Capability.PAUSE_WAIT: Evidence.FINISHED_BEFORE_PAUSE,
-    Capability.PAUSE_KEEP: Evidence.KEPT_OVER_PAUSE,
+    Capability.PAUSE_ABORT: Pauses.ENDED_BY_PAUSE,
+    Capability.PAUSE_WAIT: Pauses.FINISHED_BEFORE_PAUSE,
+    Capability.PAUSE_KEEP: Pauses.KEPT_OVER_PAUSE,
 }
 
 
@@ -41,8 +42,8 @@ MODES = {
     "WEIGHT-1",
     "new weights, and the invalidation that the engine documents",
     needs=UPDATES,
-    shows=(Evidence.AFTER_UPDATE, Evidence.TELLING, Evidence.WEIGHT_RETURNS),
-    shows_where={**ROUTES, Capability.SLEEP: Evidence.SLEEPS, Capability.SLEEP_DISCARDS: Evidence.DEEP_SLEEPS},
+    shows=(Weights.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
+    shows_where={**ROUTES, Capability.SLEEP: Pauses.SLEEPS, Capability.SLEEP_DISCARDS: Pauses.DEEP_SLEEPS},
     upstream=("sglang#26792", "omni#6739"),
 )
 @given(data=st.data())
@@ -62,7 +63,7 @@ def test_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
     "WEIGHT-2",
     "pause and resume",
     needs=PAUSES,
-    shows=(Evidence.QUEUED_IN_PAUSE,),
+    shows=(Pauses.QUEUED_IN_PAUSE,),
     shows_where=MODES,
 )
 @given(data=st.data())
@@ -82,7 +83,7 @@ def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
     "WEIGHT-2",
     "new weights during a pause",
     needs=(*PAUSES, Capability.WEIGHT_UPDATES),
-    shows=(Evidence.CONTINUED, Evidence.TELLING),
+    shows=(Weights.CONTINUED, Adapters.TELLING),
 )
 @given(data=st.data())
 def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -101,8 +102,8 @@ def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> Non
     "WEIGHT-3",
     "requests in flight over an update",
     needs=(*UPDATES, Capability.STREAMING),
-    shows=(Evidence.IN_FLIGHT, Evidence.AFTER_IN_FLIGHT, Evidence.TELLING),
-    shows_where={Capability.CACHE_SALT: Evidence.AFTER_IN_FLIGHT_SALT},
+    shows=(Weights.IN_FLIGHT, Weights.AFTER_IN_FLIGHT, Adapters.TELLING),
+    shows_where={Capability.CACHE_SALT: Weights.AFTER_IN_FLIGHT_SALT},
 )
 @given(data=st.data())
 def test_requests_in_flight_over_an_update(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -122,7 +123,7 @@ def test_requests_in_flight_over_an_update(sut: SystemUnderTest, data: st.DataOb
     "WEIGHT-4",
     "adapters over an update of the base weights",
     needs=(*UPDATES, Capability.RUNTIME_LORA),
-    shows=(Evidence.ADAPTERS_AFTER_UPDATE, Evidence.TELLING),
+    shows=(Weights.ADAPTERS_AFTER_UPDATE, Adapters.TELLING),
 )
 @given(data=st.data())
 def test_adapters_over_an_update(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -23,7 +23,7 @@ from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy
 from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import common_prefix
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weights import Weights
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
@@ -185,9 +185,9 @@ def summary(judgement: Judgement) -> str:
     """Return what a judgement found, as one line."""
     facts = judgement.evidence
     wrong = {found.request for found in judgement.findings}
-    lines = [f"{facts[Evidence.AFTER_UPDATE]:.0f} requests could hit blocks of other weights"]
-    if facts[Evidence.IN_FLIGHT]:
-        lines.append(f"{facts[Evidence.IN_FLIGHT]:.0f} were in flight over an update")
+    lines = [f"{facts[Weights.AFTER_UPDATE]:.0f} requests could hit blocks of other weights"]
+    if facts[Weights.IN_FLIGHT]:
+        lines.append(f"{facts[Weights.IN_FLIGHT]:.0f} were in flight over an update")
     lines.append(f"{len(wrong)} wrong" if wrong else "none wrong")
     return ", ".join(lines) + (f". {judgement.worst().sentence}" if wrong else "")
 

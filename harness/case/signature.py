@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.sides import ENGINES
+from coldproof.harness.history.adapter_changes import same_path_reloads
 from coldproof.harness.history.doors import usual_door
 from coldproof.harness.history.drafts import cold_and_hit
 from coldproof.harness.history.embedding_rows import differences, sends_rows
@@ -12,7 +13,6 @@ from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.checkers.kv_events import late_announcements
-from coldproof.harness.judgement.evidence.collect import same_path_reloads
 from coldproof.harness.judgement.request_sizes import outgrows
 from coldproof.harness.workload.steps import Burst, Request, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass

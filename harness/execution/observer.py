@@ -10,13 +10,11 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.deaths import ends_soon
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.criteria import TOKENS
+from coldproof.harness.judgement.criteria import LASTING, TOKENS
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.workload.steps import Workload
-
-LASTING = ("liveness", "conservation")  # checkers whose findings mean that the engine's state may be corrupted
 
 
 class Observer:

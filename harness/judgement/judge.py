@@ -12,38 +12,22 @@ from collections.abc import Iterator
 import msgspec
 
 from coldproof.harness.history.records import History, Identity, Outcome
-from coldproof.harness.judgement.checkers.block_hashes import check_hashes
-from coldproof.harness.judgement.checkers.block_pool import check_concurrency, check_conservation, check_gauge
-from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
-from coldproof.harness.judgement.checkers.decoder_hits import check_decoder_hits
-from coldproof.harness.judgement.checkers.doors import check_doors
-from coldproof.harness.judgement.checkers.drafts import check_drafts
-from coldproof.harness.judgement.checkers.kv_events import check_events
-from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.checkers.no_hits import without_hit
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
-from coldproof.harness.judgement.checkers.pooled import check_pooled
-from coldproof.harness.judgement.checkers.preemption_order import check_order
-from coldproof.harness.judgement.checkers.response_options import check_surface
-from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
-from coldproof.harness.judgement.checkers.uncounted_hits import check_uncounted_hits
-from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
-from coldproof.harness.judgement.criteria import CHECKS, OF_ANSWERS
-from coldproof.harness.judgement.evidence.collect import evidence, older_identities
-from coldproof.harness.judgement.evidence.divergences import divergence_facts
-from coldproof.harness.judgement.evidence.names import OF_COUNTERS
+from coldproof.harness.judgement.collect import FUNCTIONS, evidence
+from coldproof.harness.judgement.criteria import CHECKS, CRITERIA, HASHES, OF_ANSWERS
 from coldproof.harness.judgement.finding import Finding, Rule
+from coldproof.harness.judgement.no_hits import without_hit
 from coldproof.harness.judgement.oracle import (
     Answers,
     Oracle,
     Question,
-    distinguishing_question,
     question,
     questions,
     scoring_questions,
 )
-from coldproof.harness.judgement.sensitivity import sensitivity_facts, sensitivity_questions
+from coldproof.harness.judgement.registry import Example
+from coldproof.harness.judgement.sensitivity import sensitivity_questions
 from coldproof.reports.schema.verdict import FailureClass
 
 # Two tokens of an exact engine, whose scores repeat within 0.001 nats, swap only if their scores are about as close on
@@ -75,11 +59,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         """
         overlapped = set() if overlapped_too else {o.request for o in self.history.outcomes if o.overlapped}
         kept = (f for f in self.findings if not (f.checker in OF_ANSWERS and f.request in overlapped))
-        return msgspec.structs.replace(self, findings=tuple(f for f in kept if hashes_too or f.checker != "hashes"))
+        return msgspec.structs.replace(self, findings=tuple(f for f in kept if hashes_too or f.checker != HASHES))
 
     def worst(self) -> Finding:
         """Return the gravest finding: by the order of the checkers, then the first request."""
-        gravest_first = list(CHECKS)
+        gravest_first = list(CRITERIA)
         return min(
             self.findings, key=lambda f: (gravest_first.index(f.checker), -1 if f.request is None else f.request)
         )
@@ -88,11 +72,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def needed_questions(history: History, rule: Rule) -> Iterator[Question]:
     """Yield the questions whose answers every judgement of this history needs."""
     yield from questions(history)
-    yield from continuation_questions(history)
+    for check in CHECKS:
+        yield from check.asks(history)
     if rule.band is not None:
         yield from scoring_questions(history)
-    for outcome, identity in older_identities(history):
-        yield distinguishing_question(outcome, identity)
+    for counting in FUNCTIONS:
+        yield from counting.asks(history)
 
 
 def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> Judgement:
@@ -101,14 +86,16 @@ def judge(history: History, oracle: Oracle, rule: Rule, *, exclusive: bool) -> J
     No answer is called wrong because of a batch: all questions are then asked again, one by one.
     """
     answers = oracle.ask_all(needed_questions(history, rule))
-    if any(check(history, answers, rule) for check in (check_tokens, check_pooled, check_surface, check_weights)):
+    example = Example(history=history, answers=answers, rule=rule, exclusive=exclusive)
+    if any(check.result(example) for check in CHECKS if "answers" in check.takes):
         answers = {asked: oracle.ask(asked) for asked in answers}
     answers |= tie_answers(history, oracle, answers, rule)
     answers |= repeated_answers(history, oracle, answers, rule)
     if oracle.takes_more:
         answers |= {one: oracle.ask(one) for one in sensitivity_questions(history, answers, rule)}
-    suspects = {f.request for f in check_tokens(history, answers, rule) if needs_explanation(history, f, answers, rule)}
-    suspects |= {f.request for f in check_pooled(history, answers, rule)}
+    example = msgspec.structs.replace(example, answers=answers)
+    wrong = [found for check in CHECKS if check.of_answers for found in check.result(example)]
+    suspects = {found.request for found in wrong if needs_explanation(history, found, answers, rule)}
     for outcome in history.outcomes:
         if outcome.request in suspects:
             for identity in other_sources(history, outcome):
@@ -162,46 +149,24 @@ def repeated_answers(history: History, oracle: Oracle, answers: Answers, rule: R
 
 def needs_explanation(history: History, found: Finding, answers: Answers, rule: Rule) -> bool:
     """Return whether to find out whose answer a wrong one is. Noise that explains every token needs no other source."""
+    if not found.explained or rule.band is None:
+        return True
     outcome = next(o for o in history.outcomes if o.request == found.request)
-    one = None if rule.band is None else measure_deviation(history, outcome, answers, rule.band)
-    return not found.explained or rule.band is None or (one is not None and beyond_chance(one, rule.band))
+    one = measure_deviation(history, outcome, answers, rule.band)
+    return one is not None and beyond_chance(one, rule.band)
 
 
 def judge_again(history: History, answers: Answers, rule: Rule, *, exclusive: bool) -> Judgement:
     """Judge a history with known answers. Pure: the same arguments always give the same judgement."""
-    found = [
-        *check_liveness(history),
-        *check_doors(history),
-        *check_tokens(history, answers, rule),
-        *check_pooled(history, answers, rule),
-        *check_surface(history, answers, rule),
-        *check_weights(history, answers, rule),
-        *check_bounds(history),
-        *check_accounting(history, exclusive=exclusive),
-        *check_uncounted_hits(history, exclusive=exclusive),
-        *check_decoder_hits(history, exclusive=exclusive),
-        *check_drafts(history, rule, exclusive=exclusive),
-        *check_concurrency(history),
-        *check_order(history),
-        *check_conservation(history, exclusive=exclusive),
-        *check_gauge(history),
-        *check_steps(history, exclusive=exclusive),
-        *check_events(history),
-        *check_hashes(history),
-    ]
-    found = [without_hit(history, one) for one in found]
+    example = Example(history=history, answers=answers, rule=rule, exclusive=exclusive)
+    found = tuple(without_hit(history, one) for check in CHECKS for one in check.result(example))
     return Judgement(
         history=history,
         answers=answers,
         findings=tuple(f for f in found if not f.noise and not f.permitted),
         noise=tuple(f for f in found if f.noise),
         permitted=tuple(f for f in found if f.permitted),
-        evidence={
-            **evidence(history, answers),
-            **divergence_facts(history, answers, found),
-            **sensitivity_facts(history, answers, rule),
-            **({} if exclusive else dict.fromkeys(OF_COUNTERS, 0.0)),
-        },
+        evidence=evidence(msgspec.structs.replace(example, found=found)),
         rule=rule,
         exclusive=exclusive,
     )

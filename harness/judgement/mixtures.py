@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.collect import concurrent
+from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
 
 
@@ -22,3 +21,12 @@ def mixtures_of(history: History, about: int | None = None) -> frozenset[str]:
         if one.residence.name != other.residence.name
     }
     return frozenset(BASE_WITH_ADAPTER if None in pair else ADAPTERS_TOGETHER for pair in pairs)
+
+
+def concurrent(history: History, outcome: Outcome) -> list[Outcome]:
+    """Return the requests that were in flight at the same time as this one."""
+    return [
+        other
+        for other in history.outcomes
+        if other.request != outcome.request and other.sent < outcome.finished and outcome.sent < other.finished
+    ]

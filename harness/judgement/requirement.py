@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
 from coldproof.reports.schema.results import StatementParts
 
 OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
@@ -48,12 +48,12 @@ class Requirement(msgspec.Struct, frozen=True):
     id: str
     title: str
     needs: tuple[Capability, ...]
-    shows: tuple[Evidence, ...]
+    shows: tuple[str, ...]
     overlapped_too: bool = True
     hashes_too: bool = False
     weight: float = 1.0  # relative share of the time budget for examples
     upstream: tuple[str, ...] = ()
-    shows_where: dict[Capability, Evidence] = {}
+    shows_where: dict[Capability, str] = {}
 
     @property
     def without_cache(self) -> bool:
@@ -76,7 +76,7 @@ def requirement(
     hashes_too: bool = False,
     weight: float = 1.0,
     upstream: tuple[str, ...] = (),
-    shows_where: dict[Capability, Evidence] | None = None,
+    shows_where: Mapping[Capability, Evidence] | None = None,
 ) -> pytest.MarkDecorator:
     """Mark a test as the check of a requirement. The report shows the test's docstring as the statement.
 
@@ -93,7 +93,7 @@ def requirement(
         hashes_too=hashes_too,
         weight=weight,
         upstream=tuple(address(report) for report in upstream),
-        shows_where=shows_where or {},
+        shows_where=dict(shows_where or {}),
     )
     return pytest.mark.requirement(declared)
 

@@ -15,7 +15,6 @@ from coldproof.adapters.protocol.embedding_rows import FIRST_ROW
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import deviation, excess, places
 from coldproof.harness.judgement.checkers.pooled import same_vectors
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import SCORED, Answer, Answers, Question, comparable_outcomes, question
 from coldproof.harness.workload.steps import Segment
@@ -113,19 +112,3 @@ def asked_about(pair: Pair | None, history: History, answers: Answers, rule: Rul
     if pair is None or pair.asked not in answers:
         return None
     return changed_question(pair, answers[pair.asked], rule, longest=history.shape.max_model_tokens)
-
-
-def sensitivity_facts(history: History, answers: Answers, rule: Rule) -> dict[str, float]:
-    """Return the counters of examples, and of their requests, whose cold answers depend on the cached tokens or not.
-
-    All are 0 where the question was not asked.
-    """
-    pair, requests = pair_of(history), sum(outcome.error is None for outcome in history.outcomes)
-    asked, shown = asked_about(pair, history, answers, rule), list[bool]()
-    if pair is not None and asked is not None and asked in answers:
-        shown.append(depends(answers[pair.asked], answers[asked], rule, length=len(pair.asked.prompt)))
-    return {
-        Evidence.SENSITIVE: sum(shown),
-        Evidence.INSENSITIVE: sum(not one for one in shown),
-        Evidence.INSENSITIVE_REQUESTS: requests * (shown == [False]),
-    }

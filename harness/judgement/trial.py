@@ -11,13 +11,13 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.dropped_kind import DroppedKind
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.cold_answers import ColdAnswers
 from coldproof.reports.schema.divergences import divergence_rates, exceeds
+from coldproof.reports.schema.evidence import ReportedEvidence
 
 KEPT_DIVERGING = 3
 
@@ -112,7 +112,7 @@ class Trial:
         self.lossy = judgement.rule.lossy
         self.cold = larger_sample(self.cold, judgement.rule.cold)
         self.evidence.update(judgement.evidence)
-        if judgement.evidence.get(Evidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
+        if judgement.evidence.get(ReportedEvidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
             self.diverging.append(judgement.history.workload)
 
     def take(self, failing: Failing) -> None:
@@ -142,14 +142,14 @@ class Trial:
     @property
     def telling_examples(self) -> int:
         """Return the number of examples whose cold answers could have shown a wrong block."""
-        return self.examples - round(self.evidence[Evidence.INSENSITIVE])
+        return self.examples - round(self.evidence[ReportedEvidence.INSENSITIVE])
 
     @property
     def exceeds(self) -> bool:
         """Return whether more answers diverged than measured causes explain."""
         return exceeds(*divergence_rates(self.evidence), self.cold.rate)
 
-    def missing(self) -> list[Evidence]:
+    def missing(self) -> list[str]:
         """Return the required evidence that stayed at zero."""
         return [name for name in self.requirement.shows if not self.evidence[name]]
 

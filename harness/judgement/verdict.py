@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.collect import with_trait
+from coldproof.harness.judgement.counters import Trait
+from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import CLOSED_FORM, is_other_engine
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.divergences import describe
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
-# Evidence that needs a KV-cache pool too small for the workload.
-PRESSURE = {Evidence.EVICTED, Evidence.PREEMPTIONS, Evidence.FULL_POOL, Evidence.WAITED}
-# Evidence that needs an engine that reports, in some way, how much of a prompt came from its cache.
-COUNTS = {
-    Evidence.EVICTED,
-    Evidence.HITS,
-    Evidence.SHARED_HITS,
-    Evidence.DECODE_HITS,
-    Evidence.AFTER_PREEMPTION,
-    Evidence.SEVERAL,
-    Evidence.STOPPED,
-    Evidence.PATTERNED,
-}
 LEAST_INSENSITIVE = 5  # examples: fewer of a trained model may all have the same short answer for either prompt
 
 
@@ -78,20 +69,22 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         return Verdict.NOT_EXERCISED if few else Verdict.INCONCLUSIVE, reason
     missing = trial.missing()
     if missing:
-        reason = "missing evidence: " + "; ".join(name.value for name in missing)
-        hints = ((trial.hint, PRESSURE), (trial.uncounted, COUNTS))
-        said = [hint for hint, about in hints if hint and about & set(missing)]
+        reason = "missing evidence: " + "; ".join(missing)
+        hints = ((trial.hint, Trait.SMALL_POOL), (trial.uncounted, Trait.HIT_COUNTS))
+        said = [hint for hint, trait in hints if hint and with_trait(trait, missing)]
         return Verdict.NOT_EXERCISED, ". ".join([reason, *said])
-    not_compared = trial.evidence[Evidence.MAY_BE_CHANGED]
-    if trial.lossy and not_compared and not_compared >= trial.evidence[Evidence.REQUESTS]:
+    not_compared = trial.evidence[Modes.MAY_BE_CHANGED]
+    if trial.lossy and not_compared and not_compared >= trial.evidence[Requests.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"
     reason = f"no counterexample in {trial.telling_examples} examples with {trial.requests} requests"
     if trial.explained:
         counts = describe(trial.evidence, trial.cold.rate)
         reason += f"; {trial.explained} answers diverged within the measured noise, as often as it explains: {counts}"
-    if trial.evidence[Evidence.INSENSITIVE]:
-        reason += f"; {trial.evidence[Evidence.INSENSITIVE]:.0f} more examples do not count: their cold answers do not "
-        reason += "depend on the cached tokens"
+    not_sensitive = trial.evidence[ReportedEvidence.INSENSITIVE]
+    if not_sensitive:
+        reason += (
+            f"; {not_sensitive:.0f} more examples do not count: their cold answers do not depend on the cached tokens"
+        )
     reason = f"{reason}; {trial.remark}" if trial.remark else reason
     return Verdict.CONFORMS, f"{reason}; {describe_lossy(trial)}" if trial.lossy else reason
 
@@ -122,8 +115,8 @@ def insensitive(trial: Trial) -> str:
     by_calibration = trial.cold.insensitive(adapters=about_adapters(trial))
     if by_calibration:
         return by_calibration
-    tested = trial.evidence[Evidence.INSENSITIVE]
-    if tested and not trial.evidence[Evidence.SENSITIVE]:
+    tested = trial.evidence[ReportedEvidence.INSENSITIVE]
+    if tested and not trial.evidence[ReportedEvidence.SENSITIVE]:
         return f"in none of {tested:.0f} examples did the cold answer depend on the cached tokens"
     return ""
 
@@ -171,8 +164,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
 def describe_lossy(trial: Trial) -> str:
     """Describe which answers a lossy mode kept from being compared."""
     return (
-        f"lossy mode ({trial.lossy}): it may have changed {trial.evidence[Evidence.MAY_BE_CHANGED]:.0f} of "
-        f"{trial.evidence[Evidence.REQUESTS]:.0f} answers, which were not compared with their cold answers "
+        f"lossy mode ({trial.lossy}): it may have changed {trial.evidence[Modes.MAY_BE_CHANGED]:.0f} of "
+        f"{trial.evidence[Requests.REQUESTS]:.0f} answers, which were not compared with their cold answers "
         f"({trial.permitted} differ); for these, only a match with another identity's or another request's answer "
         "counts"
     )

@@ -15,7 +15,8 @@ from coldproof.harness.case.case import make_case
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.oracles.cross_engine import OtherEngine
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.collect import with_trait
+from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.reference_cache import by_chance
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Counterexamples, Failing, Ran
@@ -297,14 +298,11 @@ class ProofPipeline:
         )
 
 
-ABOUT_RESETS = {Evidence.RESETS, Evidence.RESETS_OF_RUNNING, Evidence.RESETS_OF_TIER}
-
-
 def cuts(requirement: Requirement, workload: Workload, about: int | None) -> Iterator[Workload]:
     """Return smaller workloads that keep the steps which the requirement is about."""
     keep: tuple[type, ...] = (SetAdapter,) if requirement.without_cache else ()
-    if ABOUT_RESETS & set(requirement.shows):
+    if with_trait(Trait.OF_RESETS, requirement.shows):
         keep += (Reset,)  # without it the workload may fail because of another fault
-    if {Evidence.RESTORED, Evidence.RESTORED_ELSE} & set(requirement.shows):
+    if with_trait(Trait.OF_SAVED_STATE, requirement.shows):
         keep += (SaveState, RestoreState)  # for the same reason
     return smaller(workload, about, keep=keep)

@@ -22,7 +22,6 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.dropped_kind import DroppedKind
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.mixtures import mixtures_of
@@ -42,6 +41,7 @@ from coldproof.harness.workload.request_kinds import probe_of
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_unique_salts
 from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.evidence import ReportedEvidence
 
 
 class CurrentTrial(msgspec.Struct, frozen=True):
@@ -359,6 +359,6 @@ def guide_generation(judgement: Judgement) -> None:
     """Let hypothesis target more hits and more chances to detect a stale hit, and count them in its statistics."""
     if not currently_in_test_context():
         return
-    target(float(judgement.evidence[Evidence.HIT_TOKENS]), label="hit tokens")
-    target(float(judgement.evidence[Evidence.TELLING]), label="chances to detect a stale hit")
-    event("hit the cache" if judgement.evidence[Evidence.HIT_TOKENS] else "no hit")
+    target(float(judgement.evidence[ReportedEvidence.HIT_TOKENS]), label="hit tokens")
+    target(float(judgement.evidence[ReportedEvidence.TELLING]), label="chances to detect a stale hit")
+    event("hit the cache" if judgement.evidence[ReportedEvidence.HIT_TOKENS] else "no hit")

@@ -1,4 +1,4 @@
-"""The names of the evidence that reports draw or judge. `coldproof.harness.judgement.evidence.names` uses them too."""
+"""The names of the evidence that reports draw or judge. The counters in `harness/judgement/evidence` use them too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import enum
 class ReportedEvidence(enum.StrEnum):
     """The counters that are drawn over time and as distributions, and those that decide about a whole run.
 
-    `Evidence` in evidence/names.py has all counters.
+    `COUNTERS` in harness/judgement/collect.py has all counters.
     """
 
     HIT_TOKENS = "hit tokens"

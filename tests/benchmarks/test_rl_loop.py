@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.weights import PauseMode
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.weights import Weights
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import write_versions
@@ -149,7 +149,7 @@ def test_the_reset_is_what_makes_the_recorded_loop_safe(tmp_path: Path) -> None:
     """With it nothing old is hit; without it the same calls are answered with old KV."""
     recorded, without = LOOP.variants(LOOP.read_calls(GRPO)).values()
     right, wrong = judged(recorded, tmp_path / "a"), judged(without, tmp_path / "b")
-    assert right.evidence[Evidence.AFTER_UPDATE] > 0
+    assert right.evidence[Weights.AFTER_UPDATE] > 0
     assert right.findings == ()
     assert wrong.findings
     assert LOOP.summary(right).endswith("none wrong")

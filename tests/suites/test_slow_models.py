@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.paths import PLUGIN_PATH, ROOT
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Options
 from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import Verdict
 
@@ -39,8 +40,8 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     )
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
-    missing = {name: set(cell.missing) - {Evidence.STOPPED} for name, cell in cells}
-    unlucky = [name for name, evidence in missing.items() if evidence == {Evidence.TELLING}]
+    missing = {name: set(cell.missing) - {Options.STOPPED} for name, cell in cells}
+    unlucky = [name for name, evidence in missing.items() if evidence == {Adapters.TELLING}]
     assert len(unlucky) <= 1, ran.stdout[-2000:]
     lacking = {
         name: evidence

@@ -19,7 +19,7 @@ from coldproof.adapters.spec.engine_spec import EngineSpec, StartOptions
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
@@ -147,7 +147,7 @@ def crossed_engines(
 
 def tried(sut: SystemUnderTest, workload: Workload, *, name: str = "LORA-1") -> tuple[Verdict, str, Case | None]:
     """The verdict on one workload, with its reason and case, as a run would give it."""
-    trial = Trial(Requirement(name, "as cold", (), (Evidence.REQUESTS,)), "left", "a statement", "a_test")
+    trial = Trial(Requirement(name, "as cold", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
     sut.begin(trial)
     cold = trial.requirement.without_cache
     try:

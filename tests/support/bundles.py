@@ -27,7 +27,9 @@ from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Events
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
@@ -84,9 +86,9 @@ def cell(name: str, *areas: str) -> Cell:
 FROZEN = FrozenList(
     version=VERSION,
     tests=(
-        frozen_test("CHAT-9", Capability.TOKEN_PROMPTS, Evidence.HITS),
-        frozen_test("EVENT-9", Capability.KV_EVENTS, Evidence.STORED),
-        frozen_test("LORA-9", Capability.TOKEN_PROMPTS, Evidence.HITS),
+        frozen_test("CHAT-9", Capability.TOKEN_PROMPTS, Requests.HITS),
+        frozen_test("EVENT-9", Capability.KV_EVENTS, Events.STORED),
+        frozen_test("LORA-9", Capability.TOKEN_PROMPTS, Requests.HITS),
     ),
     cells=(cell("one", "CHAT", "EVENT"), cell("two", "CHAT", "LORA")),
 )

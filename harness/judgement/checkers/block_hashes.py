@@ -18,6 +18,7 @@ import msgspec
 from coldproof.adapters.protocol.kv_events import HashRule
 from coldproof.harness.history.kv_events import Block
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, view
 from coldproof.harness.judgement.finding import Finding
 from coldproof.reports.schema.verdict import FailureClass
@@ -38,6 +39,11 @@ class Computed(msgspec.Struct, frozen=True):
         return self.hash.endswith(self.block.hash)
 
 
+@check(
+    "hashes",
+    order=210,
+    fails="A block hash that does not follow from the fields of its own event.",
+)
 def check_hashes(history: History) -> list[Finding]:
     """Return a finding for the first block whose hash does not follow from its fields; none if the rule is unknown."""
     wrong = next((one for one in computed(history) if not one.agrees), None)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from coldproof.adapters.protocol.metrics import Metrics, increase
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord, common_prefix, has_sessions
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.request_sizes import least_blocks
 from coldproof.harness.workload.steps import Burst, Idle
@@ -18,6 +19,15 @@ ENOUGH_ROOM = 4  # concurrent requests that must fit into the pool, below which 
 ROUNDING = 1e-6  # of a gauge
 
 
+@check(
+    "conservation",
+    order=140,
+    fails=(
+        "Any request that runs or waits, or any block in use, after an idle gap; a pool gauge of zero while requests "
+        "run, or above one."
+    ),
+    lasting=True,
+)
 def check_conservation(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding for each idle gap after which a request runs or waits, or a block is in use since this run.
 
@@ -46,6 +56,7 @@ def still_held(history: History, gauges: Metrics) -> Iterator[str]:
         yield f"{used:.2%} of the pool in use" + (f" ({then:.2%} before this run)" if then else "")
 
 
+@check("conservation", order=150)
 def check_gauge(history: History) -> list[Finding]:
     """Return a finding if the pool gauge is impossible: below zero, above one, or zero while requests run."""
     if history.engine_lost is not None:
@@ -88,6 +99,11 @@ def gauge_finding(sentence: str) -> Finding:
     return Finding(checker="conservation", failure_class=FailureClass.ACCOUNTING, sentence=sentence)
 
 
+@check(
+    "concurrency",
+    order=120,
+    fails=("Identical prompts that wait although the pool has room for them to run concurrently with shared blocks."),
+)
 def check_concurrency(history: History) -> list[Finding]:
     """Return a finding for each burst of identical prompts that waited although the pool had room for many of them.
 

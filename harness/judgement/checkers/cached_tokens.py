@@ -20,11 +20,20 @@ from coldproof.harness.history.records import (
     written_tokens,
 )
 from coldproof.harness.judgement.checkers.tokens import foreign_source
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds, has_room
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check(
+    "bounds",
+    order=70,
+    fails=(
+        "More cached tokens than were ever computed for the request's identity, or fewer than an earlier request left "
+        "in the cache and the engine had no need to evict."
+    ),
+)
 def check_bounds(history: History) -> list[Finding]:
     """Return a finding for each hit that should have been a miss and each miss that should have been a hit."""
     limits = bounds(history)
@@ -96,6 +105,14 @@ class Span(msgspec.Struct, frozen=True):
 ANY = Span(0.0, math.inf)
 
 
+@check(
+    "accounting",
+    order=80,
+    fails=(
+        "Hit counters of the engine that disagree with the cached tokens reported for each request, or that grow by "
+        "more tokens than were looked up or, where requests report no counts, than they may have hit."
+    ),
+)
 def check_accounting(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding if the engine's counters disagree with its reports for each request, or count more hits than
     queries.

@@ -13,11 +13,17 @@ from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, assumed_block
 from coldproof.harness.judgement.checkers.cached_tokens import Span, loads_failed
 from coldproof.harness.judgement.checkers.uncounted_hits import preempted
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import at_least, at_most, has_room
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check(
+    "accounting",
+    order=100,
+    fails=("A decoder that fetches fewer tokens from a prefiller than it may have had itself, or more than it lacked."),
+)
 def check_decoder_hits(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding for the first step up to which the decoder fetched less, or more, than its cache explains.
 

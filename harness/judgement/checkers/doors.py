@@ -5,10 +5,21 @@ from __future__ import annotations
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.harness.history.doors import door_of
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check(
+    "doors",
+    order=20,
+    fails=(
+        "An answer at one door of a server to a request whose priority another door refuses as impossible: the first "
+        "door ignores priorities."
+    ),
+    gravity=55,
+    without_cache=True,
+)
 def check_doors(history: History) -> list[Finding]:
     """Return a finding for each door that answered a request with an impossible priority, if another door refused it.
 

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from coldproof.harness.history.drafts import ColdAndHit, cold_and_hit
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.reports.schema.verdict import FailureClass
 
 LEAST_ACCEPTED = 4  # cold, where scores are noisy: then half of them is more than a rounding error can change
 
 
+@check(
+    "drafts",
+    order=110,
+    fails=(
+        "Fewer drafts of speculative decoding accepted for a request that hit than for the same prompt and answer "
+        "without a hit, each alone; less than half of them if answers need not be exact."
+    ),
+)
 def check_drafts(history: History, rule: Rule, *, exclusive: bool) -> list[Finding]:
     """Return a finding for each request that hit and had fewer drafts accepted than the same prompt and answer cold.
 

@@ -9,6 +9,7 @@ from coldproof.harness.history.kv_event_replay import POOL, replay
 from coldproof.harness.history.kv_events import RunEvents, blocks_of
 from coldproof.harness.history.quiet_resets import quiet_resets
 from coldproof.harness.history.records import History, ResetRecord
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.workload.steps import ANNOUNCED_MS
@@ -20,6 +21,11 @@ RULES = (*UNREADABLE, "parent", "removed", "collision", "empty", "evicted")  # f
 CLASSES = {"shape": FailureClass.API, "empty": FailureClass.API, "evicted": FailureClass.LOST_REUSE}
 
 
+@check(
+    "events",
+    order=200,
+    fails="Published KV events that contradict one another, the requests or the hits.",
+)
 def check_events(history: History) -> list[Finding]:
     """Return a finding for the first violation of each rule. Return none if the engine publishes no events."""
     seen = view(history)

@@ -6,6 +6,7 @@ import math
 
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, has_sessions
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, may_be_refused, never_fits
@@ -13,6 +14,16 @@ from coldproof.harness.workload.steps import Burst, CloseSession, Meanwhile, Rou
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check(
+    "liveness",
+    order=10,
+    fails=(
+        "A request without an answer: no progress for as long as a hundred cold answers take, a crashed engine, an "
+        "error or an empty answer. An adapter change that fails. An answer to a prompt that can never fit."
+    ),
+    lasting=True,
+    without_cache=True,
+)
 def check_liveness(history: History) -> list[Finding]:
     """Return a finding for each hang, crash and unexpected refusal, of requests and of adapter changes."""
     lost = history.engine_lost

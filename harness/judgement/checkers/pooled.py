@@ -13,6 +13,7 @@ import msgspec
 from coldproof.adapters.protocol.pooling import Rows
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.tokens import foreign_source
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answer, Answers, comparable_outcomes, question
 from coldproof.reports.schema.verdict import FailureClass
@@ -37,6 +38,16 @@ class Deviation(msgspec.Struct, frozen=True):
         return f"a value differs by {self.largest:.3g}{angle}"
 
 
+@check(
+    "pooled",
+    order=40,
+    fails=(
+        "A pooled answer with too few or too many vectors or values, a value that is no finite number, or a value "
+        "that differs from every cold answer that the request may have by more than rounding can cause."
+    ),
+    of_answers=True,
+    without_cache=True,
+)
 def check_pooled(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each pooled answer that is incomplete, is not finite, or differs from all its cold ones."""
     found = []

@@ -11,10 +11,20 @@ import itertools
 
 from coldproof.adapters.protocol.images import has_images
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check(
+    "order",
+    order=130,
+    fails=(
+        "A request that is preempted while a less urgent one keeps running, if requests have priorities, or an equal "
+        "one that came later, if the engine documents that the later one is preempted first. A preempted request that "
+        "is resumed after a later one was admitted, if the engine documents that it comes first."
+    ),
+)
 def check_order(history: History) -> list[Finding]:
     """Return findings for the first request that is known to be preempted while a less urgent one kept running, or an
     equal one that came later, and for the first one that a later request overtook while it was preempted.

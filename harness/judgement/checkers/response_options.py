@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.tokens import closest
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answer, Answers, comparable_outcomes
 from coldproof.reports.schema.verdict import FailureClass
@@ -17,6 +18,14 @@ SCORE_NATS = 0.02
 TEXT_END = 20  # characters of a text that a finding quotes
 
 
+@check(
+    "surface",
+    order=50,
+    fails=(
+        "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the "
+        "cold ones; an answer to a different prompt than the one sent."
+    ),
+)
 def check_surface(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each missing, incomplete or wrong answer, logprob, finish reason, text and prompt."""
     found: list[Finding] = []

@@ -20,6 +20,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.checkers.block_pool import gauge_finding
 from coldproof.harness.judgement.checkers.preemption_order import comes_after, needs_the_same
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held
 from coldproof.reports.schema.verdict import FailureClass
@@ -28,19 +29,63 @@ MOMENT = 1e-6  # seconds: times are sums of whole steps, with rounding errors
 ROUNDING = 1e-6  # of a gauge
 
 
-def check_steps(history: History, *, exclusive: bool) -> list[Finding]:
-    """Return findings for the first step whose gauges are wrong or that exceeds a limit, for the first reset that fails
-    for no reason, and for the first request whose count is wrong or that was admitted out of order.
-
-    Return none if other clients use the engine (not `exclusive`).
+@check(
+    "conservation",
+    order=160,
+    fails=(
+        "Where the engine's steps are recorded: gauges that are not the number of unanswered requests and the share "
+        "of blocks that are not free, a step that exceeds the engine's limits, a reset that fails while no request "
+        "holds blocks."
+    ),
+)
+def check_step_gauges(history: History, *, exclusive: bool) -> list[Finding]:
+    """Return findings for the first step whose gauges are wrong or that exceeds a limit, and for the first reset that
+    fails for no reason.
     """
-    if not exclusive or history.engine_lost is not None or not history.engine_steps:
+    if not is_recorded(history, exclusive=exclusive):
         return []
-    gauges = [*wrong_usage(history), *wrong_queue(history), *exceeded_limit(history), *failed_reset(history)]
-    findings = [*gauges, *wrong_count(history)]
-    if not history.shape.in_order:
-        return findings
-    return [*findings, *wrong_admission(history), *needless_wait(history)]
+    return [*wrong_usage(history), *wrong_queue(history), *exceeded_limit(history), *failed_reset(history)]
+
+
+@check(
+    "accounting",
+    order=170,
+    fails=(
+        "Where the engine's steps are recorded: a count that is not the number of tokens that a request did not "
+        "compute."
+    ),
+)
+def check_step_counts(history: History, *, exclusive: bool) -> list[Finding]:
+    """Return a finding for the first request whose count is wrong."""
+    return wrong_count(history) if is_recorded(history, exclusive=exclusive) else []
+
+
+@check(
+    "order",
+    order=180,
+    fails=(
+        "A request that is admitted before an earlier one that is not less urgent, or before a more urgent one that "
+        "was sent by then, where the engine's steps are recorded."
+    ),
+)
+def check_admissions(history: History, *, exclusive: bool) -> list[Finding]:
+    """Return a finding for the first request that was admitted out of order."""
+    return wrong_admission(history) if is_recorded(history, exclusive=exclusive) and history.shape.in_order else []
+
+
+@check(
+    "concurrency",
+    order=190,
+    fails="Where the engine's steps are recorded: any request that waits although nothing is short.",
+)
+def check_waits(history: History, *, exclusive: bool) -> list[Finding]:
+    """Return a finding for the first step in which a request waits although nothing is short."""
+    return needless_wait(history) if is_recorded(history, exclusive=exclusive) and history.shape.in_order else []
+
+
+def is_recorded(history: History, *, exclusive: bool) -> bool:
+    """Return whether the engine's steps are recorded, and are those of this run alone."""
+    return exclusive and history.engine_lost is None and bool(history.engine_steps)
 
 
 def wrong_usage(history: History) -> list[Finding]:

@@ -15,6 +15,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
     places,
     too_short_or_long,
 )
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
     Answer,
@@ -33,6 +34,15 @@ RESOLUTION_NATS = 1e-5
 PROOF = 4  # tokens of two equal answers that rule out chance
 
 
+@check(
+    "tokens",
+    order=30,
+    fails=(
+        "A token that differs from every cold answer that the request may have, under each identity that it may have."
+    ),
+    of_answers=True,
+    without_cache=True,
+)
 def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each request whose answer, as far as its client read it, equals none of its cold answers.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from coldproof.harness.history.records import History, Outcome, StepRecord
 from coldproof.harness.judgement.checkers.cached_tokens import hits, loads_failed
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import at_most
 from coldproof.reports.schema.verdict import FailureClass
 
 
+@check("accounting", order=90)
 def check_uncounted_hits(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding for the first step up to which the counter has grown by more than all requests may have hit.
 

@@ -17,6 +17,7 @@ from coldproof.harness.history.records import (
     common_prefix,
 )
 from coldproof.harness.history.weights import CLOCK_ERROR, Cut, cuts, starts_clean
+from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answers, Question, continuation, question
 from coldproof.reports.schema.verdict import FailureClass
@@ -25,6 +26,29 @@ from coldproof.reports.schema.verdict import FailureClass
 SLACK_SECONDS = 0.5
 
 
+def continuation_questions(history: History) -> Iterator[Question]:
+    """Yield the questions about the parts of each answer over an update."""
+    if not history.updates:
+        return
+    for outcome in crossing(history):
+        yield question(outcome, outcome.identities[0])
+        for cut in clear_cuts(history, outcome):
+            for after in range(cut.low, cut.high + 1):
+                if after < len(outcome.tokens):
+                    yield continuation(outcome, of_weights(outcome, cut.weights), after)
+
+
+@check(
+    "weights",
+    order=60,
+    fails=(
+        "An answer over an update of the weights that is not the cold continuation of its own tokens under the new "
+        "weights, where the engine discarded its KV. A request that a pause did not end or wait for as its mode says, "
+        "or that went on during the pause. A confirmed update after which the engine's checksum is that of other "
+        "weights."
+    ),
+    asks=continuation_questions,
+)
 def check_weights(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each answer over an update that neither version explains, each request that a pause should
     have ended or waited for, tokens during a pause, and updates that changed nothing.
@@ -54,18 +78,6 @@ def crossing(history: History) -> list[Outcome]:
         and cuts(history, o)
         and starts_clean(history, o)
     ]
-
-
-def continuation_questions(history: History) -> Iterator[Question]:
-    """Yield the questions about the parts of each answer over an update."""
-    if not history.updates:
-        return
-    for outcome in crossing(history):
-        yield question(outcome, outcome.identities[0])
-        for cut in clear_cuts(history, outcome):
-            for after in range(cut.low, cut.high + 1):
-                if after < len(outcome.tokens):
-                    yield continuation(outcome, of_weights(outcome, cut.weights), after)
 
 
 def clear_cuts(history: History, outcome: Outcome) -> list[Cut]:

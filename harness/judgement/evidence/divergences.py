@@ -8,18 +8,33 @@ the first of them that hit, and the first that did not. The others would repeat 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.tokens import closest, is_repeated_cold
+from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.criteria import TOKENS
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import Answers, Question, comparable_outcomes, question
 from coldproof.reports.schema.divergences import Rate
+from coldproof.reports.schema.evidence import ReportedEvidence
 
 
-def divergence_facts(history: History, answers: Answers, found: Iterable[Finding]) -> dict[str, float]:
+class Divergences(Evidence):
+    """Answers that were compared with their cold answers, on hits and without."""
+
+    COMPARED_HITS = ReportedEvidence.COMPARED_HITS.value
+    DIVERGED_HITS = ReportedEvidence.DIVERGED_HITS.value
+    TOKENS_HITS = ReportedEvidence.TOKENS_HITS.value
+    COMPARED_MISSES = ReportedEvidence.COMPARED_MISSES.value
+    DIVERGED_MISSES = ReportedEvidence.DIVERGED_MISSES.value
+    TOKENS_MISSES = ReportedEvidence.TOKENS_MISSES.value
+
+
+ON_HITS = (Divergences.COMPARED_HITS, Divergences.DIVERGED_HITS, Divergences.TOKENS_HITS)
+WITHOUT_HITS = (Divergences.COMPARED_MISSES, Divergences.DIVERGED_MISSES, Divergences.TOKENS_MISSES)
+
+
+@computes(Divergences, order=220)
+def divergence_facts(history: History, answers: Answers, found: tuple[Finding, ...]) -> dict[str, float]:
     """Return the counters of compared answers. `found`: what the checkers reported, noise included."""
     of_tokens = [one for one in found if one.checker == TOKENS]
     repeated = {one.request for one in comparable_outcomes(history) if is_repeated_cold(one, answers)}
@@ -36,10 +51,6 @@ def divergence_facts(history: History, answers: Answers, found: Iterable[Finding
         total = sum(rates, Rate())
         facts |= dict(zip(names, (len(compared), total.diverged, total.tokens), strict=True))
     return facts
-
-
-ON_HITS = (Evidence.COMPARED_HITS, Evidence.DIVERGED_HITS, Evidence.TOKENS_HITS)
-WITHOUT_HITS = (Evidence.COMPARED_MISSES, Evidence.DIVERGED_MISSES, Evidence.TOKENS_MISSES)
 
 
 def may_have_hit(history: History, outcome: Outcome) -> bool:

@@ -12,9 +12,19 @@ from coldproof.harness.history.records import (
     holds_written_block,
     written_tokens,
 )
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 
 
+class Doors(Evidence):
+    """Requests at several doors of a server."""
+
+    HITS = "hits on what only another door computed"
+    CHANCES = "requests that could have hit another identity's blocks of another door"
+    TURNS = "next turns that hit what decode wrote for another door"
+    ODD_PRIORITIES = "doors at which an impossible priority was sent"
+
+
+@computes(Doors, order=120)
 def door_facts(history: History) -> dict[str, float]:
     """Return the counters of hits across doors, and of what a door that loses an identity would show."""
     doors = doors_of(history)
@@ -23,10 +33,10 @@ def door_facts(history: History) -> dict[str, float]:
     asked = {number: request for number, _, request in history.workload.requests()}
     odd = {doors[number] for number, request in asked.items() if request.priority == IMPOSSIBLE_PRIORITY}
     return {
-        Evidence.DOOR_HITS: sum(hit_of_another_door(history, o, doors) for o in outcomes),
-        Evidence.DOOR_CHANCES: sum(could_hit_wrongly(history, o, doors) for o in outcomes),
-        Evidence.DOOR_TURNS: sum(is_turn_at_another_door(history, o, doors) for o in outcomes),
-        Evidence.ODD_PRIORITIES: len(odd) if len(odd) > 1 else 0,
+        Doors.HITS: sum(hit_of_another_door(history, o, doors) for o in outcomes),
+        Doors.CHANCES: sum(could_hit_wrongly(history, o, doors) for o in outcomes),
+        Doors.TURNS: sum(is_turn_at_another_door(history, o, doors) for o in outcomes),
+        Doors.ODD_PRIORITIES: len(odd) if len(odd) > 1 else 0,
     }
 
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from coldproof.harness.history.drafts import cold_and_hit, counts_of_step
 from coldproof.harness.history.records import History, Outcome, StepRecord
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, Trait, computes
 
 
+class Drafts(Evidence):
+    """Drafts of speculative decoding."""
+
+    ACCEPTED = "drafted tokens that were accepted"
+    REJECTED = "drafted tokens that were rejected"
+    HITS = "hits in bursts in which tokens were drafted"
+    PAIRS = "hits whose accepted drafts were compared with those of the same prompt without a hit", Trait.EXCLUSIVE
+    BESIDE_LIMIT = "requests beside one that ends at the context limit, with speculative decoding"
+
+
+@computes(Drafts, order=180)
 def draft_facts(history: History) -> dict[str, float]:
     """Return the counters of drafts. They are zero if the engine does not count drafts."""
     known = [counts for counts in map(counts_of_step, history.steps) if counts is not None]
@@ -14,11 +25,11 @@ def draft_facts(history: History) -> dict[str, float]:
     accepted = sum(counts.accepted for counts in known)
     pairs = [pair for pair in cold_and_hit(history) if pair.cold_counts.accepted] if drafting else []
     return {
-        Evidence.DRAFTS_ACCEPTED: accepted,
-        Evidence.DRAFTS_REJECTED: sum(counts.drafted for counts in known) - accepted,
-        Evidence.HITS_WITH_DRAFTS: sum(o.hit_at_least > 0 for o in history.outcomes if o.step in drafting),
-        Evidence.DRAFT_PAIRS: len(pairs),
-        Evidence.BESIDE_LIMIT: sum(beside_a_full_context(history, o) for o in history.outcomes if drafting),
+        Drafts.ACCEPTED: accepted,
+        Drafts.REJECTED: sum(counts.drafted for counts in known) - accepted,
+        Drafts.HITS: sum(o.hit_at_least > 0 for o in history.outcomes if o.step in drafting),
+        Drafts.PAIRS: len(pairs),
+        Drafts.BESIDE_LIMIT: sum(beside_a_full_context(history, o) for o in history.outcomes if drafting),
     }
 
 

@@ -15,7 +15,7 @@ from coldproof.harness.history.records import (
     written_tokens,
 )
 from coldproof.harness.judgement.checkers.block_hashes import computed
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, Trait, computes
 from coldproof.harness.judgement.expected_hits import view
 from coldproof.harness.judgement.reference_cache import by_chance
 from coldproof.harness.judgement.request_sizes import outgrows
@@ -24,18 +24,29 @@ from coldproof.harness.workload.steps import RestoreState, save_of
 MIN_SHARED = 16  # tokens of a prefix: more than a nonce, which all prompts of a run share
 
 
+class Modes(Evidence):
+    """Restored states, non-prefix reuse, and contexts that are too short."""
+
+    RESTORED = "hits that only a restore explains", Trait.OF_SAVED_STATE
+    RESTORED_ELSE = "requests for restored KV under another identity", Trait.OF_SAVED_STATE
+    MOVED = "prompt tokens reused at another position"
+    MAY_BE_CHANGED = "answers that a lossy mode may have changed"
+    OUTGROWN = "answers longer than their context"
+    AFTER_OUTGROWN = "requests that share a prefix with an earlier one longer than its context"
+    CUT_HISTORY = "prompts that begin with a later part of an earlier request and its answer"
+
+
+@computes(Modes, order=100)
 def mode_facts(history: History) -> dict[str, float]:
     """Return the counters of these modes."""
     return {
-        Evidence.RESTORED: sum(restored(history, o) for o in history.outcomes),
-        Evidence.RESTORED_ELSE: sum(bool(saved_for(history, o) - set(o.identities)) for o in history.outcomes),
-        Evidence.MOVED: sum(moved_tokens(history, o) for o in history.outcomes),
-        Evidence.MAY_BE_CHANGED: sum(
-            o.error is None and o.request in may_be_changed(history) for o in history.outcomes
-        ),
-        Evidence.OUTGROWN: sum(o.answered and outgrows(history, o) for o in history.outcomes),
-        Evidence.AFTER_OUTGROWN: sum(o.answered and after_outgrown(history, o) for o in history.outcomes),
-        Evidence.CUT_HISTORY: sum(o.answered and o.request in later_parts(history) for o in history.outcomes),
+        Modes.RESTORED: sum(restored(history, o) for o in history.outcomes),
+        Modes.RESTORED_ELSE: sum(bool(saved_for(history, o) - set(o.identities)) for o in history.outcomes),
+        Modes.MOVED: sum(moved_tokens(history, o) for o in history.outcomes),
+        Modes.MAY_BE_CHANGED: sum(o.error is None and o.request in may_be_changed(history) for o in history.outcomes),
+        Modes.OUTGROWN: sum(o.answered and outgrows(history, o) for o in history.outcomes),
+        Modes.AFTER_OUTGROWN: sum(o.answered and after_outgrown(history, o) for o in history.outcomes),
+        Modes.CUT_HISTORY: sum(o.answered and o.request in later_parts(history) for o in history.outcomes),
     }
 
 
@@ -101,6 +112,20 @@ def later_parts(history: History) -> set[int]:
     return {number for number, _, request in history.workload.requests() if request.prompt.start}
 
 
+class Tiers(Evidence):
+    """Loads from a second tier, also of what an earlier engine left there."""
+
+    LOADED = "tokens loaded from the second tier"
+    LOADED_EVICTED = "bursts that loaded evicted blocks"
+    LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
+    LOADED_RESUMED = "tokens that preempted requests loaded back"
+    AFTER_OTHER_ENGINE = "requests that could have loaded KV of an engine with a difference"
+    LOADED_AFTER_RESTART = "hits that only an earlier engine explains"
+    FAILED_LOADS = "loads from the second tier that failed"
+    AFTER_FAILURE = "requests answered in or after a burst with a failed load"
+
+
+@computes(Tiers, order=90)
 def tier_facts(history: History) -> dict[str, float]:
     """Return the counters of loads from the second tier. They are zero if the engine does not report loads. A decoder
     counts in the same place what it fetches from a prefiller.
@@ -110,18 +135,18 @@ def tier_facts(history: History) -> dict[str, float]:
     loading = [r for r in steps if loaded(r)]
     first_failure = min((r.started for r in history.steps if failed(r)), default=None)
     return {
-        Evidence.LOADED: (last.external_hit_tokens or 0) if last else 0,
-        Evidence.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
-        Evidence.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
-        Evidence.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
-        Evidence.AFTER_OTHER_ENGINE: sum(bool(earlier_lives(history, o, same=False)) for o in history.outcomes),
-        Evidence.LOADED_AFTER_RESTART: sum(
+        Tiers.LOADED: (last.external_hit_tokens or 0) if last else 0,
+        Tiers.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
+        Tiers.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
+        Tiers.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
+        Tiers.AFTER_OTHER_ENGINE: sum(bool(earlier_lives(history, o, same=False)) for o in history.outcomes),
+        Tiers.LOADED_AFTER_RESTART: sum(
             bool(o.hit_at_least > own_prefix(history, o))
             for o in history.outcomes
             if earlier_lives(history, o, same=True)
         ),
-        Evidence.FAILED_LOADS: (last.failed_loads or 0) if last else 0,
-        Evidence.AFTER_FAILURE: sum(
+        Tiers.FAILED_LOADS: (last.failed_loads or 0) if last else 0,
+        Tiers.AFTER_FAILURE: sum(
             o.answered and first_failure is not None and o.finished > first_failure for o in history.outcomes
         ),
     }
@@ -164,23 +189,36 @@ def emptied_before(history: History, record: StepRecord) -> bool:
     return any(r.success and r.ended <= record.started for r in history.resets)
 
 
+class Events(Evidence):
+    """KV events, and what they explain."""
+
+    STORED = "blocks stored, by KV events"
+    REMOVED = "blocks removed, by KV events"
+    CLEARED = "all-blocks-cleared events"
+    EXPLAINED = "hits explained by earlier KV events"
+    OWED = "requests whose blocks were resident, by KV events"
+    QUIET_RESETS = "cache resets after which the engine stayed idle"
+    RESTARTS = "restarts between published KV events"
+    RECOMPUTED = "block hashes recomputed from their events"
+    RECOMPUTED_ADAPTER = "recomputed block hashes of adapters"
+
+
+@computes(Events, order=80)
 def event_facts(history: History) -> dict[str, float]:
     """Return the counters of events, of the hits that they explain, and of verified block hashes."""
     seen = view(history)
     if seen is None:
-        names = (Evidence.STORED, Evidence.REMOVED, Evidence.CLEARED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
-        more = (Evidence.QUIET_RESETS, Evidence.EVENT_RESTARTS, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER)
-        return dict.fromkeys((*names, *more), 0)
+        return dict.fromkeys(Events, 0)
     bounds, verified = seen.bounds(), [one for one in computed(history) if one.agrees]
     counted = [(o.cached_tokens or 0, bounds[o.request]) for o in history.outcomes if o.request in bounds]
     return {
-        Evidence.STORED: seen.cache.stored,
-        Evidence.REMOVED: seen.cache.removed,
-        Evidence.CLEARED: seen.cache.cleared,
-        Evidence.EVENT_RESTARTS: sum(0 < one.batches < len(seen.events.batches) for one in seen.events.restarts),
-        Evidence.QUIET_RESETS: sum(1 for _ in quiet_resets(history)),
-        Evidence.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
-        Evidence.OWED_BY_EVENTS: sum(bool(limits.at_least) for _, limits in counted),
-        Evidence.RECOMPUTED: len(verified),
-        Evidence.RECOMPUTED_ADAPTER: sum(one.block.lora_name is not None for one in verified),
+        Events.STORED: seen.cache.stored,
+        Events.REMOVED: seen.cache.removed,
+        Events.CLEARED: seen.cache.cleared,
+        Events.RESTARTS: sum(0 < one.batches < len(seen.events.batches) for one in seen.events.restarts),
+        Events.QUIET_RESETS: sum(1 for _ in quiet_resets(history)),
+        Events.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
+        Events.OWED: sum(bool(limits.at_least) for _, limits in counted),
+        Events.RECOMPUTED: len(verified),
+        Events.RECOMPUTED_ADAPTER: sum(one.block.lora_name is not None for one in verified),
     }

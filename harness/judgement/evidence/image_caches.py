@@ -12,38 +12,40 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.images import has_images
 from coldproof.harness.history.records import History, Outcome, ResetRecord
 from coldproof.harness.history.weights import is_comparable
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 
 Pair = Callable[[Outcome, Outcome], bool]
 
 
+class ImageCaches(Evidence):
+    """Images that came again after what the caches of the encoder and the processor must notice."""
+
+    AFTER_UPDATE = "requests with an image that other weights had encoded"
+    AFTER_ENCODER = "requests with an image of before a reset of the encoder cache alone"
+    AFTER_PROCESSOR = "requests with an image of before a reset of the processor's cache alone"
+    AFTER_PREFIX = "requests with an image of before a reset of the prefix cache alone"
+    AFTER_RELOAD = "requests with an image that another content of their adapter had encoded"
+    OF_OTHERS = "requests with an image that another adapter, or none, had encoded"
+
+
+@computes(ImageCaches, order=140)
 def image_cache_facts(history: History) -> dict[str, float]:
     """Return the counters of images that came again after what other caches must notice."""
     sent = [o for o in history.outcomes if o.error is None and has_images(o) and is_comparable(history, o)]
     if not sent:
-        return dict.fromkeys(FACTS, 0)
+        return dict.fromkeys(ImageCaches, 0)
 
     def count(pair: Pair) -> int:
         return sum(any(came_again(other, one) and pair(other, one) for other in history.outcomes) for one in sent)
 
     return {
-        Evidence.IMAGE_AFTER_UPDATE: count(other_weights),
-        Evidence.IMAGE_AFTER_ENCODER: count(across(alone(history.side_resets, ResetScope.ENCODER))),
-        Evidence.IMAGE_AFTER_PROCESSOR: count(across(alone(history.side_resets, ResetScope.PROCESSOR))),
-        Evidence.IMAGE_AFTER_PREFIX: count(across(alone(history.resets))),
-        Evidence.IMAGE_AFTER_RELOAD: count(reloaded),
-        Evidence.IMAGE_OF_OTHERS: count(lambda other, one: other.residence.name != one.residence.name),
+        ImageCaches.AFTER_UPDATE: count(other_weights),
+        ImageCaches.AFTER_ENCODER: count(across(alone(history.side_resets, ResetScope.ENCODER))),
+        ImageCaches.AFTER_PROCESSOR: count(across(alone(history.side_resets, ResetScope.PROCESSOR))),
+        ImageCaches.AFTER_PREFIX: count(across(alone(history.resets))),
+        ImageCaches.AFTER_RELOAD: count(reloaded),
+        ImageCaches.OF_OTHERS: count(lambda other, one: other.residence.name != one.residence.name),
     }
-
-
-FACTS = (
-    Evidence.IMAGE_AFTER_UPDATE,
-    Evidence.IMAGE_AFTER_ENCODER,
-    Evidence.IMAGE_AFTER_PROCESSOR,
-    Evidence.IMAGE_AFTER_PREFIX,
-    Evidence.IMAGE_AFTER_RELOAD,
-    Evidence.IMAGE_OF_OTHERS,
-)
 
 
 def came_again(other: Outcome, outcome: Outcome) -> bool:

@@ -15,25 +15,42 @@ from coldproof.harness.history.images import (
     sends_otherwise,
 )
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.reference_cache import lost_tokens
 
 
+class Images(Evidence):
+    """Prompts with images."""
+
+    PROMPTS = "prompts with images"
+    HITS = "hits that reached into an image"
+    HITS_INSIDE = "hits that ended within an image"
+    OTHER_IMAGE = "requests with another image behind the placeholders of an earlier one"
+    SAME_UUID = "requests that give an image the name of another one"
+    RECODED = "requests that send an image of another one in another file format"
+    OTHER_LOOK = "requests with other arguments of the processor behind the placeholders of an earlier one"
+    TOLD_HITS = "hits that reached into an image with arguments of the processor"
+    CUT_IMAGES = "prefill chunks that ended within an image"
+    PREEMPTED_IMAGES = "requests with images that were preempted"
+    EVICTED_IMAGES = "hits that ended within an image whose other part was evicted"
+
+
+@computes(Images, order=130)
 def image_facts(history: History) -> dict[str, float]:
     """Return the counters of prompts with images, of hits in them, and of images that a wrong key would confuse."""
     outcomes = [o for o in history.outcomes if o.error is None and has_images(o)]
     return {
-        Evidence.IMAGE_PROMPTS: len(outcomes),
-        Evidence.IMAGE_HITS: sum(map(hit_image, outcomes)),
-        Evidence.HITS_INSIDE: sum(map(hit_ends_inside, outcomes)),
-        Evidence.OTHER_IMAGE: sum(confusable(history, o) for o in outcomes),
-        Evidence.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
-        Evidence.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
-        Evidence.OTHER_LOOK: sum(other_look(history, o) for o in outcomes),
-        Evidence.TOLD_HITS: sum(map(hit_as_told, outcomes)),
-        Evidence.CUT_IMAGES: cut_images(history) if outcomes else 0,
-        Evidence.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes) or counted(history, "preempted_images"),
-        Evidence.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
+        Images.PROMPTS: len(outcomes),
+        Images.HITS: sum(map(hit_image, outcomes)),
+        Images.HITS_INSIDE: sum(map(hit_ends_inside, outcomes)),
+        Images.OTHER_IMAGE: sum(confusable(history, o) for o in outcomes),
+        Images.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
+        Images.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
+        Images.OTHER_LOOK: sum(other_look(history, o) for o in outcomes),
+        Images.TOLD_HITS: sum(map(hit_as_told, outcomes)),
+        Images.CUT_IMAGES: cut_images(history) if outcomes else 0,
+        Images.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes) or counted(history, "preempted_images"),
+        Images.EVICTED_IMAGES: sum(hit_ends_inside(o) and lost_tokens(history, o) > 0 for o in outcomes),
     }
 
 

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 
 
+class Pooling(Evidence):
+    """Pooled answers."""
+
+    HITS = "pooled answers on a hit"
+    CHUNKS = "pooled answers on a hit behind which several chunks were computed"
+    SCORED_HITS = "scores and ranks on a hit"
+    NEAR = "pooled answers to prompts that differ in one or two tokens from an earlier one"
+    TOKENS = "answers with a vector for each token of a prompt of which blocks were cached"
+
+
+@computes(Pooling, order=200)
 def pooling_facts(history: History) -> dict[str, float]:
     """Return the counters of pooled answers."""
     pooled = [o for o in history.outcomes if o.surface.pooled is not None and o.answered and o.pooled]
     hits = {o.request: hit_tokens(history, o) for o in pooled if not o.surface.needs_whole_prompt}
     step = history.shape.step_tokens
     return {
-        Evidence.POOLED_HITS: sum(hit > 0 for hit in hits.values()),
-        Evidence.POOLED_CHUNKS: sum(
-            step is not None and 0 < hits.get(o.request, 0) < len(o.prompt) - step for o in pooled
-        ),
-        Evidence.SCORED_HITS: sum(
+        Pooling.HITS: sum(hit > 0 for hit in hits.values()),
+        Pooling.CHUNKS: sum(step is not None and 0 < hits.get(o.request, 0) < len(o.prompt) - step for o in pooled),
+        Pooling.SCORED_HITS: sum(
             hits.get(o.request, 0) > 0 for o in pooled if o.surface.pooled is not None and o.surface.pooled.of_texts
         ),
-        Evidence.POOLED_NEAR: sum(is_near_a_cached_prompt(history, o) for o in pooled),
-        Evidence.POOLED_TOKENS: sum(o.surface.needs_whole_prompt and could_hit(history, o) for o in pooled),
+        Pooling.NEAR: sum(is_near_a_cached_prompt(history, o) for o in pooled),
+        Pooling.TOKENS: sum(o.surface.needs_whole_prompt and could_hit(history, o) for o in pooled),
     }
 
 

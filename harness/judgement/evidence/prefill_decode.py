@@ -5,9 +5,23 @@ from __future__ import annotations
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.adapters.protocol.sides import ENGINES
 from coldproof.harness.history.records import History, Outcome, SideRestart, StepRecord, assumed_block, common_prefix
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 
 
+class Sides(Evidence):
+    """A prefiller, a decoder and the tier between them."""
+
+    FETCHED = "prompts of which the decoder fetched KV from the prefiller"
+    PARTLY_FETCHED = "prompts of which the decoder had blocks and fetched the rest"
+    HALF_CHANGED = "answers while a change had reached only one side"
+    LATE = "prompts that the decoder got late and answered"
+    SIDE_RESTARTS = "sides killed and started again"
+    AFTER_SIDE_RESTART = "answers to prompts that were computed before a side was killed"
+    TIER_RESTARTS = "servers of a tier killed and started again"
+    LOADED_FROM_RESTARTED = "tokens loaded from a tier after its server was killed and started again"
+
+
+@computes(Sides, order=190)
 def transfer_facts(history: History) -> dict[str, float]:
     """Return how many prompts were fetched, wholly or in part, by the decoder's counter around each step."""
     fetched = {record.step: fetched_tokens(record) for record in history.steps}
@@ -15,20 +29,18 @@ def transfer_facts(history: History) -> dict[str, float]:
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
     late = {number: request.hand_over_ms or 0 for number, _, request in history.workload.requests()}
     return {
-        Evidence.FETCHED: sum(map(len, sent.values())),
-        Evidence.PARTLY_FETCHED: sum(
-            fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()
-        ),
-        Evidence.HALF_CHANGED: sum(
+        Sides.FETCHED: sum(map(len, sent.values())),
+        Sides.PARTLY_FETCHED: sum(fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()),
+        Sides.HALF_CHANGED: sum(
             o.answered and any(half.contains(o) for half in history.half_changed) for o in history.outcomes
         ),
-        Evidence.LATE: sum(o.answered and was_late(o, late.get(o.request, 0)) for o in history.outcomes),
-        Evidence.SIDE_RESTARTS: sum(restart.side in ENGINES for restart in history.side_restarts),
-        Evidence.TIER_RESTARTS: sum(restart.side not in ENGINES for restart in history.side_restarts),
-        Evidence.LOADED_FROM_RESTARTED: sum(
+        Sides.LATE: sum(o.answered and was_late(o, late.get(o.request, 0)) for o in history.outcomes),
+        Sides.SIDE_RESTARTS: sum(restart.side in ENGINES for restart in history.side_restarts),
+        Sides.TIER_RESTARTS: sum(restart.side not in ENGINES for restart in history.side_restarts),
+        Sides.LOADED_FROM_RESTARTED: sum(
             fetched[record.step] for record in history.steps if after_the_tier_restarted(history, record)
         ),
-        Evidence.AFTER_SIDE_RESTART: sum(
+        Sides.AFTER_SIDE_RESTART: sum(
             any(computed_before(history, o, restart) for restart in history.side_restarts) for o in history.outcomes
         ),
     }

@@ -7,25 +7,34 @@ import functools
 import msgspec
 
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.evidence.cache import shares
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.workload.steps import Burst, Pause, Reset, SetAdapter, Sleep, UpdateWeights
 
 CHANGES = SetAdapter | Reset | UpdateWeights | Pause | Sleep
 
 
+class Ranks(Evidence):
+    """An engine with several ranks."""
+
+    ASKED = "changes after which every rank was asked"
+    HITS = "hits on a rank other than the first"
+    OTHER_RANK = "requests of which only another rank had computed a block"
+
+
+@computes(Ranks, order=170)
 def rank_facts(history: History) -> dict[str, float]:
     """Return the counters of changes that every rank was asked about, and of hits by rank."""
     hits = [outcome for outcome in history.outcomes if outcome.hit_at_least > 0]
     changed = [record for record in history.steps if changes(history, record.step)]
     ends = [*(record.step for record in changed[1:]), len(history.workload.steps)]
     return {
-        Evidence.RANKS_ASKED: sum(
+        Ranks.ASKED: sum(
             record.error is None and asked_everywhere(history, record.step, end)
             for record, end in zip(changed, ends, strict=False)
         ),
-        Evidence.RANK_HITS: sum(bool(rank_of(outcome)) for outcome in hits),
-        Evidence.OTHER_RANK: sum(map(functools.partial(only_elsewhere, history), history.outcomes))
+        Ranks.HITS: sum(bool(rank_of(outcome)) for outcome in hits),
+        Ranks.OTHER_RANK: sum(map(functools.partial(only_elsewhere, history), history.outcomes))
         if history.shape.ranks > 1
         else 0,
     }

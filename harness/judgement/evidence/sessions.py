@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence, computes
 
 
+class Sessions(Evidence):
+    """Turns of sessions, and requests that could share KV with them."""
+
+    TURNS = "later turns of a session"
+    HELD = "later turns of a session that hit what it held"
+    SWITCHES = "turns with another adapter than the turn before"
+    HITS = "hits on what only a later turn of a session computed"
+    DROPS = "requests that begin with a block whose last token a session had dropped"
+
+
+@computes(Sessions, order=210)
 def session_facts(history: History) -> dict[str, float]:
     """Return the counters of later turns, of their hits, of changes of the adapter between turns, of hits on what later
     turns computed, and of blocks with a dropped token.
@@ -13,11 +24,11 @@ def session_facts(history: History) -> dict[str, float]:
     pairs = successive_turns(history)
     others = [outcome for outcome in history.outcomes if outcome.answered and not outcome.session]
     return {
-        Evidence.SESSION_TURNS: len(pairs),
-        Evidence.SESSION_HELD: sum(turn.hit_at_least > 0 for _, turn in pairs),
-        Evidence.SESSION_SWITCHES: sum(other_adapter(*pair) for pair in pairs),
-        Evidence.SESSION_HITS: sum(any(hit_turn(o, *pair) for pair in pairs) for o in others),
-        Evidence.SESSION_DROPS: sum(any(could_hit_dropped(history, o, *pair) for pair in pairs) for o in others),
+        Sessions.TURNS: len(pairs),
+        Sessions.HELD: sum(turn.hit_at_least > 0 for _, turn in pairs),
+        Sessions.SWITCHES: sum(other_adapter(*pair) for pair in pairs),
+        Sessions.HITS: sum(any(hit_turn(o, *pair) for pair in pairs) for o in others),
+        Sessions.DROPS: sum(any(could_hit_dropped(history, o, *pair) for pair in pairs) for o in others),
     }
 
 

@@ -16,12 +16,12 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.checkers.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.checkers.pooled import nearest, same_vectors
 from coldproof.harness.judgement.checkers.tokens import closest, counts
-from coldproof.harness.judgement.criteria import OF_ANSWERS
+from coldproof.harness.judgement.criteria import OF_ANSWERS, WITHOUT_CACHE
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.workload.steps import RestartSide, Workload, all_changes
@@ -84,7 +84,7 @@ def confirm(
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
     failed = [j for j in replayed if fails_alike(j, failing.judgement)]
-    failed_off = [j for j in off if any(f.checker in (*OF_ANSWERS, "liveness", "doors") for f in j.findings)]
+    failed_off = [j for j in off if any(f.checker in WITHOUT_CACHE for f in j.findings)]
     # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.
     best = next((j for j in failed if j.history.nonce != same), failed[0]) if failed else failing.judgement
     apart = across is not None and agrees is False

@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from coldproof.adapters.registry import ATTACHED, cell_type
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.judgement.collect import COUNTERS
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import UsageError
 from coldproof.harness.selection.select import cells_for
@@ -99,7 +100,12 @@ def decode(raw: bytes) -> FrozenList:
     fields = msgspec.json.decode(raw, type=dict[str, Any])
     cells = msgspec.convert(fields.get("cells"), type=list[dict[str, Any]])
     of_engine = tuple(msgspec.convert(cell, type=cell_type(cell.get("engine", ""))) for cell in cells)
-    return msgspec.structs.replace(msgspec.convert({**fields, "cells": []}, type=FrozenList), cells=of_engine)
+    tests = msgspec.convert({**fields, "cells": []}, type=FrozenList)
+    for test in tests.tests:
+        for name in (*test.declared.shows, *test.declared.shows_where.values()):
+            if name not in COUNTERS:
+                raise msgspec.ValidationError(f"{test.declared.id} requires unknown evidence: {name!r}")
+    return msgspec.structs.replace(tests, cells=of_engine)
 
 
 def current_list() -> tuple[FrozenList, str]:

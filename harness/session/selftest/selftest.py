@@ -19,7 +19,7 @@ from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
 from coldproof.harness.execution.models.versions import Versions, with_digests
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.requirement import Requirement
@@ -86,7 +86,7 @@ def examine_model(model: BlindModel | None, contents: dict[str, AdapterFiles], f
     history = WorkloadRun(
         ScriptedEngine(model=model), workload, "selftest", contents, folder, settle_seconds=0.0
     ).history()
-    trial = Trial(Requirement("REUSE-1", "", (), (Evidence.REPEAT_HITS,)), "self-test", "", "")
+    trial = Trial(Requirement("REUSE-1", "", (), (Reuse.REPEAT_HITS,)), "self-test", "", "")
     trial.add(judge(history, cold, rule, exclusive=True))
     verdict, reason = verdict_without_case(trial, None, rule)
     right = (verdict is Verdict.CONFORMS) is (model is None)

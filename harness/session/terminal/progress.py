@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.verdict import Verdict
 
 # Evidence that the panel shows: it means that the risky code paths are exercised.
 SHOWN_EVIDENCE = {
-    Evidence.HIT_TOKENS: "hit tokens",
-    Evidence.EVICTED: "evicted tokens",
-    Evidence.PREEMPTIONS: "preemptions",
+    ReportedEvidence.HIT_TOKENS: "hit tokens",
+    ReportedEvidence.EVICTED: "evicted tokens",
+    ReportedEvidence.PREEMPTIONS: "preemptions",
 }
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.format.text import duration, listed
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.results import EngineLoss, Growth, ProgressPoint, RequirementResult, Results
 
 WIDTH, HEIGHT = 320.0, 88.0  # of one panel's plot
 PANELS: tuple[tuple[str, str, Callable[[ProgressPoint], float]], ...] = (
     ("Examples", "workloads generated and run", lambda point: point.examples),
     ("Hit tokens", "prompt tokens read from the cache", lambda point: point.hit_tokens),
-    ("Discriminating requests", "requests where a stale hit would change the answer", lambda point: point.telling),
+    ("Discriminating requests", ReportedEvidence.TELLING.value, lambda point: point.telling),
     ("Evicted tokens", "cached prompt tokens that were evicted", lambda point: point.evicted_tokens),
     ("Preemptions", "requests preempted by the engine", lambda point: point.preemptions),
     ("Failing examples", "including those of minimisation", lambda point: point.failing),

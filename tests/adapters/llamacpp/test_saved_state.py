@@ -24,8 +24,7 @@ from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import recorded_engine, reproducer
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.engine_features import mode_facts
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Modes, mode_facts
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.reference_cache import bounds
@@ -118,7 +117,7 @@ def test_what_was_restored_is_hit_and_answers_as_cold(tmp_path: Path) -> None:
     assert wrong(seen) == []
     assert [o.cached_tokens for o in seen.outcomes] == [0, 0, 40, 0]
     assert [r.moved_tokens for r in seen.steps][1:4] == [48, None, 48]
-    assert mode_facts(seen)[Evidence.RESTORED] == 1
+    assert mode_facts(seen)[Modes.RESTORED] == 1
 
 
 def test_a_restore_that_garbles_is_noticed(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_restore_that_forgets_whose_it_was_is_noticed(tmp_path: Path) -> None:
     steps = (put("A", name="a"), put("B", name="b"), burst(ask(("stem", 40), adapter="a")), KEPT, BACK)
     told = play(RestoresForAnybody(), tmp_path / "planted", *steps, burst(ask(("stem", 40), adapter="b")))
     assert FailureClass.STALE_STATE in wrong(told)
-    assert mode_facts(told)[Evidence.RESTORED_ELSE] == 1
+    assert mode_facts(told)[Modes.RESTORED_ELSE] == 1
     clean = play(Saving(), tmp_path / "clean", *steps, burst(ask(("stem", 40), adapter="b")))
     assert wrong(clean) == []
 
@@ -187,14 +186,14 @@ def test_nothing_is_owed_where_another_adapter_came_in_between() -> None:
 def test_evidence_of_a_restore_is_a_hit_that_nothing_else_explains() -> None:
     """Not what was computed since the save, nor a nonce that all share, nor a restore of nothing."""
     seen = slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=39)
-    assert mode_facts(seen)[Evidence.RESTORED] == 1
-    assert mode_facts(slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=3))[Evidence.RESTORED] == 0
-    assert mode_facts(slot_history(STEM, KEPT, STRANGE, STEM, BACK, hits=39))[Evidence.RESTORED] == 0
+    assert mode_facts(seen)[Modes.RESTORED] == 1
+    assert mode_facts(slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=3))[Modes.RESTORED] == 0
+    assert mode_facts(slot_history(STEM, KEPT, STRANGE, STEM, BACK, hits=39))[Modes.RESTORED] == 0
     nothing = msgspec.structs.replace(seen, steps=tuple(record(n) for n in range(5)))
-    assert mode_facts(nothing)[Evidence.RESTORED] == 0
+    assert mode_facts(nothing)[Modes.RESTORED] == 0
     other = slot_history(STEM, KEPT, STRANGE, BACK, STEM, third="b")
-    assert mode_facts(other)[Evidence.RESTORED_ELSE] == 1
-    assert mode_facts(seen)[Evidence.RESTORED_ELSE] == 0
+    assert mode_facts(other)[Modes.RESTORED_ELSE] == 1
+    assert mode_facts(seen)[Modes.RESTORED_ELSE] == 0
 
 
 def test_a_restore_needs_a_save() -> None:

@@ -19,7 +19,7 @@ from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Pressure, Reuse
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
@@ -91,7 +91,7 @@ def test_forty_identical_long_prompts_in_a_tight_pool(field: Field) -> None:
     assert all(outcome.answered for outcome in judgement.history.outcomes)
     looks = judgement.history.steps[0].queue
     assert max(look.running or 0 for look in looks if look.waiting) > 1
-    assert judgement.evidence[Evidence.IDENTICAL] == 40
+    assert judgement.evidence[Pressure.IDENTICAL] == 40
 
 
 # Two requests of two blocks + 2, each answered with two blocks + 3, in a pool of seven blocks (LMCache#1969).
@@ -112,7 +112,7 @@ def test_two_requests_that_outgrow_a_pool_of_seven_blocks(field: Field) -> None:
     """One is preempted, seen as the engine's own event, and both answer as cold."""
     judgement = field.judged(CONNECTOR_RECIPE)
     assert judgement.findings == ()
-    assert judgement.evidence[Evidence.PREEMPTIONS] >= 1
+    assert judgement.evidence[Pressure.PREEMPTIONS] >= 1
     assert sum(outcome.preemptions or 0 for outcome in judgement.history.outcomes) >= 1
 
 
@@ -125,7 +125,7 @@ def test_a_a_b_a_with_a_shared_prelude(field: Field) -> None:
     assert judgement.findings == ()
     last = judgement.history.outcomes[-1]
     assert last.cached_tokens == (len(last.prompt) - 1) // BLOCK * BLOCK
-    assert judgement.evidence[Evidence.RETURN_HITS] == 1
+    assert judgement.evidence[Reuse.RETURN_HITS] == 1
 
 
 @pytest.mark.parametrize("field", [blocks(7)], indirect=True)

@@ -30,8 +30,7 @@ from coldproof.adapters.vllm.spec import check_arguments
 from coldproof.harness.history.records import ResetRecord
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.engine_features import tier_facts
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Tiers, tier_facts
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
 from coldproof.harness.workload.steps import Burst, Reset, Workload
@@ -232,9 +231,9 @@ def test_loads_are_told_apart_by_what_made_them_necessary() -> None:
     steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(3))
     reset = ResetRecord(began=1.5, ended=1.6, success=True)
     facts = tier_facts(history(*(outcome(i, PROMPT) for i in range(3)), steps=steps, resets=(reset,)))
-    assert facts[Evidence.LOADED] == 64
-    assert (facts[Evidence.LOADED_EVICTED], facts[Evidence.LOADED_RESET]) == (1, 1)
-    assert (facts[Evidence.FAILED_LOADS], facts[Evidence.AFTER_FAILURE]) == (1, 1)
+    assert facts[Tiers.LOADED] == 64
+    assert (facts[Tiers.LOADED_EVICTED], facts[Tiers.LOADED_RESET]) == (1, 1)
+    assert (facts[Tiers.FAILED_LOADS], facts[Tiers.AFTER_FAILURE]) == (1, 1)
 
 
 @pytest.mark.parametrize("strategy", [sent_again_after_gaps(LIMITS), partitions(LIMITS)])

@@ -19,8 +19,8 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.tokens import check_tokens
-from coldproof.harness.judgement.evidence.engine_features import mode_facts
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Modes, mode_facts
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, comparable_outcomes, question
@@ -170,13 +170,13 @@ def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:
 def test_moved_tokens_are_evidence() -> None:
     """Beyond any beginning that anybody had computed."""
     facts = mode_facts(told(FIRST, moved(OTHERS)))
-    assert (facts[Evidence.MOVED], facts[Evidence.MAY_BE_CHANGED]) == (9, 1)
-    assert mode_facts(history(FIRST, moved(OTHERS)))[Evidence.MOVED] == 0
+    assert (facts[Modes.MOVED], facts[Modes.MAY_BE_CHANGED]) == (9, 1)
+    assert mode_facts(history(FIRST, moved(OTHERS)))[Modes.MOVED] == 0
 
 
 def trial(*seen: Outcome) -> Trial:
     """A requirement after one example in a lossy cell."""
-    made = Trial(Requirement(id="REUSE-3", title="t", needs=(), shows=(Evidence.REQUESTS,)), "c", "s", "t")
+    made = Trial(Requirement(id="REUSE-3", title="t", needs=(), shows=(Requests.REQUESTS,)), "c", "s", "t")
     made.add(judge_again(told(*seen), answers(*seen), LOSSY, exclusive=True))
     return made
 
@@ -193,7 +193,7 @@ def test_a_verdict_says_what_was_not_judged() -> None:
 def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
     """Never a silent pass."""
     made = trial(FIRST, moved(OTHERS))
-    made.evidence[Evidence.MAY_BE_CHANGED] = int(made.evidence[Evidence.REQUESTS])
+    made.evidence[Modes.MAY_BE_CHANGED] = int(made.evidence[Requests.REQUESTS])
     verdict, reason = verdict_without_case(made, None, LOSSY)
     assert verdict is Verdict.NOT_EXERCISED
     assert reason.startswith("no answer could be compared with its cold answer: lossy mode")
@@ -244,9 +244,9 @@ def test_nothing_is_owed_by_what_outgrew_its_context() -> None:
     assert bounds(history(long, again, shape=SHIFTS))[1].at_least is None
     assert bounds(history(fits, again, shape=SHIFTS))[1].at_least == 49
     facts = mode_facts(history(long, again, shape=SHIFTS))
-    assert (facts[Evidence.OUTGROWN], facts[Evidence.AFTER_OUTGROWN]) == (1, 1)
+    assert (facts[Modes.OUTGROWN], facts[Modes.AFTER_OUTGROWN]) == (1, 1)
     without = mode_facts(history(long, again, shape=LONG))
-    assert (without[Evidence.OUTGROWN], without[Evidence.AFTER_OUTGROWN]) == (0, 0)
+    assert (without[Modes.OUTGROWN], without[Modes.AFTER_OUTGROWN]) == (0, 0)
 
 
 def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
@@ -254,7 +254,7 @@ def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
     steps = (burst(ask()), burst(ask(continues=0, cut=(3, None))), burst(ask(continues=0, cut=(0, 9))))
     asked = [outcome(0, range(50)), outcome(1, range(3, 50)), outcome(2, range(9))]
     failed = [asked[0], msgspec.structs.replace(asked[1], error="HTTP 500")]
-    counted = [mode_facts(history(*o, workload=Workload(steps)))[Evidence.CUT_HISTORY] for o in (asked, failed)]
+    counted = [mode_facts(history(*o, workload=Workload(steps)))[Modes.CUT_HISTORY] for o in (asked, failed)]
     assert counted == [1, 0]
 
 

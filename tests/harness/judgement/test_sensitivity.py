@@ -12,14 +12,14 @@ from coldproof.adapters.protocol.embedding_rows import FIRST_ROW
 from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions, Token
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.sensitivity import Examples
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import judge, judge_again
 from coldproof.harness.judgement.oracle import SCORED, Answer, Oracle, Question, question
 from coldproof.harness.judgement.sensitivity import SCORE_NATS, Pair, depends, pair_of, with_other_prefix
 
 PROMPT, LONGER = range(40, 80), range(40, 90)
-COUNTERS = (Evidence.SENSITIVE, Evidence.INSENSITIVE, Evidence.INSENSITIVE_REQUESTS)
+COUNTERS = (Examples.SENSITIVE, Examples.INSENSITIVE, Examples.INSENSITIVE_REQUESTS)
 
 
 class Reading(Oracle):

@@ -13,8 +13,14 @@ from support.histories import history, outcome
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.dropped_kind import DroppedKind
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.divergences import Divergences
+from coldproof.harness.judgement.evidence.images import Images
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.evidence.sensitivity import Examples
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
 from coldproof.harness.judgement.trial import Trial
@@ -25,16 +31,17 @@ from coldproof.reports.assemble.assemble import Event, assemble, read_events
 from coldproof.reports.schema.case import Case, Reproduction
 from coldproof.reports.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 from coldproof.reports.schema.divergences import Rate
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 
-SHOWS = (Evidence.HIT_TOKENS, Evidence.TELLING)
+SHOWS = (Requests.HIT_TOKENS, Adapters.TELLING)
 
 
 def trial(noise: int = 0, **seen: float) -> Trial:
     """A trial that saw this evidence, by member name."""
     made = Trial(Requirement("LORA-1", "reload", (), SHOWS), "default", "a statement", "test_reload")
-    made.evidence.update({Evidence[name]: value for name, value in seen.items()})
+    made.evidence.update({ReportedEvidence[name]: value for name, value in seen.items()})
     made.noise = noise
     return made
 
@@ -52,12 +59,12 @@ def test_a_requirement_conforms_when_all_its_evidence_was_seen() -> None:
     assert verdict_without_case(trial(HIT_TOKENS=320, TELLING=1), None)[0] is Verdict.CONFORMS
 
 
-@pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "HITS": 9.0}])
+@pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "EVICTED": 9.0}])
 def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     """Whatever else was seen; the reason names what was not."""
     verdict, reason = verdict_without_case(trial(**seen), None)
     assert verdict is Verdict.NOT_EXERCISED
-    assert Evidence.TELLING.value in reason
+    assert Adapters.TELLING.value in reason
 
 
 COLD = ColdAnswers(rate=Rate(270, 0), sensitivity=(Sensitivity("the first token", 1, 1), Sensitivity(ADAPTER, 0, 6)))
@@ -87,7 +94,7 @@ def test_more_divergences_on_hits_than_noise_explains_never_conform() -> None:
 
 def test_divergences_in_one_cell_are_summed_over_its_requirements() -> None:
     """None of them has too many on its own. One without any keeps its verdict, and so does another cell."""
-    counts = {Evidence.DIVERGED_HITS: 5.0, Evidence.TOKENS_HITS: 5.0, Evidence.TOKENS_MISSES: 10.0}
+    counts = {Divergences.DIVERGED_HITS: 5.0, Divergences.TOKENS_HITS: 5.0, Divergences.TOKENS_MISSES: 10.0}
     cold = {"rate": {"tokens": 100, "diverged": 0}}
     events = []
     for number in range(6):
@@ -137,7 +144,7 @@ def test_examples_of_which_none_depends_on_the_cache_show_nothing(examples: int,
     found, reason = verdict_without_case(made, None)
     assert found is verdict
     assert "could not have shown a wrong block" in reason
-    made.evidence[Evidence.SENSITIVE] = 1
+    made.evidence[Examples.SENSITIVE] = 1
     made.examples += 1
     found, reason = verdict_without_case(made, None)
     assert found is Verdict.CONFORMS
@@ -147,7 +154,7 @@ def test_examples_of_which_none_depends_on_the_cache_show_nothing(examples: int,
 
 def test_examples_that_could_show_nothing_do_not_reach_the_floor() -> None:
     """They count neither as examples nor with their requests."""
-    blind = {Evidence.INSENSITIVE: 20.0, Evidence.INSENSITIVE_REQUESTS: 80.0}
+    blind = {Examples.INSENSITIVE: 20.0, Examples.INSENSITIVE_REQUESTS: 80.0}
     for evidence, verdict in (({}, Verdict.CONFORMS), (blind, Verdict.NOT_EXERCISED)):
         events = [
             announced("R-1"),
@@ -168,7 +175,7 @@ def test_no_time_is_the_reason_only_without_examples() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "hinted"),
-    [(Evidence.EVICTED, True), (Evidence.PREEMPTIONS, True), (Evidence.FULL_POOL, True), (Evidence.HITS, False)],
+    [(Pressure.EVICTED, True), (Pressure.PREEMPTIONS, True), (Pressure.FULL_POOL, True), (Requests.HITS, False)],
 )
 def test_what_would_have_taken_a_smaller_pool_says_so(missing: Evidence, hinted: bool) -> None:
     """And what is missing for another reason does not."""
@@ -227,9 +234,9 @@ def test_a_trial_sums_the_evidence_of_its_examples() -> None:
     """Requests and noise too."""
     summed, seen = trial(), history(outcome(0, range(9)), outcome(1, range(9)))
     for _ in range(2):
-        summed.add(Judgement(history=seen, answers={}, findings=(), noise=(), evidence={Evidence.HIT_TOKENS: 16.0}))
-    assert (summed.examples, summed.requests, summed.evidence[Evidence.HIT_TOKENS]) == (2, 4, 32.0)
-    assert summed.missing() == [Evidence.TELLING]
+        summed.add(Judgement(history=seen, answers={}, findings=(), noise=(), evidence={Requests.HIT_TOKENS: 16.0}))
+    assert (summed.examples, summed.requests, summed.evidence[Requests.HIT_TOKENS]) == (2, 4, 32.0)
+    assert summed.missing() == [Adapters.TELLING]
 
 
 @pytest.mark.parametrize("failure", list(FailureClass))
@@ -547,7 +554,7 @@ def test_evidence_of_a_capability_is_required_once_from_engines_that_have_it(
         id="MM-1",
         title="t",
         needs=(),
-        shows=(Evidence.OTHER_IMAGE,),
-        shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Evidence.STALE_CHANCES),
+        shows=(Images.OTHER_IMAGE,),
+        shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Adapters.STALE_CHANCES),
     )
-    assert declared.on(present).shows.count(Evidence.STALE_CHANCES) == int(required)
+    assert declared.on(present).shows.count(Adapters.STALE_CHANCES) == int(required)

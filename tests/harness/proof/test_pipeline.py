@@ -7,7 +7,8 @@ import math
 import pytest
 from support.histories import ask, burst, put
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.cache import Control
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import PROFILES
 from coldproof.harness.proof.limits import FAMILIAR_SECONDS, WAIVABLE_SECONDS, ProofLimits
@@ -51,8 +52,8 @@ def test_a_hurried_proof_is_shorter_in_every_respect() -> None:
 @pytest.mark.parametrize(
     ("requirement", "kept"),
     [
-        (Requirement("CTRL-1", "resets", (), (Evidence.RESETS,)), Reset),
-        (Requirement("REUSE-1", "reuse", (), (Evidence.HITS,)), None),
+        (Requirement("CTRL-1", "resets", (), (Control.RESETS,)), Reset),
+        (Requirement("REUSE-1", "reuse", (), (Requests.HITS,)), None),
     ],
 )
 def test_a_counterexample_keeps_what_its_requirement_is_about(requirement: Requirement, kept: type | None) -> None:

@@ -20,7 +20,7 @@ from support.paths import ROOT
 from support.qualified_tree import make_tree, python
 
 from coldproof.adapters import registry
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen
@@ -75,7 +75,7 @@ def changed(**changes: Any) -> FrozenList:
 
 
 CHAT = FROZEN.tests[0]
-HARDER = msgspec.structs.replace(CHAT.declared, shows=(*CHAT.declared.shows, Evidence.REQUESTS))
+HARDER = msgspec.structs.replace(CHAT.declared, shows=(*CHAT.declared.shows, Requests.REQUESTS))
 
 
 @pytest.mark.parametrize(

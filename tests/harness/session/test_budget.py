@@ -10,7 +10,7 @@ import pytest
 
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.harness.event_log import EventLog
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
@@ -29,12 +29,12 @@ from coldproof.harness.session.budget import (
 from coldproof.harness.session.trials import RunPlan, TrialRunner
 from coldproof.reports.assemble.evidence_floor import MIN_REQUESTS, MIN_SERVER_EXAMPLES
 
-SHOWN = {Evidence.HITS.value: 1.0}
+SHOWN = {Requests.HITS.value: 1.0}
 
 
 def trial(*, used: float, examples: int = LEAST_DRAWN, evidence: dict[str, float] | None = None) -> Trial:
     """A trial that has been drawing for so long and needs to show a hit."""
-    made = Trial(Requirement("R-1", "title", (), (Evidence.HITS,)), "default", "statement", "test")
+    made = Trial(Requirement("R-1", "title", (), (Requests.HITS,)), "default", "statement", "test")
     made.started = time.monotonic() - used
     made.examples = examples
     made.evidence.update(evidence or {})
@@ -147,7 +147,7 @@ def test_a_trial_that_has_shown_what_it_must_ends_at_its_share(used: float, spen
     assert budget.is_spent(trial(used=used * share, evidence=SHOWN)) is spent
 
 
-@pytest.mark.parametrize("evidence", [{}, {Evidence.HITS.value: 0.0}, {Evidence.REQUESTS.value: 9.0}])
+@pytest.mark.parametrize("evidence", [{}, {Requests.HITS.value: 0.0}, {Requests.REQUESTS.value: 9.0}])
 @pytest.mark.parametrize(
     ("used", "spent"), [(1.1, False), (PATIENCE_FACTOR - 0.1, False), (PATIENCE_FACTOR + 0.1, True)]
 )
@@ -359,7 +359,7 @@ def test_trials_that_are_all_slow_leave_nothing_over() -> None:
 
 def test_the_server_layer_draws_its_examples_however_many_requests_they_have(tmp_path: Path) -> None:
     """Where other layers draw the most, its floor is a number of examples. Four with a hundred requests are too few."""
-    requirement = Requirement("CHAT-1", "title", (), (Evidence.HITS,))
+    requirement = Requirement("CHAT-1", "title", (), (Requests.HITS,))
     layers = (Layer(name="exact", engine="vllm-inproc"), Layer(name=SERVER_LAYER, engine="vllm"))
     given = Options(engine="vllm", report_dir=tmp_path, joined=layers)
     plan = RunPlan(expected=[("default", requirement)])

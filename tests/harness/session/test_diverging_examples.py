@@ -10,7 +10,7 @@ import pytest
 from support.histories import history, outcome, tokens
 
 from coldproof.harness.execution.engines.cell_engines import CellEngines
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, question
@@ -35,7 +35,7 @@ def judged(rule: Rule, ids: tuple[int, ...] = WARM) -> Judgement:
 
 def diverging(rule: Rule = ROUNDED) -> Trial:
     """A trial in which every answer on a hit diverged and was explained."""
-    trial = Trial(Requirement("REUSE-1", "", (), (Evidence.HITS,)), "default", "", "test")
+    trial = Trial(Requirement("REUSE-1", "", (), (Requests.HITS,)), "default", "", "test")
     for _ in range(EXAMPLES):
         trial.add(judged(rule))
     return trial

@@ -10,7 +10,7 @@ import pytest
 from support.across import crossed_engines, honest, of
 from support.histories import ask, burst
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.session.reach_corpus import ReachCorpus
@@ -23,7 +23,7 @@ TWICE = Workload((burst(ask(("stem", 40))), burst(ask(("stem", 40)))))
 
 def trial(name: str = "REUSE-1") -> Trial:
     """One of a requirement."""
-    one = Trial(Requirement(name, "as cold", (), (Evidence.REQUESTS,)), "left", "a statement", "a_test")
+    one = Trial(Requirement(name, "as cold", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
     one.replaying = True  # no time is divided here
     return one
 

@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.finding_folder import write_case
 from coldproof.harness.case.finding_records import RECORD, read_finding, read_records
 from coldproof.harness.case.load import load_case
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import Options
 from coldproof.harness.session.known_findings import applicable, needs_engine_starts, one_of_each
@@ -219,7 +219,7 @@ def test_a_requirement_of_several_tests_is_that_of_a_test_that_the_engine_suppor
     """Not that of the last one: adapters across a save and its restore are TIER-3 too, and few engines can save."""
 
     def of(*needs: Capability, name: str = "TIER-3") -> Requirement:
-        return Requirement(name, "title", needs, (Evidence.HITS,))
+        return Requirement(name, "title", needs, (Requests.HITS,))
 
     can, cannot = of(Capability.TOKEN_PROMPTS), of(Capability.CACHE_SALT)
     other = of(Capability.CACHE_SALT, name="TIER-4")

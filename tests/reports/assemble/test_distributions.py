@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
+from support.evidence import evidence
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import Abort, Stage
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.judgement import checkers
-from coldproof.harness.judgement.criteria import CHECKS, failing_checks
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.criteria import CRITERIA, failing_checks
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement, address, requirement
 from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.reports.assemble.assemble import assemble, read_events
@@ -58,8 +59,8 @@ def test_that_nothing_was_hit_is_shown() -> None:
 
 def test_evictions_and_preemptions_are_counted_by_example() -> None:
     """Those without any as well, once there is one with."""
-    some = tally(History(), {Evidence.EVICTED: 40.0, Evidence.PREEMPTIONS: 3.0})
-    none = tally(History(), {Evidence.EVICTED: 0.0})
+    some = tally(History(), {Pressure.EVICTED: 40.0, Pressure.PREEMPTIONS: 3.0})
+    none = tally(History(), {Pressure.EVICTED: 0.0})
     by_name = {d.name: d for d in distributions([none, some, none])}
     assert by_name.keys() == {"Evicted prompt tokens in an example", "Preemptions in an example"}
     assert [(b.label, b.count) for b in by_name["Preemptions in an example"].bins] == [("0", 2), ("1", 0), ("2–3", 1)]
@@ -78,7 +79,7 @@ def test_an_example_is_read_as_it_was_written(tmp_path: Path) -> None:
         },
     }  # fmt: skip
     assert results.requirements[0].upstream == ["https://github.com/vllm-project/vllm/issues/42125"]
-    assert results.requirements[0].fails_on == list(CHECKS.values())[:-1]
+    assert results.requirements[0].fails_on == list(CRITERIA.values())[:-1]
     assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results
 
 
@@ -93,7 +94,7 @@ def run(path: Path) -> Results:
     )
     outcomes = (outcome(0, range(40), cached_tokens=0), outcome(1, range(40), cached_tokens=16, aborted=Stage.DECODE))
     seen = msgspec.structs.replace(history(*outcomes), workload=Workload((changes[0], burst, changes[2])))
-    known = Requirement("LORA-1", "reload", (), (Evidence.HITS,), upstream=(address("vllm#42125"),))
+    known = Requirement("LORA-1", "reload", (), (Requests.HITS,), upstream=(address("vllm#42125"),))
     log = EventLog(path)
     log.emit(
         "run_started", version="0", started="", command="", profile="", seed="1", environment={}, allowed=[], fault=None
@@ -133,22 +134,23 @@ def test_a_report_is_named_in_short_and_linked_in_full() -> None:
     assert address("llama.cpp#26207") == "https://github.com/ggml-org/llama.cpp/issues/26207"
     for wrong in ("vllm #1", "vlm#1", "vllm#", "vllm#0", "https://github.com/a/b/issues/1", "#5"):
         with pytest.raises(ValueError, match="not a report of a known repository"):
-            requirement("R-1", "title", shows=(Evidence.HITS,), upstream=(wrong,))
+            requirement("R-1", "title", shows=(Requests.HITS,), upstream=(wrong,))
 
 
 def test_what_counts_as_a_failure_is_said_for_every_checker() -> None:
     """So that a new checker cannot be left out."""
     sources = [path.read_text() for path in Path(checkers.__file__).parent.glob("*.py")]
-    assert set(CHECKS) == {name for source in sources for name in re.findall(r'checker="(\w+)"', source)}
+    assert all(CRITERIA.values())
+    assert set(CRITERIA) == {name for source in sources for name in re.findall(r'checker="(\w+)"', source)}
 
 
 def test_what_a_requirement_leaves_to_others_is_not_said_to_break_it() -> None:
     """Hashes are EVENT-3's; answers that a change overlapped are LORA-6's."""
     plain, hashes, overlapped = (
-        " ".join(failing_checks(Requirement("R-1", "t", (), (Evidence.HITS,), **changes)))
+        " ".join(failing_checks(Requirement("R-1", "t", (), (Requests.HITS,), **changes)))
         for changes in ({}, {"hashes_too": True}, {"overlapped_too": False})
     )
-    assert CHECKS["hashes"] in hashes
-    assert CHECKS["hashes"] not in plain
+    assert CRITERIA["hashes"] in hashes
+    assert CRITERIA["hashes"] not in plain
     assert "that overlap an adapter change" in overlapped
     assert "that overlap an adapter change" not in plain

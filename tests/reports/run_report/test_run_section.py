@@ -16,7 +16,9 @@ from support import report_samples as samples
 from support.page import Page, contrast
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.collect import COUNTERS
+from coldproof.harness.judgement.evidence.cache import Reuse
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.over_time import PROGRESS_POINTS, EvidenceSample, losses, progress
 from coldproof.reports.exports.badge import badge_svg
@@ -24,6 +26,7 @@ from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.text import day_and_time, visible
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.run_report.run_section import view
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.results import EngineLoss, InjectedFault, ProgressPoint, Results, SelfTestRow
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views.overview import RunStatus, headline_style, run_status
@@ -33,7 +36,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def example(at: float, **evidence: float) -> dict[str, Any]:
     """An example's event with this evidence, as it is read back."""
-    seen = {Evidence[name.upper()].value: value for name, value in evidence.items()}
+    seen = {ReportedEvidence[name.upper()].value: value for name, value in evidence.items()}
     return {"event": "example", "at": at, "requests": 3, "failed": False, "evidence": seen}
 
 
@@ -66,7 +69,7 @@ def test_progress_is_thinned_and_loses_no_sum(times: list[float]) -> None:
 
 def test_the_names_that_are_counted_are_evidence() -> None:
     """Reports know the harness's words and not its code; a word that changed would be counted as nothing."""
-    assert {field.encode_name for field in msgspec.structs.fields(EvidenceSample)} <= set(Evidence)
+    assert {field.encode_name for field in msgspec.structs.fields(EvidenceSample)} <= set(COUNTERS)
 
 
 def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path
         "requirement": "R-1",
         "cell": "default",
         "history": {"outcomes": [{}, {}]},
-        "evidence": {Evidence.HIT_TOKENS: 96, Evidence.CHATS: 4},
+        "evidence": {Requests.HIT_TOKENS: 96, Reuse.CHATS: 4},
         "findings": [{}],
     }
     lost = {"event": "engine_lost", "at": 104.5, "cell": "default", "log_tail": "killed"}

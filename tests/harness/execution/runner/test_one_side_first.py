@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from support.drawn_workloads import limits
+from support.evidence import evidence
 from support.histories import SideBySide, ask, burst, contents, history, outcome, play, put
 
 from coldproof.adapters.protocol.engine import RequestRefused
@@ -17,8 +18,7 @@ from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import HalfChanged, History
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.prefill_decode import Sides
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.session.selftest.selftest import write_versions
 from coldproof.harness.workload.describe import describe
@@ -175,7 +175,7 @@ def test_an_engine_without_sides_refuses(tmp_path: Path) -> None:
 def test_evidence_is_an_answer_between_both_halves(began: float, ended: float, counted: int) -> None:
     """The request was sent at 0 and answered half a second later."""
     made = history(outcome(0, PROMPT), half_changed=(HalfChanged(began, ended, Side.DECODE),))
-    assert evidence(made, {})[Evidence.HALF_CHANGED] == counted
+    assert evidence(made, {})[Sides.HALF_CHANGED] == counted
 
 
 @pytest.mark.parametrize("family", [adapters_one_side_first, weights_one_side_first, resets_one_side_first])

@@ -12,7 +12,7 @@ from coldproof.adapters.protocol.engine import EngineStartError, RequestRefused
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Tiers
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.oracle import comparable_outcomes
@@ -108,7 +108,7 @@ def test_kv_of_an_engine_with_a_difference_is_nobodys(change: EngineChange, tmp_
     judged = judge(history, ClosedFormOracle(), EXACT, exclusive=True)
     found = [(one.checker, one.failure_class) for one in judged.findings if one.checker == "bounds"]
     assert found == ([("bounds", FailureClass.STALE_STATE)] if change is WEIGHTS else [])
-    counted = {Evidence.AFTER_OTHER_ENGINE: change is WEIGHTS, Evidence.LOADED_AFTER_RESTART: change is not WEIGHTS}
+    counted = {Tiers.AFTER_OTHER_ENGINE: change is WEIGHTS, Tiers.LOADED_AFTER_RESTART: change is not WEIGHTS}
     assert {name: bool(judged.evidence[name]) for name in counted} == counted
     assert [o.request for o in comparable_outcomes(history)] == ([1] if change is WEIGHTS else [0, 1])
 
@@ -118,7 +118,7 @@ def test_what_a_restart_loses_is_not_owed(tmp_path: Path) -> None:
     history, _, _ = lives(tmp_path, burst(ask()), Restart(), burst(ask()), keeps=False)
     judged = judge(history, ClosedFormOracle(), EXACT, exclusive=True)
     assert judged.findings == ()
-    assert not judged.evidence[Evidence.LOADED_AFTER_RESTART]
+    assert not judged.evidence[Tiers.LOADED_AFTER_RESTART]
 
 
 def test_a_hit_of_what_the_same_engine_computed_shows_nothing_of_an_earlier_one(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_hit_of_what_the_same_engine_computed_shows_nothing_of_an_earlier_one(
     for seen in (history, lives(tmp_path / "two", burst(ask()), burst(ask()))[0]):
         assert seen.outcomes[-1].cached_tokens == 40
         found = judge(seen, ClosedFormOracle(), EXACT, exclusive=True).evidence
-        assert not found[Evidence.LOADED_AFTER_RESTART]
-        assert not found[Evidence.AFTER_OTHER_ENGINE]
+        assert not found[Tiers.LOADED_AFTER_RESTART]
+        assert not found[Tiers.AFTER_OTHER_ENGINE]
 
 
 class Saves(ScriptedEngine):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import find, given, settings
 from support.drawn_workloads import asked, limits
+from support.evidence import evidence
 from support.histories import ask, burst, contents, history, outcome, play
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -20,8 +21,7 @@ from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import SideRestart
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.prefill_decode import Sides
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.generators.side_failures import LATE_MS, failing_sides, failing_tiers, late_hand_overs
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, RestartSide, Workload, all_changes
@@ -89,8 +89,8 @@ def test_a_tiers_server_takes_no_pool_with_it(tmp_path: Path) -> None:
         for number, record in enumerate(made.steps)
     )
     found = evidence(msgspec.structs.replace(made, steps=loading), {})
-    assert (found[Evidence.TIER_RESTARTS], found[Evidence.SIDE_RESTARTS]) == (1, 0)
-    assert (found[Evidence.AFTER_SIDE_RESTART], found[Evidence.LOADED_FROM_RESTARTED]) == (1, 32)
+    assert (found[Sides.TIER_RESTARTS], found[Sides.SIDE_RESTARTS]) == (1, 0)
+    assert (found[Sides.AFTER_SIDE_RESTART], found[Sides.LOADED_FROM_RESTARTED]) == (1, 32)
 
 
 @pytest.mark.parametrize(("side", "counted"), [(Side.TIER, 40), (Side.DECODE, 0)])
@@ -143,7 +143,7 @@ def test_evidence_is_an_answer_to_a_prompt_of_before(prompt: range, known: int) 
     """Of which at least a block was computed."""
     made = history(outcome(0, PROMPT), outcome(1, prompt), side_restarts=(SideRestart(0.6, 0.8, Side.DECODE),))
     found = evidence(made, {})
-    assert (found[Evidence.SIDE_RESTARTS], found[Evidence.AFTER_SIDE_RESTART]) == (1, known)
+    assert (found[Sides.SIDE_RESTARTS], found[Sides.AFTER_SIDE_RESTART]) == (1, known)
 
 
 @pytest.mark.parametrize(("hand_over_ms", "late"), [(None, 0), (400, 1), (500, 1), (501, 0)])
@@ -151,7 +151,7 @@ def test_a_hand_over_is_late_if_the_answer_took_as_long(hand_over_ms: int | None
     """A router that does not know the header delays nothing: then nothing late was tested. The answer took 0.5 s."""
     request = ask() if hand_over_ms is None else msgspec.structs.replace(ask(), hand_over_ms=hand_over_ms)
     made = history(outcome(0, PROMPT), workload=Workload((burst(request),)))
-    assert evidence(made, {})[Evidence.LATE] == late
+    assert evidence(made, {})[Sides.LATE] == late
 
 
 @given(failing_sides(limits()))

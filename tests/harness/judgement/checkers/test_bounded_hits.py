@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import history, outcome
 
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.checkers.tokens import foreign_source
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.evidence.names import Evidence as Fact
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.cache import Pressure, Reuse
+from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.reference_cache import lost_tokens
 from coldproof.harness.judgement.requirement import Requirement
@@ -49,7 +50,7 @@ def test_a_count_comes_before_bounds(
 def test_a_hit_is_evidence_once_it_is_sure(between: tuple[int, int] | None, hits: int) -> None:
     """It may have hit is no evidence."""
     seen = evidence(twice(between), {})
-    assert (seen[Evidence.HITS], seen[Evidence.REPEAT_HITS]) == (hits, hits)
+    assert (seen[Requests.HITS], seen[Reuse.REPEAT_HITS]) == (hits, hits)
 
 
 @pytest.mark.parametrize("between", [(0, 49), (40, 49), (48, 48), (0, 48)])
@@ -91,8 +92,10 @@ def test_a_control_that_cannot_tell_says_nothing_of_a_count(between: tuple[int, 
     assert reports_hits(ran, 1) is tells
 
 
-@pytest.mark.parametrize(("missing", "hinted"), [(Fact.HITS, True), (Fact.EVICTED, True), (Fact.PREEMPTIONS, False)])
-def test_what_is_never_seen_for_want_of_a_count_says_so(missing: Fact, hinted: bool) -> None:
+@pytest.mark.parametrize(
+    ("missing", "hinted"), [(Requests.HITS, True), (Pressure.EVICTED, True), (Pressure.PREEMPTIONS, False)]
+)
+def test_what_is_never_seen_for_want_of_a_count_says_so(missing: Evidence, hinted: bool) -> None:
     """With what would show it."""
     made = Trial(Requirement("CHAT-1", "preludes", (), (missing,)), "default", "a statement", "test_preludes")
     made.uncounted = "An engine that counts hits would show it."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.histories import history, outcome, record, shape, tokens
 
@@ -14,6 +16,8 @@ from coldproof.harness.judgement import judge as judging
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.checkers.tokens import check_tokens, differs
+from coldproof.harness.judgement.checks import Check
+from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
@@ -308,6 +312,17 @@ def test_the_self_test_notices_when_a_model_that_shows_nothing_conforms(
     assert unmeasured == [BlindModel.LAST_BLOCK_ONLY.value]
 
 
+def find_nothing() -> list[Finding]:
+    """A checker that is blind."""
+    return []
+
+
+def checks_with(name: str, other: Callable[[], list[Finding]]) -> list[Check]:
+    """All checkers, with another function in place of the one with this name."""
+    checks = {check.function.__name__: check for check in CHECKS}
+    return list((checks | {name: msgspec.structs.replace(checks[name], function=other)}).values())
+
+
 @pytest.mark.parametrize(
     ("checker", "unnoticed"),
     [
@@ -327,12 +342,12 @@ def test_a_blinded_checker_fails_the_self_test(
     checker: str, unnoticed: InjectedBug, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For each of them there is a plant that no other checker sees."""
-    monkeypatch.setattr(judging, checker, lambda *_, **__: [])
+    monkeypatch.setattr(judging, "CHECKS", checks_with(checker, find_nothing))
     assert unnoticed.value in [row.planted for row in self_test() if not row.caught]
 
 
 def test_a_checker_that_cries_wolf_fails_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A false alarm on the clean engine invalidates a run as a missed bug does."""
     alarm = Finding(checker="bounds", failure_class=FailureClass.CORRUPT, sentence="wolf")
-    monkeypatch.setattr(judging, "check_bounds", lambda _: [alarm])
+    monkeypatch.setattr(judging, "CHECKS", checks_with("check_bounds", lambda: [alarm]))
     assert [row.planted for row in self_test() if not row.caught] == [InjectedBug.CLEAN.value]

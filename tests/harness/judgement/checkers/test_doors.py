@@ -21,7 +21,7 @@ from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.doors import check_doors
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.doors import Doors
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, Oracle, Question
@@ -80,7 +80,7 @@ def test_a_salt_that_gets_lost_at_one_door_is_found(door: Door, tmp_path: Path) 
     one = judged(at(chat(Door.CHAT, None), chat(door, "red")), lossy, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
-    assert one.evidence[Evidence.DOOR_CHANCES] == 1
+    assert one.evidence[Doors.CHANCES] == 1
     said = signature(one.history, found.failure_class, found.request)
     assert said.endswith(f"; chat; beside /v1/chat/completions; at {door.value} under a salt")
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.case.signature import FEWER_DRAFTS, signature
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.drafts import check_drafts
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.drafts import Drafts
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.harness.workload.steps import Workload
@@ -21,10 +21,10 @@ from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = tuple(range(33, 73))  # two whole blocks of 16, and more
 NOISY = Rule(exact=False, noise=0.1)
-Drafts = tuple[int, int]  # drafted and accepted
+Counts = tuple[int, int]  # drafted and accepted
 
 
-def drafted(*requests: tuple[Outcome, Drafts], **changes: Any) -> History:
+def drafted(*requests: tuple[Outcome, Counts], **changes: Any) -> History:
     """Return a history of single requests, each with its drafts."""
     steps, total = [], Metrics(hit_tokens=0, drafted_tokens=0, accepted_tokens=0, preemptions=0)
     for i, (_, (count, right)) in enumerate(requests):
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_an_engine_without_counts() -> None:
     """Missing is not zero."""
     made = history(COLD, HIT)
     assert check_drafts(made, EXACT, exclusive=True) == []
-    assert evidence(made, {})[Evidence.DRAFT_PAIRS] == 0
+    assert evidence(made, {})[Drafts.PAIRS] == 0
 
 
 def test_the_signature_names_the_drafts() -> None:
@@ -132,12 +132,12 @@ def test_the_signature_names_the_drafts() -> None:
 def test_evidence_of_drafts() -> None:
     """What was accepted and rejected, and on which hits."""
     facts = evidence(drafted((COLD, (12, 9)), (HIT, (12, 9))), {})
-    assert facts[Evidence.DRAFTS_ACCEPTED] == 18
-    assert facts[Evidence.DRAFTS_REJECTED] == 6
-    assert facts[Evidence.HITS_WITH_DRAFTS] == 1
-    assert facts[Evidence.DRAFT_PAIRS] == 1
-    assert evidence(drafted((COLD, (12, 0)), (HIT, (12, 0))), {})[Evidence.DRAFT_PAIRS] == 0  # nothing could be fewer
-    assert evidence(drafted((COLD, (12, 9)), (HIT, (0, 0))), {})[Evidence.HITS_WITH_DRAFTS] == 0
+    assert facts[Drafts.ACCEPTED] == 18
+    assert facts[Drafts.REJECTED] == 6
+    assert facts[Drafts.HITS] == 1
+    assert facts[Drafts.PAIRS] == 1
+    assert evidence(drafted((COLD, (12, 0)), (HIT, (12, 0))), {})[Drafts.PAIRS] == 0  # nothing could be fewer
+    assert evidence(drafted((COLD, (12, 9)), (HIT, (0, 0))), {})[Drafts.HITS] == 0
 
 
 def test_evidence_of_a_full_context() -> None:
@@ -149,9 +149,9 @@ def test_evidence_of_a_full_context() -> None:
         0, before=Metrics(drafted_tokens=0, accepted_tokens=0), after=Metrics(drafted_tokens=3, accepted_tokens=1)
     )
     made = history(full, beside, steps=(drafts,), **facts)
-    assert evidence(made, {})[Evidence.BESIDE_LIMIT] == 1
-    assert evidence(msgspec.structs.replace(made, shape=shape()), {})[Evidence.BESIDE_LIMIT] == 0
-    assert evidence(msgspec.structs.replace(made, steps=(record(0),)), {})[Evidence.BESIDE_LIMIT] == 0
+    assert evidence(made, {})[Drafts.BESIDE_LIMIT] == 1
+    assert evidence(msgspec.structs.replace(made, shape=shape()), {})[Drafts.BESIDE_LIMIT] == 0
+    assert evidence(msgspec.structs.replace(made, steps=(record(0),)), {})[Drafts.BESIDE_LIMIT] == 0
 
 
 def test_drafts_accepted_in_the_last_step_need_not_be_published() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.event_streams import CLEARED, PROMPT, RULE, events, hashes, removed, stored, told
+from support.evidence import evidence
 from support.histories import ask, burst, outcome, record, shape
 
 from coldproof.adapters.protocol.kv_events import KvEvent
@@ -15,8 +16,7 @@ from coldproof.harness.history.kv_events import EngineRestart, ResidentBlock, Ru
 from coldproof.harness.history.records import History, Outcome, ResetRecord
 from coldproof.harness.judgement.checkers.block_hashes import check_hashes
 from coldproof.harness.judgement.checkers.kv_events import check_events
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Events
 from coldproof.harness.workload.steps import ANNOUNCED_MS, Idle, Reset, Workload
 
 FIRST, SECOND = hashes(PROMPT)
@@ -49,7 +49,7 @@ class TestNoAlarm:
         """An engine that publishes none is not judged by any."""
         history = msgspec.structs.replace(told(events(), first(), again(32)), events=None)
         assert check_events(history) == check_hashes(history) == []
-        assert not evidence(history, {})[Evidence.STORED]
+        assert not evidence(history, {})[Events.STORED]
 
     def test_a_block_that_an_answer_filled(self) -> None:
         """Its tokens are the prompt's and the answer's."""
@@ -206,8 +206,8 @@ def test_who_has_no_time_to_announce_a_reset_is_not_late(gap: tuple[Idle, ...], 
     workload = Workload((burst(ask()), Reset(), *gap, burst(ask())))
     history = quiet((3.2, (CLEARED, stored())), workload=workload, success=success)
     assert check_events(history) == []
-    assert evidence(history, {})[Evidence.QUIET_RESETS] == 0
-    assert evidence(quiet((1.2, (CLEARED,)), (3.2, (stored(),))), {})[Evidence.QUIET_RESETS] == 1
+    assert evidence(history, {})[Events.QUIET_RESETS] == 0
+    assert evidence(quiet((1.2, (CLEARED,)), (3.2, (stored(),))), {})[Events.QUIET_RESETS] == 1
 
 
 def lives(*numbers: int, then: tuple[KvEvent, ...] = (stored(),)) -> RunEvents:
@@ -240,7 +240,7 @@ def test_a_restart_counts_if_events_are_on_both_sides() -> None:
         (lives(), 0),
         (msgspec.structs.replace(lives(0), restarts=(EngineRestart(0, 0.0),)), 0),
     ):
-        assert evidence(told(stream, first(), again(0)), {})[Evidence.EVENT_RESTARTS] == count
+        assert evidence(told(stream, first(), again(0)), {})[Events.RESTARTS] == count
 
 
 def test_behind_a_gap_hits_are_not_judged() -> None:
@@ -303,9 +303,9 @@ class TestHashes:
 
 def seen(history: History) -> dict[str, float]:
     """Evidence that is not zero."""
-    names = (Evidence.STORED, Evidence.REMOVED, Evidence.CLEARED, Evidence.EXPLAINED, Evidence.OWED_BY_EVENTS)
+    names = (Events.STORED, Events.REMOVED, Events.CLEARED, Events.EXPLAINED, Events.OWED)
     counters = evidence(history, {})
-    return {n: counters[n] for n in (*names, Evidence.RECOMPUTED, Evidence.RECOMPUTED_ADAPTER) if counters[n]}
+    return {n: counters[n] for n in (*names, Events.RECOMPUTED, Events.RECOMPUTED_ADAPTER) if counters[n]}
 
 
 def test_evidence() -> None:
@@ -313,15 +313,15 @@ def test_evidence() -> None:
     assert seen(told(events(), first())) == {}
     stream = events(*BOTH, (1.6, (removed(SECOND), CLEARED, stored(lora="tenant-n"))))
     assert seen(told(stream, first(), again(32))) == {
-        Evidence.STORED: 4,
-        Evidence.REMOVED: 1,
-        Evidence.CLEARED: 1,
-        Evidence.EXPLAINED: 1,
-        Evidence.OWED_BY_EVENTS: 1,
-        Evidence.RECOMPUTED: 4,
-        Evidence.RECOMPUTED_ADAPTER: 2,
+        Events.STORED: 4,
+        Events.REMOVED: 1,
+        Events.CLEARED: 1,
+        Events.EXPLAINED: 1,
+        Events.OWED: 1,
+        Events.RECOMPUTED: 4,
+        Events.RECOMPUTED_ADAPTER: 2,
     }
-    assert Evidence.EXPLAINED not in seen(told(events(), first(), again(32)))
+    assert Events.EXPLAINED not in seen(told(events(), first(), again(32)))
 
 
 def test_a_history_with_events_survives_json() -> None:

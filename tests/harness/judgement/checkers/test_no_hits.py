@@ -12,8 +12,8 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import Writer, WrongRead
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.history.records import Identity, StepRecord
-from coldproof.harness.judgement.checkers.no_hits import without_hit
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.no_hits import without_hit
 from coldproof.reports.schema.verdict import FailureClass
 
 STALE = Finding(

@@ -14,7 +14,12 @@ from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.checkers.block_pool import check_gauge
-from coldproof.harness.judgement.checkers.scheduler_steps import check_steps
+from coldproof.harness.judgement.checkers.scheduler_steps import (
+    check_admissions,
+    check_step_counts,
+    check_step_gauges,
+    check_waits,
+)
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.verdict import FailureClass
@@ -47,7 +52,9 @@ def step(at: float, *admitted: int, resumed: bool = False, **facts: Any) -> Engi
 
 def checked(*outcomes: Outcome, exclusive: bool = True, **facts: Any) -> list[Finding]:
     """What is found."""
-    return check_steps(ran(*outcomes, **facts), exclusive=exclusive)
+    history = ran(*outcomes, **facts)
+    checks = (check_step_gauges, check_step_counts, check_admissions, check_waits)
+    return [found for check in checks for found in check(history, exclusive=exclusive)]
 
 
 @pytest.mark.parametrize("usage", [0.5, 0.29, 0.31, 1.3, 0.0])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, put, record, shape, tokens
 
 from coldproof.harness.history.records import CachePartition, History, Identity, Outcome
-from coldproof.harness.judgement.evidence.collect import evidence, older_identities
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters, older_identities
 from coldproof.harness.judgement.oracle import Answer, Answers, distinguishing_question, question
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter, Step, Workload
 
@@ -41,7 +42,7 @@ def test_another_identitys_block_must_lie_ready(
     """Of another content, the base model or a salt, before the request was sent, and a whole one."""
     found = [(o.request, identity) for o, identity in older_identities(history(first, then))]
     assert found == expected
-    assert seen(first, then, what=Evidence.STALE_CHANCES) == len(expected)
+    assert seen(first, then, what=Adapters.STALE_CHANCES) == len(expected)
 
 
 def test_a_block_of_a_later_request_is_no_chance() -> None:
@@ -61,7 +62,7 @@ def test_two_identities_must_answer_differently_to_tell(answer: tuple[Any, ...] 
     # The short question has as many tokens as the whole one here: three.
     asked = {distinguishing_question(then, A): Answer(answer)} if answer is not None else {}
     known = {question(then, B): answers[question(then, B)]} | asked
-    assert evidence(history(first, then), known)[Evidence.TELLING] == expected
+    assert evidence(history(first, then), known)[Adapters.TELLING] == expected
 
 
 def follower(**changes: Any) -> Outcome:
@@ -89,7 +90,7 @@ def during(**changes: Any) -> Outcome:
 )
 def test_only_a_whole_block_of_an_overlapped_answer_counts(first: Outcome, then: Outcome, expected: int) -> None:
     """Written across a change and asked for, by a request that no change overlapped, under what it began with."""
-    assert seen(first, then, what=Evidence.AFTER_OVERLAP) == expected
+    assert seen(first, then, what=Adapters.AFTER_OVERLAP) == expected
 
 
 def told(*steps: Step, errors: tuple[int, ...] = ()) -> History:
@@ -122,7 +123,7 @@ MIDST = Burst(requests=(ask(adapter="tenant"),), meanwhile=Meanwhile(change=chan
 )
 def test_a_return_needs_another_content_in_between(steps: list[Step], expected: int) -> None:
     """Behind the very name that is asked."""
-    assert evidence(told(*steps), {})[Evidence.RETURNS] == expected
+    assert evidence(told(*steps), {})[Adapters.RETURNS] == expected
 
 
 def test_what_comes_back_after_a_request_is_no_return_for_it() -> None:
@@ -130,7 +131,7 @@ def test_what_comes_back_after_a_request_is_no_return_for_it() -> None:
     steps = (put("A"), burst(ask(adapter="tenant")), change("B"), change("A"))
     records = tuple(record(i) for i in range(4))
     early = history(outcome(0, PROMPT, adapter="digest-a", step=1), workload=Workload(steps), steps=records)
-    assert evidence(early, {})[Evidence.RETURNS] == 0
+    assert evidence(early, {})[Adapters.RETURNS] == 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_what_comes_back_after_a_request_is_no_return_for_it() -> None:
 )
 def test_a_path_counts_when_its_files_changed(steps: list[Step], errors: tuple[int, ...], expected: int) -> None:
     """And the engine took them."""
-    assert evidence(told(*steps, errors=errors), {})[Evidence.SAME_PATH_RELOADS] == expected
+    assert evidence(told(*steps, errors=errors), {})[Adapters.SAME_PATH_RELOADS] == expected
 
 
 @pytest.mark.parametrize(("names", "slots", "expected"), [(5, 4, 1), (4, 4, 0), (1, 4, 0), (5, None, 0), (0, 0, 0)])
@@ -155,7 +156,7 @@ def test_slots_are_outnumbered_by_names_alone(names: int, slots: int | None, exp
     """The base model needs none, and an unknown number of slots is not outnumbered."""
     asked = [outcome(i, PROMPT, adapter="digest-a", residence=CachePartition(f"t{i}", i, None)) for i in range(names)]
     base = outcome(names, PROMPT)
-    assert seen(*asked, base, what=Evidence.BEYOND_SLOTS, shape=shape(adapter_slots=slots)) == expected
+    assert seen(*asked, base, what=Adapters.BEYOND_SLOTS, shape=shape(adapter_slots=slots)) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,4 +173,4 @@ def test_base_and_adapter_are_mixed_when_they_run_side_by_side(
 ) -> None:
     """One after the other is no mixture, and two of a kind are none."""
     first = outcome(0, PROMPT, adapter=adapters[0], finished=finished)
-    assert seen(first, outcome(1, PROMPT, adapter=adapters[1]), what=Evidence.MIXED) == expected
+    assert seen(first, outcome(1, PROMPT, adapter=adapters[1]), what=Adapters.MIXED) == expected

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, put, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.collect import COUNTERS
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.cache import Control, Options, Pressure, Reuse
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, question
@@ -101,8 +103,8 @@ STOP, PATTERN = ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]")
 TURN = (*PROMPT, *LONG, 7)
 
 SHOWS: dict[Evidence, tuple[History, list[History]]] = {
-    Evidence.CHATS: (chat(), [chat(plain=True), chat(failed=True)]),
-    Evidence.SHARED_HITS: (
+    Reuse.CHATS: (chat(), [chat(plain=True), chat(failed=True)]),
+    Reuse.SHARED_HITS: (
         history(outcome(0, BRANCH), hit(1)),
         [
             history(outcome(0, PROMPT), hit(1)),
@@ -112,7 +114,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, BRANCH, salt="red"), hit(1)),
         ],
     ),
-    Evidence.DECODE_HITS: (
+    Reuse.DECODE_HITS: (
         history(outcome(0, PROMPT, LONG), hit(1, TURN, 48)),
         [
             history(outcome(0, PROMPT, LONG), hit(1, TURN, 32)),
@@ -120,7 +122,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT, LONG), hit(1, (*PROMPT, *OTHER), 48)),
         ],
     ),
-    Evidence.REPEAT_HITS: (
+    Reuse.REPEAT_HITS: (
         history(outcome(0, PROMPT), hit(1)),
         [
             history(hit(0)),
@@ -130,7 +132,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT, salt="red"), hit(1)),
         ],
     ),
-    Evidence.RETURN_HITS: (
+    Reuse.RETURN_HITS: (
         history(outcome(0, PROMPT), outcome(1, OTHER), hit(2)),
         [
             history(outcome(0, PROMPT), hit(1)),
@@ -139,7 +141,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, OTHER), hit(2, BRANCH)),
         ],
     ),
-    Evidence.OWED: (
+    Reuse.OWED: (
         history(outcome(0, PROMPT), outcome(1, PROMPT)),
         [
             history(outcome(0, PROMPT), outcome(1, OTHER)),
@@ -147,8 +149,8 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(block_size=None)),
         ],
     ),
-    Evidence.COUNTED: (told(hit(0)), [told(hit(0), counted=None), told(hit(0, cached=0)), told(hit(0, cached=None))]),
-    Evidence.EVICTED: (
+    Reuse.COUNTED: (told(hit(0)), [told(hit(0), counted=None), told(hit(0, cached=0)), told(hit(0, cached=None))]),
+    Pressure.EVICTED: (
         history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=5)),
         [
             history(outcome(0, PROMPT), hit(1), shape=shape(pool_blocks=5)),
@@ -156,8 +158,8 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), hit(1, cached=None), shape=shape(pool_blocks=5)),
         ],
     ),
-    Evidence.PREEMPTIONS: (counting(2.0), [counting(0.0), counting(None), history(steps=())]),
-    Evidence.AFTER_PREEMPTION: (
+    Pressure.PREEMPTIONS: (counting(2.0), [counting(0.0), counting(None), history(steps=())]),
+    Pressure.AFTER_PREEMPTION: (
         counting(1.0, 1.0, hits=(1,)),
         [
             counting(1.0, 1.0, hits=(0,)),
@@ -167,7 +169,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             counting(None, None, hits=(1,)),
         ],
     ),
-    Evidence.IDENTICAL: (
+    Pressure.IDENTICAL: (
         crowd(PROMPT, PROMPT),
         [
             crowd(PROMPT, OTHER),
@@ -177,8 +179,8 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             crowd(PROMPT, PROMPT, aborted=Stage.DECODE),
         ],
     ),
-    Evidence.WAITED: (queued(3), [queued(0), queued(None)]),
-    Evidence.REFUSED: (
+    Pressure.WAITED: (queued(3), [queued(0), queued(None)]),
+    Pressure.REFUSED: (
         history(refused(), shape=TINY),
         [
             history(refused(prompt=range(63)), shape=TINY),
@@ -186,7 +188,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, ENDLESS), shape=TINY),
         ],
     ),
-    Evidence.BESIDE_REFUSED: (
+    Pressure.BESIDE_REFUSED: (
         history(refused(), outcome(1, PROMPT), shape=TINY),
         [
             history(outcome(0, PROMPT), refused(1), shape=TINY),
@@ -195,7 +197,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), shape=TINY),
         ],
     ),
-    Evidence.FULL_POOL: (
+    Pressure.FULL_POOL: (
         history(outcome(0, PROMPT), shape=shape(pool_blocks=4)),
         [
             history(outcome(0, PROMPT), shape=shape(pool_blocks=5)),
@@ -205,10 +207,10 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT, aborted=Stage.DECODE), shape=shape(pool_blocks=4)),
         ],
     ),
-    Evidence.IDLE_LOOKS: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
-    Evidence.IDLE_COMPARED: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
-    Evidence.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
-    Evidence.RESETS_UNDER_LOAD: (
+    Pressure.IDLE_LOOKS: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
+    Pressure.IDLE_COMPARED: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
+    Control.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
+    Control.RESETS_UNDER_LOAD: (
         loaded(Reset(), began=0.2),
         [
             loaded(Reset(), began=0.6),
@@ -216,7 +218,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), resets=reset()),
         ],
     ),
-    Evidence.AFTER_RESET: (
+    Control.AFTER_RESET: (
         history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset()),
         [
             history(outcome(0, PROMPT), outcome(1, PROMPT)),
@@ -227,7 +229,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT, error="HTTP 500"), resets=reset()),
         ],
     ),
-    Evidence.RESETS_OF_RUNNING: (
+    Control.RESETS_OF_RUNNING: (
         history(outcome(0, PROMPT), resets=reset(0.2, 0.3, scope=RUNNING)),
         [
             history(outcome(0, PROMPT), resets=reset(0.2, 0.3)),
@@ -236,11 +238,11 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), resets=reset(0.6, 0.8, scope=RUNNING)),
         ],
     ),
-    Evidence.RESETS_OF_TIER: (
+    Control.RESETS_OF_TIER: (
         history(resets=reset(scope=(*RUNNING, *TIER), success=False)),
         [history(resets=reset()), history(resets=reset(scope=RUNNING))],
     ),
-    Evidence.AFTER_TIER_RESET: (
+    Control.AFTER_TIER_RESET: (
         history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(scope=TIER)),
         [
             history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset()),
@@ -248,10 +250,10 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(1.2, 1.3, scope=TIER)),
         ],
     ),
-    Evidence.ABORTED_QUEUED: (history(cut(Stage.QUEUED)), [history(cut(Stage.UNSEEN)), history(cut(None))]),
-    Evidence.ABORTED_PREFILL: (history(cut(Stage.PREFILL)), [history(cut(Stage.UNSEEN)), history(cut(Stage.QUEUED))]),
-    Evidence.ABORTED_DECODE: (history(cut(Stage.DECODE)), [history(cut(Stage.UNSEEN)), history(cut(Stage.PREFILL))]),
-    Evidence.AFTER_ABORT: (
+    Control.ABORTED_QUEUED: (history(cut(Stage.QUEUED)), [history(cut(Stage.UNSEEN)), history(cut(None))]),
+    Control.ABORTED_PREFILL: (history(cut(Stage.PREFILL)), [history(cut(Stage.UNSEEN)), history(cut(Stage.QUEUED))]),
+    Control.ABORTED_DECODE: (history(cut(Stage.DECODE)), [history(cut(Stage.UNSEEN)), history(cut(Stage.PREFILL))]),
+    Control.AFTER_ABORT: (
         history(cut(Stage.UNSEEN), outcome(1, PROMPT)),
         [
             history(cut(None), outcome(1, PROMPT)),
@@ -261,12 +263,12 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(cut(Stage.DECODE), outcome(1, PROMPT, aborted=Stage.DECODE)),
         ],
     ),
-    Evidence.SCORED_PROMPTS: (
+    Options.SCORED_PROMPTS: (
         surfaced(SCORED, cached=0),
         [surfaced(ResponseOptions(), cached=0), surfaced(SCORED, before=OTHER), surfaced(SCORED, error="HTTP 500")],
     ),
-    Evidence.SEVERAL: (surfaced(SEVERAL), [surfaced(SEVERAL, cached=0), surfaced(ResponseOptions())]),
-    Evidence.STOPPED: (
+    Options.SEVERAL: (surfaced(SEVERAL), [surfaced(SEVERAL, cached=0), surfaced(ResponseOptions())]),
+    Options.STOPPED: (
         surfaced(STOP, finish_reason="stop"),
         [
             surfaced(STOP, finish_reason="length"),
@@ -274,12 +276,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             surfaced(ResponseOptions(), finish_reason="stop"),
         ],
     ),
-    Evidence.PATTERNED: (surfaced(PATTERN), [surfaced(PATTERN, cached=0), surfaced(ResponseOptions())]),
-}
-FACTS = list(Evidence)
-ELSEWHERE = {
-    *FACTS[: FACTS.index(Evidence.CHATS)],  # of adapters and salts: test_evidence.py
-    *FACTS[FACTS.index(Evidence.STORED) :],  # of events and tiers: test_kv_event_checkers.py and test_tiers.py
+    Options.PATTERNED: (surfaced(PATTERN), [surfaced(PATTERN, cached=0), surfaced(ResponseOptions())]),
 }
 
 
@@ -300,22 +297,21 @@ def test_what_did_not_happen_is_not_counted(what: Evidence, seen: History) -> No
 
 
 def test_every_fact_has_a_history_here() -> None:
-    """And every fact has a figure."""
-    assert set(SHOWS) | ELSEWHERE == set(Evidence)
-    assert not set(SHOWS) & ELSEWHERE
+    """Those of other files are tested in files of their own. Every fact has a figure."""
+    assert set(SHOWS) == {*Reuse, *Pressure, *Control, *Options}
     one = outcome(0, PROMPT)
     answers = {question(one, one.identities[0]): Answer(one.tokens)}
-    assert set(judge_again(history(one), answers, EXACT, exclusive=True).evidence) == set(Evidence)
+    assert set(judge_again(history(one), answers, EXACT, exclusive=True).evidence) == set(COUNTERS)
 
 
 @pytest.mark.parametrize(
     ("what", "seen", "count"),
     [
-        (Evidence.EVICTED, history(outcome(0, PROMPT), hit(1, cached=16), shape=shape(pool_blocks=5)), 16),
-        (Evidence.PREEMPTIONS, counting(2.0, 5.0), 5),
-        (Evidence.IDENTICAL, crowd(PROMPT, PROMPT), 2),
-        (Evidence.RETURN_HITS, history(outcome(0, PROMPT), outcome(1, OTHER), hit(2), hit(3), hit(4, OTHER)), 2),
-        (Evidence.BESIDE_REFUSED, history(outcome(0, PROMPT, finished=3.0), refused(1), hit(2), shape=TINY), 2),
+        (Pressure.EVICTED, history(outcome(0, PROMPT), hit(1, cached=16), shape=shape(pool_blocks=5)), 16),
+        (Pressure.PREEMPTIONS, counting(2.0, 5.0), 5),
+        (Pressure.IDENTICAL, crowd(PROMPT, PROMPT), 2),
+        (Reuse.RETURN_HITS, history(outcome(0, PROMPT), outcome(1, OTHER), hit(2), hit(3), hit(4, OTHER)), 2),
+        (Pressure.BESIDE_REFUSED, history(outcome(0, PROMPT, finished=3.0), refused(1), hit(2), shape=TINY), 2),
     ],
 )
 def test_facts_are_counted_one_by_one(what: Evidence, seen: History, count: float) -> None:
@@ -327,4 +323,4 @@ def test_facts_are_counted_one_by_one(what: Evidence, seen: History, count: floa
 def test_requests_side_by_side_may_fill_the_pool_together(other: tuple[int, ...], fill: bool) -> None:
     """Three blocks each in a pool of eight; where they share blocks it is half empty."""
     seen = history(outcome(0, PROMPT, step=0), outcome(1, other, step=0), shape=shape(pool_blocks=8))
-    assert bool(evidence(seen, {})[Evidence.FULL_POOL]) is fill
+    assert bool(evidence(seen, {})[Pressure.FULL_POOL]) is fill

@@ -8,7 +8,7 @@ import msgspec
 from support.histories import history, outcome, tokens
 
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.divergences import Divergences
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, question
@@ -17,8 +17,8 @@ PROMPT, OTHER = range(100, 140), range(200, 240)
 COLD, WARM = (1, 2, 3, 4), (1, 2, 9, 9)
 ROUNDED = Rule(exact=True, rounding=1e-4)
 COUNTERS = (
-    (Evidence.COMPARED_HITS, Evidence.DIVERGED_HITS, Evidence.TOKENS_HITS),
-    (Evidence.COMPARED_MISSES, Evidence.DIVERGED_MISSES, Evidence.TOKENS_MISSES),
+    (Divergences.COMPARED_HITS, Divergences.DIVERGED_HITS, Divergences.TOKENS_HITS),
+    (Divergences.COMPARED_MISSES, Divergences.DIVERGED_MISSES, Divergences.TOKENS_MISSES),
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.doors import Doors
 from coldproof.harness.workload.steps import Workload
 
 PROMPT, ANSWER = range(100, 140), tuple(range(70, 80))  # two blocks of 16 and a half; then decode fills the third
@@ -42,7 +43,7 @@ HIT: dict[str, Any] = {"cached_tokens": 32}
 ACROSS = sent(Door.CHAT, Door.MESSAGES)
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
-        Evidence.DOOR_HITS,
+        Doors.HITS,
         history(first(), second(**HIT), **ACROSS),
         [
             history(first(), second(**HIT), **sent(Door.CHAT, Door.CHAT)),
@@ -55,7 +56,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.DOOR_CHANCES,
+        Doors.CHANCES,
         history(first(salt="red"), second(), **ACROSS),
         [
             history(first(), second(), **ACROSS),
@@ -65,7 +66,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.DOOR_TURNS,
+        Doors.TURNS,
         history(first(), turn(), **ACROSS),
         [
             history(first(), turn(), **sent(Door.CHAT, Door.CHAT)),
@@ -75,7 +76,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.ODD_PRIORITIES,
+        Doors.ODD_PRIORITIES,
         history(first(), second(), **sent(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
         [
             history(first(), second(), **sent(Door.CHAT, Door.CHAT, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),

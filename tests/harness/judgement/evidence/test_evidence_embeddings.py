@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.embeddings import Rows
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -59,14 +60,14 @@ def turn(**more: Any) -> Outcome:
 
 
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
-    (Evidence.ROW_PROMPTS, history(mixed(0, 20)), [history(outcome(0, TOKENS)), history(mixed(0, 20, error="lost"))]),
+    (Rows.PROMPTS, history(mixed(0, 20)), [history(outcome(0, TOKENS)), history(mixed(0, 20, error="lost"))]),
     (
-        Evidence.ROW_HITS,
+        Rows.HITS,
         history(mixed(0, 20), mixed(1, 20, cached_tokens=32)),
         [history(mixed(0, 20), mixed(1, 20, cached_tokens=16)), history(outcome(0, TOKENS, cached_tokens=32))],
     ),
     (
-        Evidence.OTHER_ROWS,
+        Rows.OTHER_ROWS,
         history(mixed(0, 20), mixed(1, 20, rows=other_at(20))),
         [
             history(mixed(0, 20), mixed(1, 20)),
@@ -79,7 +80,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.OTHER_MASK,
+        Rows.OTHER_MASK,
         history(mixed(0, 20), mixed(1, 21)),
         [
             history(mixed(0, 20), mixed(1, 20)),
@@ -90,12 +91,12 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.OTHER_MASK,
+        Rows.OTHER_MASK,
         history(bare(0, 20), bare(1, 21)),
         [history(bare(0, 20), bare(1, 20)), history(bare(0, 20), bare(1, 21, tokens=TOKENS))],
     ),
     (
-        Evidence.ROW_TURNS,
+        Rows.TURNS,
         history(mixed(0, 20, **LONG), turn()),
         [
             history(mixed(0, 20, **LONG), turn(salt="red")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.images import image_id, image_positions
@@ -11,8 +12,8 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import WeightPolicy, WeightRoute
 from coldproof.harness.history.records import CachePartition, History, Identity, Outcome, ResetRecord, WeightUpdate
 from coldproof.harness.history.weights import starts_clean
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.image_caches import ImageCaches
 
 ENCODER, PROCESSOR = (ResetScope.ENCODER,), (ResetScope.PROCESSOR,)
 
@@ -48,33 +49,33 @@ PAIR = (shown(0, "cat"), shown(1, "cat"))
     ("fact", "shows", "other"),
     [
         (
-            Evidence.IMAGE_AFTER_ENCODER,
+            ImageCaches.AFTER_ENCODER,
             history(*PAIR, side_resets=(reset(0.6, *ENCODER),)),
             history(*PAIR, side_resets=(reset(0.6, *ENCODER, success=False), reset(0.6, *PROCESSOR))),
         ),
         (
-            Evidence.IMAGE_AFTER_PROCESSOR,
+            ImageCaches.AFTER_PROCESSOR,
             history(*PAIR, side_resets=(reset(0.6, *PROCESSOR),)),
             history(shown(0, "dog"), shown(1, "cat"), side_resets=(reset(0.6, *PROCESSOR),)),
         ),
         (
-            Evidence.IMAGE_AFTER_PREFIX,
+            ImageCaches.AFTER_PREFIX,
             history(*PAIR, resets=(reset(0.6),)),
             history(*PAIR, resets=(reset(0.6, *ENCODER),)),
         ),
-        (Evidence.IMAGE_AFTER_ENCODER, history(*PAIR, side_resets=(reset(0.6, *ENCODER),)), history(*PAIR)),
+        (ImageCaches.AFTER_ENCODER, history(*PAIR, side_resets=(reset(0.6, *ENCODER),)), history(*PAIR)),
         (
-            Evidence.IMAGE_AFTER_RELOAD,
+            ImageCaches.AFTER_RELOAD,
             history(by("t", "a", PAIR[0]), by("t", "b", PAIR[1])),
             history(by("t", "a", PAIR[0]), by("u", "b", PAIR[1])),
         ),
         (
-            Evidence.IMAGE_OF_OTHERS,
+            ImageCaches.OF_OTHERS,
             history(by("t", "a", PAIR[0]), PAIR[1]),
             history(by("t", "a", PAIR[0]), by("t", "a", PAIR[1])),
         ),
         (
-            Evidence.IMAGE_AFTER_UPDATE,
+            ImageCaches.AFTER_UPDATE,
             updated(reset(0.7, *ENCODER)),
             updated(reset(0.7)),
         ),
@@ -88,7 +89,7 @@ def test_an_image_that_the_prefix_cache_covers_does_not_count() -> None:
     """Nothing of it is computed, so that no other cache is read."""
     covered = shown(1, "cat", cached_tokens=32)
     made = history(shown(0, "cat"), covered, side_resets=(reset(0.6, *ENCODER),))
-    assert evidence(made, {})[Evidence.IMAGE_AFTER_ENCODER] == 0
+    assert evidence(made, {})[ImageCaches.AFTER_ENCODER] == 0
 
 
 @pytest.mark.parametrize(

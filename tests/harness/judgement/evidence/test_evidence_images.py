@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import history, outcome, record
 
 from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
@@ -14,8 +15,8 @@ from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, i
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.images import Images
 from coldproof.harness.judgement.reference_cache import at_least, at_most
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -55,17 +56,17 @@ USUAL, RESCALED, NORMALIZED = (
 )
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
-        Evidence.IMAGE_PROMPTS,
+        Images.PROMPTS,
         history(shown(0, "cat")),
         [history(outcome(0, TEXT)), history(shown(0, "cat", error="x"))],
     ),
     (
-        Evidence.IMAGE_HITS,
+        Images.HITS,
         history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
         [history(shown(0, "cat"), shown(1, "cat", cached_tokens=10)), history(outcome(0, TEXT, cached_tokens=9))],
     ),
     (
-        Evidence.HITS_INSIDE,
+        Images.HITS_INSIDE,
         history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
         [
             history(shown(0, "cat"), shown(1, "cat", cached_tokens=10)),
@@ -74,7 +75,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.OTHER_IMAGE,
+        Images.OTHER_IMAGE,
         history(shown(0, "cat"), shown(1, "dog")),
         [
             history(shown(0, "cat"), shown(1, "cat")),
@@ -84,7 +85,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.SAME_UUID,
+        Images.SAME_UUID,
         history(shown(0, "cat", sent=NAMED), shown(1, "dog", sent=NAMED)),
         [
             history(shown(0, "cat", sent=NAMED), shown(1, "cat", sent=NAMED)),
@@ -93,7 +94,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.RECODED,
+        Images.RECODED,
         history(shown(0, "cat"), shown(1, "cat", sent=PNG)),
         [
             history(shown(0, "cat"), shown(1, "dog", sent=PNG)),
@@ -101,7 +102,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.OTHER_LOOK,
+        Images.OTHER_LOOK,
         history(shown(0, "cat"), shown(1, "cat", sent=RESCALED)),
         [
             history(shown(0, "cat"), shown(1, "dog", sent=RESCALED)),
@@ -111,23 +112,23 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.TOLD_HITS,
+        Images.TOLD_HITS,
         history(shown(0, "cat", sent=RESCALED), shown(1, "cat", sent=RESCALED, cached_tokens=16)),
         [
             history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
             history(shown(0, "cat", sent=RESCALED), shown(1, "cat", sent=RESCALED, cached_tokens=10)),
         ],
     ),
-    (Evidence.CUT_IMAGES, stepped(12), [stepped(10), stepped(26), stepped()]),
-    (Evidence.CUT_IMAGES, counted(4, 3), [counted(3, 4), counted(None, None)]),
-    (Evidence.PREEMPTED_IMAGES, counted(3, 4), [counted(4, 3), counted(None, None)]),
+    (Images.CUT_IMAGES, stepped(12), [stepped(10), stepped(26), stepped()]),
+    (Images.CUT_IMAGES, counted(4, 3), [counted(3, 4), counted(None, None)]),
+    (Images.PREEMPTED_IMAGES, counted(3, 4), [counted(4, 3), counted(None, None)]),
     (
-        Evidence.PREEMPTED_IMAGES,
+        Images.PREEMPTED_IMAGES,
         history(shown(0, "cat", preemptions=1)),
         [history(shown(0, "cat", preemptions=0)), history(outcome(0, TEXT, preemptions=1))],
     ),
     (
-        Evidence.EVICTED_IMAGES,
+        Images.EVICTED_IMAGES,
         history(shown(0, "cat"), shown(1, "cat", cached_tokens=16)),
         [
             history(shown(0, "cat"), shown(1, "cat", cached_tokens=32)),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.pooling import Pooling
 from coldproof.harness.judgement.reference_cache import at_least
 
 PROMPT = tuple(range(33, 103))
@@ -43,7 +44,7 @@ def counted(*growth: float, together: bool = False) -> History:
 IN_STEPS = shape(step_tokens=16)
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
-        Evidence.POOLED_HITS,
+        Pooling.HITS,
         history(pooled(0), pooled(1, cached_tokens=64)),
         [
             history(pooled(0), pooled(1)),
@@ -52,14 +53,14 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
             history(pooled(0), each(1, cached_tokens=64)),
         ],
     ),
-    (Evidence.POOLED_HITS, counted(0, 64), [counted(0, 0), counted(0, 64, together=True)]),
+    (Pooling.HITS, counted(0, 64), [counted(0, 0), counted(0, 64, together=True)]),
     (
-        Evidence.SCORED_HITS,
+        Pooling.SCORED_HITS,
         history(pooled(0), pooled(1, task=Task.RERANK, cached_tokens=64)),
         [history(pooled(0), pooled(1, cached_tokens=64)), history(pooled(0), pooled(1, task=Task.SCORE))],
     ),
     (
-        Evidence.POOLED_CHUNKS,
+        Pooling.CHUNKS,
         history(pooled(0), pooled(1, cached_tokens=48), shape=IN_STEPS),
         [
             history(pooled(0), pooled(1, cached_tokens=64), shape=IN_STEPS),
@@ -68,13 +69,13 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         ],
     ),
     (
-        Evidence.POOLED_NEAR,
+        Pooling.NEAR,
         history(pooled(0), pooled(1, NEAR)),
         [history(pooled(0), pooled(1)), history(pooled(0, FAR), pooled(1))],
     ),
-    (Evidence.POOLED_NEAR, history(pooled(0), pooled(1, SWAPPED)), [history(pooled(0), pooled(1, NEAR, salt="red"))]),
+    (Pooling.NEAR, history(pooled(0), pooled(1, SWAPPED)), [history(pooled(0), pooled(1, NEAR, salt="red"))]),
     (
-        Evidence.POOLED_TOKENS,
+        Pooling.TOKENS,
         history(pooled(0), each(1)),
         [history(pooled(0), pooled(1)), history(each(0)), history(pooled(0, salt="red"), each(1))],
     ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, StepRecord
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.engine_features import Tiers
+from coldproof.harness.judgement.evidence.prefill_decode import Sides
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.harness.workload.steps import Workload
 
@@ -43,7 +44,7 @@ def fetching(tokens: float | None, requests: int = 1) -> History:
 def test_prompts_that_were_fetched(tokens: float | None, requests: int, fetched: int, in_part: int) -> None:
     """By the decoder's counter; in part only where that is certain."""
     facts = evidence(fetching(tokens, requests), {})
-    assert (facts[Evidence.FETCHED], facts[Evidence.PARTLY_FETCHED]) == (fetched, in_part)
+    assert (facts[Sides.FETCHED], facts[Sides.PARTLY_FETCHED]) == (fetched, in_part)
 
 
 @pytest.mark.parametrize(("tokens", "in_part"), [(2 * BLOCK, 0), (BLOCK, 1)])
@@ -51,7 +52,7 @@ def test_stored_prompts_lack_the_block_of_the_last_token(tokens: float, in_part:
     """The decoder computes it, so that two of three blocks are all that can be found."""
     stored = shape(block_size=BLOCK, publishes_answers=False, second_tier=True)
     facts = evidence(msgspec.structs.replace(fetching(tokens), shape=stored), {})
-    assert facts[Evidence.PARTLY_FETCHED] == in_part
+    assert facts[Sides.PARTLY_FETCHED] == in_part
 
 
 @pytest.mark.parametrize(("publishes", "loaded"), [(True, 7 + 2 * BLOCK), (False, 0)])
@@ -59,8 +60,8 @@ def test_what_a_decoder_fetches_is_not_loaded_from_a_tier(publishes: bool, loade
     """One counter has both."""
     one = msgspec.structs.replace(fetching(2 * BLOCK, 1), shape=shape(publishes_answers=publishes))
     facts = evidence(one, {})
-    assert facts[Evidence.LOADED] == loaded
-    assert bool(facts[Evidence.LOADED_EVICTED]) is publishes
+    assert facts[Tiers.LOADED] == loaded
+    assert bool(facts[Tiers.LOADED_EVICTED]) is publishes
 
 
 @pytest.mark.parametrize(("publishes", "owed"), [(True, 3 * BLOCK), (False, 2 * BLOCK)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, put, shape
 
 from coldproof.adapters.protocol.weights import PauseMode
 from coldproof.harness.history.records import CachePartition, History, Outcome, StepRecord
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.ranks import Ranks
 from coldproof.harness.workload.steps import Burst, Meanwhile, Pause, Reset, Resume, Step, UpdateWeights, Workload
 
 PROMPT = range(100, 140)
@@ -50,7 +50,7 @@ PAUSED = Burst(
 )
 def test_a_change_counts_once_if_every_rank_was_asked_after_it(change: Step) -> None:
     """For what it had computed before."""
-    assert evidence(around(change, *BOTH, **TWO), {})[Evidence.RANKS_ASKED] == 1
+    assert evidence(around(change, *BOTH, **TWO), {})[Ranks.ASKED] == 1
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_a_change_counts_once_if_every_rank_was_asked_after_it(change: Step) -> 
 )
 def test_it_does_not_count_otherwise(short: History) -> None:
     """A rank that was not asked shows nothing."""
-    assert evidence(short, {})[Evidence.RANKS_ASKED] == 0
+    assert evidence(short, {})[Ranks.ASKED] == 0
 
 
 def test_a_model_that_is_spread_over_ranks_is_asked_by_any_request() -> None:
     """All its ranks serve each request."""
-    assert evidence(around(Reset(), on(None, 0, 0), on(None, 1, 3)), {})[Evidence.RANKS_ASKED] == 1
-    assert evidence(around(Reset(), on(None, 0, 0)), {})[Evidence.RANKS_ASKED] == 0
+    assert evidence(around(Reset(), on(None, 0, 0), on(None, 1, 3)), {})[Ranks.ASKED] == 1
+    assert evidence(around(Reset(), on(None, 0, 0)), {})[Ranks.ASKED] == 0
 
 
 def test_hits_of_other_ranks_and_prompts_of_another_rank_are_counted() -> None:
     """A hit on rank 0 may come of a server that ignores ranks."""
     hit: dict[str, Any] = {"cached_tokens": 32}
     found = evidence(history(on(0, 0, 0), on(1, 1, 1), on(1, 2, 2, **hit), on(0, 3, 3, **hit), **TWO), {})
-    assert (found[Evidence.RANK_HITS], found[Evidence.OTHER_RANK]) == (1, 1)
-    assert evidence(history(on(None, 0, 0), on(1, 1, 1), **TWO), {})[Evidence.OTHER_RANK] == 0
+    assert (found[Ranks.HITS], found[Ranks.OTHER_RANK]) == (1, 1)
+    assert evidence(history(on(None, 0, 0), on(1, 1, 1), **TWO), {})[Ranks.OTHER_RANK] == 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.evidence import evidence
 from support.histories import BLOCK, history, outcome
 
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.evidence.collect import evidence
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.sessions import Sessions
 
 OPENED = outcome(0, range(100, 100 + BLOCK - 3), (7, 8, 9), session="a")  # the last token ends a block
 HELD = (*OPENED.prompt, 7, 8)
@@ -28,29 +29,29 @@ def counted(name: Evidence, *outcomes: Outcome) -> float:
 def test_a_later_turn_counts_if_it_was_answered() -> None:
     """The first one does not, and a session of another name is another one."""
     other = outcome(2, range(100, 140), session="b")
-    assert counted(Evidence.SESSION_TURNS, OPENED, later(), other) == 1
-    assert counted(Evidence.SESSION_TURNS, OPENED, later(error="no"), other) == 0
+    assert counted(Sessions.TURNS, OPENED, later(), other) == 1
+    assert counted(Sessions.TURNS, OPENED, later(error="no"), other) == 0
 
 
 def test_a_turn_counts_that_hit_what_its_session_held() -> None:
     """As far as the engine reports it."""
-    assert counted(Evidence.SESSION_HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=5)) == 1
-    assert counted(Evidence.SESSION_HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=0)) == 0
+    assert counted(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=5)) == 1
+    assert counted(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=0)) == 0
 
 
 def test_a_turn_counts_if_the_one_before_had_another_adapter() -> None:
     """It came, or went; a turn that keeps it does not count."""
     first, second = later(adapter="digest"), later(2, adapter="digest")
-    assert counted(Evidence.SESSION_SWITCHES, OPENED, first, second) == 1
-    assert counted(Evidence.SESSION_SWITCHES, OPENED, first, second, later(3)) == 2
-    assert counted(Evidence.SESSION_SWITCHES, OPENED, later()) == 0
+    assert counted(Sessions.SWITCHES, OPENED, first, second) == 1
+    assert counted(Sessions.SWITCHES, OPENED, first, second, later(3)) == 2
+    assert counted(Sessions.SWITCHES, OPENED, later()) == 0
 
 
 @pytest.mark.parametrize(("cached", "hits"), [(48, 1), (BLOCK, 1), (0, 0), (len(HELD), 0)])
 def test_a_hit_counts_if_only_a_later_turn_had_computed_it(cached: int, hits: int) -> None:
     """Not one on what the first turn had computed."""
     after = outcome(2, later().prompt, cached_tokens=cached)
-    assert counted(Evidence.SESSION_HITS, OPENED, later(), after) == hits
+    assert counted(Sessions.HITS, OPENED, later(), after) == hits
 
 
 def test_a_hit_of_a_turn_or_under_another_salt_does_not_count() -> None:
@@ -59,7 +60,7 @@ def test_a_hit_of_a_turn_or_under_another_salt_does_not_count() -> None:
         outcome(2, later().prompt, cached_tokens=48, session="b"),
         outcome(2, later().prompt, cached_tokens=48, salt="red"),
     ):
-        assert counted(Evidence.SESSION_HITS, OPENED, later(), after) == 0
+        assert counted(Sessions.HITS, OPENED, later(), after) == 0
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_request_counts_that_begins_with_what_a_session_dropped(
     turn: Outcome, prompt: tuple[int, ...], count: int
 ) -> None:
     """In a block that it would share if the old hash had stayed."""
-    assert counted(Evidence.SESSION_DROPS, OPENED, turn, outcome(2, prompt)) == count
+    assert counted(Sessions.DROPS, OPENED, turn, outcome(2, prompt)) == count
 
 
 def test_a_dropped_token_inside_a_block_does_not_count() -> None:
@@ -83,4 +84,4 @@ def test_a_dropped_token_inside_a_block_does_not_count() -> None:
     inside = outcome(0, range(100, 100 + BLOCK - 4), (7, 8, 9), session="a")
     turn = outcome(1, (*inside.prompt, 7, 8, 1, 2, 3), session="a", cached_tokens=None)
     after = outcome(2, (*inside.prompt, 7, 8, 9, 1))
-    assert counted(Evidence.SESSION_DROPS, inside, turn, after) == 0
+    assert counted(Sessions.DROPS, inside, turn, after) == 0

@@ -12,8 +12,8 @@ from support.weights import pause, reset, told, update, with_tokens
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.names import Evidence
-from coldproof.harness.judgement.evidence.weights import weight_facts
+from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.weights import Pauses, Weights, pause_facts, weight_facts
 
 CLEAN: dict[str, Any] = {"resets": (reset(0.8),)}
 
@@ -32,97 +32,102 @@ def flight(*times: float, finished: float = 3.0, **more: Any) -> Outcome:
 OVER = flight(0.5, 1.0, 2.5, 2.6)
 SHOWS: list[tuple[Evidence, History, History]] = [
     (
-        Evidence.WEIGHT_UPDATES,
+        Weights.UPDATES,
         told(asked(0), updates=(update(0.7),)),
         told(asked(0), updates=(update(0.7, error="refused"),)),
     ),
     (
-        Evidence.UPDATES_FROM_PATH,
+        Weights.UPDATES_FROM_PATH,
         told(asked(0), updates=(update(0.7),)),
         told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
     ),
     (
-        Evidence.UPDATES_SAME_PATH,
+        Weights.UPDATES_SAME_PATH,
         told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
         told(asked(0), updates=(update(0.7),)),
     ),
     (
-        Evidence.UPDATES_IN_PLACE,
+        Weights.UPDATES_IN_PLACE,
         told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
         told(asked(0), updates=(update(0.7),)),
     ),
     (
-        Evidence.UPDATES_TRANSFER,
+        Weights.UPDATES_TRANSFER,
         told(asked(0), updates=(update(0.7, route=WeightRoute.TRANSFER),)),
         told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
     ),
     (
-        Evidence.AFTER_UPDATE,
+        Weights.AFTER_UPDATE,
         told(asked(0), asked(1), updates=(update(0.7),), **CLEAN),
         told(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), **CLEAN),
     ),
     (
-        Evidence.WEIGHT_RETURNS,
+        Weights.RETURNS,
         told(asked(0), asked(1), updates=(update(0.6), update(0.7, weights=None)), **CLEAN),
         told(asked(0), asked(1), updates=(update(0.6), update(0.7)), **CLEAN),
     ),
     (
-        Evidence.ADAPTERS_AFTER_UPDATE,
+        Weights.ADAPTERS_AFTER_UPDATE,
         told(asked(0, adapter="a"), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
         told(asked(0), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
     ),
     (
-        Evidence.OLD_HITS,
+        Weights.OLD_HITS,
         told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),)),
         told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),), **CLEAN),
     ),
-    (Evidence.IN_FLIGHT, told(OVER, updates=(update(1.0),)), told(OVER, updates=(update(3.0),))),
+    (Weights.IN_FLIGHT, told(OVER, updates=(update(1.0),)), told(OVER, updates=(update(3.0),))),
     (
-        Evidence.AFTER_IN_FLIGHT,
+        Weights.AFTER_IN_FLIGHT,
         told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
         told(OVER, asked(4), updates=(update(1.0),)),
     ),
     (
-        Evidence.AFTER_IN_FLIGHT_SALT,
+        Weights.AFTER_IN_FLIGHT_SALT,
         told(OVER, asked(4, salt="new"), updates=(update(1.0),)),
         told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
     ),
     (
-        Evidence.CONTINUED,
+        Weights.CONTINUED,
         told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=(reset(1.0),)),
         told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),)),
     ),
     (
-        Evidence.ENDED_BY_PAUSE,
+        Pauses.ENDED_BY_PAUSE,
         told(flight(0.5, finished=1.0, aborted=Stage.DECODE), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
         told(flight(0.5, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
     ),
     (
-        Evidence.FINISHED_BEFORE_PAUSE,
+        Pauses.FINISHED_BEFORE_PAUSE,
         told(flight(0.5, 1.0, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
         told(flight(0.5, 3.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
     ),
     (
-        Evidence.KEPT_OVER_PAUSE,
+        Pauses.KEPT_OVER_PAUSE,
         told(OVER, pauses=(pause(1.0, 2.0),)),
         told(flight(2.5, 2.6), pauses=(pause(1.0, 2.0),)),
     ),
     (
-        Evidence.QUEUED_IN_PAUSE,
+        Pauses.QUEUED_IN_PAUSE,
         told(asked(1, finished=3.0), pauses=(pause(0.9, 2.0),)),
         told(asked(3), pauses=(pause(0.9, 2.0),)),
     ),
     (
-        Evidence.SLEEPS,
+        Pauses.SLEEPS,
         told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
         told(asked(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
     ),
     (
-        Evidence.DEEP_SLEEPS,
+        Pauses.DEEP_SLEEPS,
         told(asked(3), pauses=(pause(0.9, 2.0, level=2),)),
         told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
     ),
 ]
+
+
+def facts(history: History) -> dict[str, float]:
+    """All counters of updates and of pauses."""
+    return weight_facts(history) | pause_facts(history)
 
 
 @pytest.mark.parametrize(("evidence", "counts", "does_not"), SHOWS, ids=[row[0].name for row in SHOWS])
@@ -130,12 +135,12 @@ def test_a_counter_counts_what_it_is_about_and_nothing_else(
     evidence: Evidence, counts: History, does_not: History
 ) -> None:
     """One history in which it rises, and one that is almost the same."""
-    assert weight_facts(counts)[evidence] == 1
-    assert weight_facts(does_not)[evidence] == 0
+    assert facts(counts)[evidence] == 1
+    assert facts(does_not)[evidence] == 0
 
 
 def test_every_counter_is_shown() -> None:
     """And a history without updates has none of them."""
-    facts = weight_facts(told(asked(0)))
-    assert set(facts) == {row[0] for row in SHOWS}
-    assert set(facts.values()) == {0}
+    none = facts(told(asked(0)))
+    assert set(none) == {row[0] for row in SHOWS}
+    assert set(none.values()) == {0}

@@ -13,9 +13,9 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.judgement.checkers.no_hits import NO_HIT
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.no_hits import NO_HIT
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.proof.confirm.confirm import confirm, fresh_answer_agrees

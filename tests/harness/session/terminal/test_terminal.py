@@ -12,9 +12,9 @@ from _pytest.terminal import TerminalReporter
 from support import report_samples as samples
 from support.run_events import HOSTILE, verdict
 
-from coldproof.harness.judgement.evidence.names import Evidence
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.harness.session.terminal.terminal import MAX_SUMMARY_LINES, Terminal
+from coldproof.reports.schema.evidence import ReportedEvidence
 from coldproof.reports.schema.reach import Heading, StateTable
 from coldproof.reports.schema.verdict import Verdict
 
@@ -31,7 +31,7 @@ class Screen(io.StringIO):
 
 def example(*, failed: bool = False, **seen: float) -> dict[str, Any]:
     """The fields of an example's event, as far as the terminal reads them."""
-    evidence = {Evidence[name.upper()]: value for name, value in seen.items()}
+    evidence = {ReportedEvidence[name.upper()]: value for name, value in seen.items()}
     return {"evidence": evidence, "findings": ["one"] if failed else []}
 
 

@@ -10,7 +10,7 @@ from support.drawn_workloads import LIMITS, asked, found, some, without
 from support.histories import ask, burst, play, put
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.names import Evidence
+from coldproof.harness.judgement.evidence.adapters import Adapters
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.proof.diagnose.controls import controls_of
@@ -61,8 +61,8 @@ def test_a_right_engine_is_believed_and_was_exercised(tmp_path: Path) -> None:
     """Two contents in turn, and the base model once it is off."""
     judgement = judged(InjectedBug.CLEAN, tmp_path)
     assert judgement.findings == ()
-    assert judgement.evidence[Evidence.SWITCHES] == 2
-    assert judgement.evidence[Evidence.STALE_CHANCES] == judgement.evidence[Evidence.TELLING] == 2
+    assert judgement.evidence[Adapters.SWITCHES] == 2
+    assert judgement.evidence[Adapters.STALE_CHANCES] == judgement.evidence[Adapters.TELLING] == 2
 
 
 @pytest.mark.parametrize(("plant", "request_"), [(InjectedBug.NAME_ONLY_KEY, 1), (InjectedBug.NO_ADAPTER_KEY, 1)])

@@ -1,0 +1,75 @@
+"""What is registered beside a function is found by folder, in an explicit order, and complete."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from support.histories import history, outcome
+
+from coldproof.harness.history.records import History
+from coldproof.harness.judgement.checks import CHECKERS, check
+from coldproof.harness.judgement.collect import COUNTERS, FUNCTIONS
+from coldproof.harness.judgement.counters import COUNTINGS, Counting, Evidence, computes
+from coldproof.harness.judgement.criteria import CHECKS
+from coldproof.harness.judgement.evidence.salts import Salts, salt_facts
+from coldproof.harness.judgement.finding import EXACT, Finding
+from coldproof.harness.judgement.registry import Example
+
+
+def check_again(history: History) -> list[Finding]:
+    """Return no finding."""
+    assert history
+    return []
+
+
+def check_something_else(engine: str) -> list[Finding]:
+    """Return no finding."""
+    assert engine
+    return []
+
+
+def check_other_answers(answers: str) -> list[Finding]:
+    """Return no finding."""
+    assert answers
+    return []
+
+
+def test_a_place_in_the_order_is_taken_once() -> None:
+    """A second function would otherwise replace the first without a word."""
+    before = dict(CHECKERS.entries), dict(COUNTINGS.entries)
+    with pytest.raises(ValueError, match="check_again and check_liveness have the same place in the order: 10"):
+        check("liveness", order=10)(check_again)
+    with pytest.raises(ValueError, match="salt_facts and request_facts have the same place in the order: 10"):
+        computes(Salts, order=10)(salt_facts)
+    assert (CHECKERS.entries, COUNTINGS.entries) == before
+
+
+@pytest.mark.parametrize("function", [check_something_else, check_other_answers])
+def test_a_function_takes_only_what_an_example_has(function: object) -> None:
+    """By the same name and type: the judge passes arguments by name."""
+    with pytest.raises(TypeError, match="which is no field of an example"):
+        check("liveness", order=11)(function)  # type: ignore[type-var]
+    assert 11 not in CHECKERS.entries
+
+
+def test_functions_are_called_in_their_order() -> None:
+    """The order of findings and of counters is part of stored results."""
+    for registered in (CHECKS, FUNCTIONS):
+        places = [one.order for one in registered]
+        assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize("counting", FUNCTIONS, ids=lambda counting: counting.counters.__name__)
+@pytest.mark.parametrize("seen", [history(), history(outcome(0, range(100, 140)))], ids=["nothing", "a request"])
+def test_a_function_returns_all_its_counters(counting: Counting, seen: History) -> None:
+    """Also for a history without any of its features: a counter that is missing would not be zero."""
+    example = Example(history=seen, answers={}, rule=EXACT, exclusive=True)
+    assert set(counting.result(example)) == set(counting.counters)
+
+
+def test_every_counter_has_a_text_of_its_own() -> None:
+    """Results are kept by these texts."""
+    texts = Counter(str(one) for kind in Evidence.__subclasses__() for one in kind)
+    assert [text for text, number in texts.items() if number > 1] == []
+    assert set(texts) == set(COUNTERS)
