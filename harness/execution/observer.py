@@ -73,8 +73,7 @@ class Observer:
                 raise
             self.engines.replace_lost(cold)
             judgement = judge(history, *self.engines.oracle_and_rule(ground=ground), exclusive=exclusive)
-        wanted = self.requirement
-        return judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
+        return judgement.limited(self.requirement)
 
     def renew(self, engine: CheckedEngine) -> None:
         """Replace the engine under test, so that the next failure does not depend on this one.

@@ -7,11 +7,13 @@ from coldproof.harness.judgement.requirement import Requirement
 
 CHECKS = CHECKERS.load()
 TOKENS = "tokens"  # the checker of answers
+BOUNDS = "bounds"  # the checker of cached-token counts
 HASHES = "hashes"  # the checker that only requirements with `hashes_too` have
 OF_ANSWERS = frozenset(one.name for one in CHECKS if one.of_answers)
 LASTING = frozenset(one.name for one in CHECKS if one.lasting)
 WITHOUT_CACHE = frozenset(one.name for one in CHECKS if one.without_cache)
 NOT_OVERLAPPED = "Wrong answers of requests that overlap an adapter change are left to another requirement."
+NOT_OF_SHARED_ENGINES = "Fewer on an attached server are left to requirements that expect hits."
 
 
 def criteria() -> dict[str, str]:
@@ -28,6 +30,8 @@ def failing_checks(requirement: Requirement) -> list[str]:
     words = dict(CRITERIA)
     if not requirement.overlapped_too:
         words[TOKENS] += f" {NOT_OVERLAPPED}"
+    if not requirement.expects_hits:
+        words[BOUNDS] += f" {NOT_OF_SHARED_ENGINES}"
     if not requirement.hashes_too:
         del words[HASHES]
     return list(words.values())

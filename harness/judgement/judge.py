@@ -15,7 +15,7 @@ from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
 from coldproof.harness.judgement.collect import FUNCTIONS, evidence
-from coldproof.harness.judgement.criteria import CHECKS, CRITERIA, HASHES, OF_ANSWERS
+from coldproof.harness.judgement.criteria import BOUNDS, CHECKS, CRITERIA, HASHES, OF_ANSWERS
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.no_hits import without_hit
 from coldproof.harness.judgement.oracle import (
@@ -27,6 +27,7 @@ from coldproof.harness.judgement.oracle import (
     scoring_questions,
 )
 from coldproof.harness.judgement.registry import Example
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.sensitivity import sensitivity_questions
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -51,15 +52,22 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule = Rule(exact=True)
     exclusive: bool = True
 
-    def limited(self, *, overlapped_too: bool, hashes_too: bool) -> Judgement:
+    def limited(self, requirement: Requirement) -> Judgement:
         """Return the judgement without the findings that only another requirement judges.
 
-        Without `overlapped_too`, these are wrong answers of requests that an adapter change overlapped. Without
-        `hashes_too`, these are wrong block hashes.
+        See `Requirement`: wrong answers of requests that an adapter change overlapped, wrong block hashes, and, on an
+        engine that others may use, misses.
         """
-        overlapped = set() if overlapped_too else {o.request for o in self.history.outcomes if o.overlapped}
-        kept = (f for f in self.findings if not (f.checker in OF_ANSWERS and f.request in overlapped))
-        return msgspec.structs.replace(self, findings=tuple(f for f in kept if hashes_too or f.checker != HASHES))
+        overlapped = {o.request for o in self.history.outcomes if o.overlapped and not requirement.overlapped_too}
+        misses_too = self.exclusive or requirement.expects_hits
+        kept = (
+            finding
+            for finding in self.findings
+            if not (finding.checker in OF_ANSWERS and finding.request in overlapped)
+            and (requirement.hashes_too or finding.checker != HASHES)
+            and (misses_too or (finding.checker, finding.failure_class) != (BOUNDS, FailureClass.LOST_REUSE))
+        )
+        return msgspec.structs.replace(self, findings=tuple(kept))
 
     def worst(self) -> Finding:
         """Return the gravest finding: by the order of the checkers, then the first request."""

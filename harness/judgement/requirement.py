@@ -15,6 +15,7 @@ import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.reports.schema.results import StatementParts
 
 OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
@@ -41,6 +42,8 @@ class Requirement(msgspec.Struct, frozen=True):
     `overlapped_too`: it also judges answers of requests that overlap an adapter change.
     `hashes_too`: it also judges published block hashes.
     Both are part of the requirement, so that a replayed case is judged as it was when it was found.
+    `expects_hits`: it also judges misses of an engine that others may use, as an attached server: it may have several
+    replicas, drop entries after a time, or not keep what decode wrote.
     `upstream`: URLs of public reports about engines that violated it.
     `shows_where`: additional required evidence, for engines with the capability that is its key.
     """
@@ -59,6 +62,11 @@ class Requirement(msgspec.Struct, frozen=True):
     def without_cache(self) -> bool:
         """Return whether it is about the engine without its cache: disabled, or bypassed by unique salts."""
         return self.id.startswith("GROUND")
+
+    @property
+    def expects_hits(self) -> bool:
+        """Return whether its statement promises hits: it requires that some were expected."""
+        return Reuse.OWED in self.shows
 
     def on(self, present: Collection[Capability]) -> Requirement:
         """Return the requirement for an engine with these capabilities, with `shows_where` resolved."""

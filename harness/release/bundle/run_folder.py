@@ -114,8 +114,7 @@ class RejudgedTest:
 def rejudge(stored: Stored, test: FrozenTest) -> Judgement:
     """Judge an example with the current checkers, and return the findings that its test is about."""
     judgement = judge_again(stored.history, dict(stored.answers), stored.rule, exclusive=stored.exclusive)
-    wanted = test.declared
-    return judgement.limited(overlapped_too=wanted.overlapped_too, hashes_too=wanted.hashes_too)
+    return judgement.limited(test.declared)
 
 
 def difference(stored: Stored, recomputed: Judgement) -> str:

@@ -20,6 +20,7 @@ from coldproof.harness.history.records import Identity, Outcome, QueueSample
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Reset, Route, Segment, Step, Workload
 from coldproof.harness.workload.tokens import nonce_tokens
@@ -68,8 +69,9 @@ def overlapped(version: int | None) -> RequestRow:
     one = outcome(0, range(32, 60), adapter="digest-b", identities=both)
     if version is not None:
         one = msgspec.structs.replace(one, tokens=ClosedFormOracle().ask(question(one, both[version])).tokens)
+    of_quiet_requests = Requirement("R-1", "title", (), (), overlapped_too=False, hashes_too=True)
     judged_ = judge(history(one), ClosedFormOracle(), Rule(exact=True), exclusive=True)
-    (row,) = request_rows(judged_.limited(overlapped_too=False, hashes_too=True))
+    (row,) = request_rows(judged_.limited(of_quiet_requests))
     return row
 
 

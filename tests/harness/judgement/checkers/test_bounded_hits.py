@@ -11,14 +11,17 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.criteria import BOUNDS
 from coldproof.harness.judgement.evidence.cache import Pressure, Reuse
 from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.reference_cache import lost_tokens
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.proof.diagnose.diagnose import reports_hits
+from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle
 from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 150)  # three whole blocks of sixteen and an end
@@ -106,3 +109,16 @@ def test_bounds_survive_a_file() -> None:
     """A stored history is judged again by them."""
     stored = msgspec.json.decode(msgspec.json.encode(twice((10, 40))), type=History)
     assert stored.outcomes[1].cached_between == (10, 40)
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "shown", "misses"),
+    [(True, Reuse.SHARED_HITS, 1), (True, Reuse.OWED, 1), (False, Reuse.OWED, 1), (False, Reuse.SHARED_HITS, 0)],
+)
+def test_a_miss_of_an_attached_server_violates_only_what_expects_hits(
+    shown: Evidence, misses: int, *, exclusive: bool
+) -> None:
+    """Such a server may have several replicas, drop entries after a time, or not keep what decode wrote."""
+    requirement = Requirement("R-1", "title", (), (shown,))
+    judged = judge(twice((0, 0)), ClosedFormOracle(), Rule(exact=True), exclusive=exclusive).limited(requirement)
+    assert [f.failure_class for f in judged.findings if f.checker == BOUNDS] == [FailureClass.LOST_REUSE] * misses
