@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.lmdeploy.client import LmdeployClient
 from coldproof.adapters.lmdeploy.probes import probe
-from coldproof.adapters.lmdeploy.reproducer import LMDEPLOY, LmdeployCurl
+from coldproof.adapters.lmdeploy.reproducer import LMDEPLOY
 from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.engine import ServerEngine
@@ -24,5 +24,4 @@ ENGINE = EngineSpec(
     quick=False,
     many_examples=False,
     reproduction=LMDEPLOY,
-    curl=LmdeployCurl,
 )

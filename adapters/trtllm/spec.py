@@ -9,7 +9,7 @@ from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
 from coldproof.adapters.trtllm.client import TrtllmClient
 from coldproof.adapters.trtllm.probes import probe
-from coldproof.adapters.trtllm.reproducer import TRTLLM, TrtllmCurl
+from coldproof.adapters.trtllm.reproducer import TRTLLM
 
 
 def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None) -> ServerEngine:
@@ -29,5 +29,4 @@ ENGINE = EngineSpec(
     quick=False,
     many_examples=False,
     reproduction=TRTLLM,
-    curl=TrtllmCurl,
 )
