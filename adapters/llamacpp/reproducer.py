@@ -35,6 +35,8 @@ def settings(engine: RecordedEngine) -> Mapping[str, object]:
         "SETTINGS": found,
         "MODEL_FILE": Path(found.get("model.path", "model.gguf")).name,
         "KIND": kind,
+        "VOCABULARY": engine.model.get("vocab_size", 0),
+        "WIDTH": engine.model.get("hidden_size", 0),
         "METADATA": metadata(dict(engine.model), kind) if engine.generated_model else {},
         "NAMES": {
             **{name.removesuffix(".weight"): ours.removesuffix(".weight") for name, ours in WHOLE.items()},
@@ -53,5 +55,5 @@ LLAMACPP = Reproduction(
     packages=("xllamacpp",),
     started=lambda _engine: True,
     dies_with_it=True,
-    lacks=("COUNTED", "DRAFTS"),
+    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

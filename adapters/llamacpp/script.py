@@ -22,13 +22,14 @@ from coldproof.adapters.spec.script.given import (
     IMAGES,
     KIND,
     METADATA,
-    MODEL,
     MODEL_FILE,
     NAMES,
     REMADE,
     SETTINGS,
     STALL_SECONDS,
     START_SEED,
+    VOCABULARY,
+    WIDTH,
 )
 from coldproof.adapters.spec.script.http import events, get, opened, post
 from coldproof.adapters.spec.script.tensors import adapter_tensors, model_tensors
@@ -166,14 +167,14 @@ def write_files(seed: int) -> None:
     """Write the model and the adapters, and create a folder for saved slots."""
     (FILES / "slots").mkdir(parents=True, exist_ok=True)
     tensors = {gguf_name(name): (shape, values.tobytes()) for name, (shape, values) in model_tensors(seed).items()}
-    texts = token_texts(MODEL["vocab_size"], readable=IMAGES)
+    texts = token_texts(VOCABULARY, readable=IMAGES)
     if FOUR_BITS:
         stored = in_groups(tensors)
     if not FOUR_BITS:
         stored = as_they_are(tensors)
     write_gguf(FILES / MODEL_FILE, {**METADATA, **texts}, stored)
     if IMAGES:
-        write_projector(FILES / "projector.gguf", MODEL["hidden_size"])
+        write_projector(FILES / "projector.gguf", WIDTH)
     if ADAPTED:
         for content in ADAPTERS:
             drawn = adapter_tensors(content).items()

@@ -15,5 +15,5 @@ LMDEPLOY = Reproduction(
     command=attached_command,
     settings=lambda _engine: {},
     note=cold_note,
-    lacks=("COUNTED", "DRAFTS"),
+    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -46,5 +46,5 @@ OPENVINO = Reproduction(
     in_process=True,
     stepped=True,
     dies_with_it=True,
-    lacks=("COUNTED", "DRAFTS"),
+    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

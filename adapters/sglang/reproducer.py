@@ -23,5 +23,5 @@ SGLANG = Reproduction(
     client="coldproof.adapters.sglang.script:SglangServer",
     command=command,
     settings=settings,
-    lacks=("COUNTED", "DRAFTS"),
+    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -43,6 +43,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     `note`: returns a sentence about other things that the script needs.
     `layers`: returns those of the generated model of a cell. `parts`: returns the classes that the engine looks for in
     the script, with their modules.
+    `modes`: returns functions of modules by the word with which the script calls itself to run them.
     `lacks`: the features of `script/given.py` that this client has not. A case that uses one gets what `otherwise`
     returns.
     """
@@ -59,6 +60,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     note: Callable[[RecordedEngine], str] = lambda _engine: ""
     layers: Callable[[Cell | None], ModelLayers] = usual_layers
     parts: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
+    modes: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
     lacks: tuple[str, ...] = ()
     otherwise: Callable[[], Reproduction] | None = None
 

@@ -36,5 +36,5 @@ TRANSFORMERS = Reproduction(
     settings=settings,
     packages=("torch", "transformers", "peft", "accelerate"),
     in_process=True,
-    lacks=("COUNTED", "DRAFTS"),
+    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -17,6 +17,7 @@ from coldproof.adapters.spec.reproduction import (
     usual_layers,
 )
 from coldproof.adapters.vllm.cells.cell import VllmCell
+from coldproof.adapters.vllm.server import PAIR
 
 # Flags of the server alone, and those that mean nothing in a script: how many values follow each.
 OF_SERVERS = {
@@ -35,7 +36,8 @@ TRANSFER = "--kv-transfer-config"
 CONNECTORS = "coldproof.adapters.vllm.fingerprint.connectors."
 TIER_FOLDER = re.compile(r"(?:\S*/)?[\w-]+\.tier")
 GENERATED_LAYERS = {"full": ModelLayers.FULL, "window": ModelLayers.WINDOW, "state": ModelLayers.STATE}
-STARTED = re.compile(r"(?:[A-Z_]+=\S+ )*python -m vllm\.entrypoints\.openai\.api_server ")
+STARTED = re.compile(r"(?:[A-Z_]+=\S+ )*python (?:-m vllm\.entrypoints\.openai\.api_server|SCRIPT pair) ")
+PAIR_MODE = {"pair": "coldproof.adapters.vllm.prefill_decode:run_pair"}
 FINGERPRINT_FLAGS = ("--worker-cls", "--additional-config")
 
 
@@ -46,10 +48,9 @@ def needs_worker(engine: RecordedEngine) -> bool:
 
 def layers(cell: Cell | None) -> ModelLayers:
     """Return the layers of the generated model for a cell: those of its topology."""
-    usual = usual_layers(cell)
-    return (
-        GENERATED_LAYERS.get(cell.topology, usual) if isinstance(cell, VllmCell) and cell.topology != "full" else usual
-    )
+    if not isinstance(cell, VllmCell) or cell.topology == "full":
+        return ModelLayers.IMAGES if isinstance(cell, VllmCell) and cell.images else usual_layers(cell)
+    return GENERATED_LAYERS.get(cell.topology, cell.model)
 
 
 def note(engine: RecordedEngine) -> str:
@@ -77,6 +78,7 @@ def command(engine: RecordedEngine) -> str:
     line = re.sub(r"--port \d+", "--port 8000", line)
     if not needs_worker(engine):  # then any model works, and the script does not need Coldproof
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
+    line = line.replace(f"-m {PAIR} ", "SCRIPT pair ")  # the script is the router of both, too
     line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
         line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
@@ -178,9 +180,10 @@ OPENAI = Reproduction(
     settings=server_settings,
     packages=("vllm",),
     started=startable,
+    modes=lambda engine: PAIR_MODE if "SCRIPT pair " in command(engine) else {},
     note=server_note,
     layers=layers,
-    lacks=("SESSIONS", "CONTENT"),
+    lacks=("SESSIONS", "CONTENT", "EVENTS"),
     otherwise=lambda: IN_PROCESS,
 )
 

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllm import LLM, SamplingParams
+from vllm.config import KVEventsConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 
-from coldproof.adapters.common.seeing_model import make_seeing_model
+from coldproof.adapters.common.image_model import write_processor
 from coldproof.adapters.protocol.embedding_rows import has_rows
 from coldproof.adapters.protocol.images import has_images, is_image
 from coldproof.adapters.spec.script.client import Event, Sent
@@ -24,11 +25,13 @@ from coldproof.adapters.spec.script.given import (
     CONTENT,
     CRASHES,
     ENVIRONMENT,
+    EVENTS,
     EXTRA,
     FILES,
     GENERATED,
     HANGS,
     IMAGES,
+    MODEL,
     REMADE,
     ROWS,
     SESSIONS,
@@ -37,7 +40,7 @@ from coldproof.adapters.spec.script.given import (
     TIERED,
     WEIGHTS,
 )
-from coldproof.adapters.spec.script.torch_files import write_lora, write_model
+from coldproof.adapters.spec.script.torch_files import write_lora, write_model, write_tokenizer
 from coldproof.adapters.vllm.inproc.request import embeds_prompt, image_prompt
 
 STEP_MS = 10  # one step in the engine's time
@@ -50,10 +53,10 @@ class InProcess:
     def __init__(self) -> None:
         os.environ.update(ENVIRONMENT)
         if GENERATED:
+            write_model(FILES / "model", START_SEED)
             if IMAGES:
-                make_seeing_model(FILES / "model", seed=START_SEED)
-            if not IMAGES:
-                write_model(FILES / "model", START_SEED)
+                write_tokenizer(FILES / "model")
+                write_processor(FILES / "model", MODEL["image_token_id"])
         self.start()
         self.numbers = itertools.count(1)
         if ADAPTED:
@@ -65,8 +68,14 @@ class InProcess:
 
     def start(self, **changes: Any) -> None:
         """Start the engine."""
+        if EVENTS:
+            changes["kv_events_config"] = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         self.llm: Any = LLM(**{**SETTINGS, **changes})
         self.engine: Any = self.llm.llm_engine
+        if EVENTS:
+            self.events: list[Any] = []
+            publisher = SimpleNamespace(publish=lambda batch: self.events.extend(batch.events), shutdown=lambda: None)
+            self.engine.engine_core.engine_core.scheduler.kv_event_publisher = publisher
 
     def load(self, name: str, content: str, folder: str, *, in_place: bool = False) -> None:
         """Load an adapter, or replace it."""
@@ -176,7 +185,7 @@ class InProcess:
         """Send a request alone, with a salt, and an adapter's name and folder, that were not used before."""
         new = f"cold-{secrets.token_hex(4)}"
         if TIERED:  # its keys may have no salt
-            self.replace(kv_transfer_config=None, enable_prefix_caching=False)
+            self.start_again(kv_transfer_config=None, enable_prefix_caching=False)
         if ADAPTED and sent["content"] is not None:
             self.load(new, sent["content"], new)
         alone = {**sent, "name": new, "salt": new}
@@ -187,26 +196,23 @@ class InProcess:
                 self.close_session(session, aborted=True)
         parts = list(self.answers(alone))
         if TIERED:
-            self.replace()
+            self.start_again()
         yield from parts
 
     def update_weights(self, version: str, *, same_path: bool = False) -> None:
         """Load other weights: generated ones, or a checkpoint that was put into the folder."""
         folder = FILES / f"weights-{'of-this-path' if same_path else version}"
         if GENERATED:
-            if IMAGES:
-                make_seeing_model(folder, seed=WEIGHTS[version])
-            if not IMAGES:
-                write_model(folder, WEIGHTS[version])
+            write_model(folder, WEIGHTS[version])
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
 
     def restart(self, _before: str) -> None:
         """Replace the engine by one over the same storage."""
         if REMADE:
             write_model(FILES / "model", 0)
-        self.replace()
+        self.start_again()
 
-    def replace(self, **changes: Any) -> None:
+    def start_again(self, **changes: Any) -> None:
         """Replace the engine by one with changed settings. Its adapters are gone."""
         self.engine.engine_core.shutdown()
         self.llm = self.engine = None
@@ -240,7 +246,7 @@ class InProcess:
         else:
             engine.input_processor.assign_request_id(turn)
         self.sessions[sent["session"]] = turn
-        self.add(turn)
+        self.hand_over(turn)
         return str(turn.external_req_id)
 
     def close_session(self, name: str, *, aborted: bool) -> None:
@@ -250,9 +256,9 @@ class InProcess:
             self.engine.abort_request([turn.request_id], internal=True)
         else:
             turn.resumable = False
-            self.add(turn)
+            self.hand_over(turn)
 
-    def add(self, turn: Any) -> None:
+    def hand_over(self, turn: Any) -> None:
         """Hand an input to the parts of the engine, each with its own list of tokens, to which it appends."""
         self.engine.output_processor.add_request(turn, None, None, 0)
         core = copy.copy(turn)

@@ -61,6 +61,10 @@ class Client(Protocol):
     def ended(self) -> bool:
         """Return whether the engine has ended."""
 
+    @property
+    def events(self) -> list[Any]:
+        """Return the KV events that the engine has published."""
+
     def hit_count(self) -> float:
         """Return how many prompt tokens the engine has counted as hits."""
 

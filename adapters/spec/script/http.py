@@ -91,7 +91,8 @@ class Started:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         words = ["env", *shlex.split(self.command.replace("--port 8000", f"--port {port}"))]
-        words = [sys.executable if word == "python" else word for word in words]
+        own = {"python": sys.executable, "SCRIPT": __file__}
+        words = [own.get(word, word) for word in words]
         with open("server.log", "a") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         atexit.register(self.stop)

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from coldproof.adapters.common.seeing_model import PIXEL_SPREAD
 from coldproof.adapters.common.tiny_model import CHAT_TEMPLATE, PRINTABLE, SPECIAL, WEIGHT_SPREAD, byte_alphabet, draw
-from coldproof.adapters.spec.script.given import ADAPTERS, FILES, MODEL, OWN_ADAPTERS
+from coldproof.adapters.spec.script.given import ADAPTERS, FILES, IMAGES, MODEL, OWN_ADAPTERS
 
 
 def drawn(label: str, shape: tuple[int, ...], spread: float) -> torch.Tensor:
@@ -26,11 +27,15 @@ def drawn(label: str, shape: tuple[int, ...], spread: float) -> torch.Tensor:
 def write_model(folder: Path, seed: int) -> None:
     """Write a model with random weights, whose greedy answers are printable."""
     transformers: Any = importlib.import_module("transformers")
-    config = transformers.AutoConfig.for_model(**MODEL)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    kind, label, spread = transformers.AutoModelForCausalLM, "model", WEIGHT_SPREAD
+    if IMAGES:
+        kind, label = transformers.AutoModelForImageTextToText, "seeing model"
+    model = kind.from_config(transformers.AutoConfig.for_model(**MODEL), dtype=torch.float32)
     for name, weights in model.state_dict().items():
-        if "norm" not in name:
-            weights.copy_(drawn(f"model {seed} {name}", weights.shape, WEIGHT_SPREAD))
+        if IMAGES:
+            spread = PIXEL_SPREAD if "patch_embedding" in name else WEIGHT_SPREAD
+        if "norm" not in name or name.endswith("bias"):
+            weights.copy_(drawn(f"{label} {seed} {name}", weights.shape, spread))
     head = model.lm_head.weight.data
     head[: PRINTABLE.start], head[PRINTABLE.stop :] = 0, 0
     model.save_pretrained(folder)

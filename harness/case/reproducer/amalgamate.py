@@ -17,11 +17,13 @@ from typing import TypeGuard
 import msgspec
 
 OWN = "coldproof."
+GIVEN = "coldproof.adapters.spec.script.given"  # what a case replaces by literals
 FUTURE = "from __future__ import annotations"
 WRITTEN_BY_USE = ("__init__", "__enter__", "__exit__")  # methods that are called without their names
 STANDARD_BASES = ("Exception", "Generic", "Protocol", "NamedTuple", "object")
 EXPLAINED = 3  # a function with no more statements, docstring included, needs no docstring in a script
-Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef | ast.Assign | ast.AnnAssign
 # Plain classes stand for msgspec's in a script, which needs no package of ours.
 AS_DATACLASSES = (
     ("(msgspec.Struct, frozen=True, omit_defaults=True)", ""),
@@ -58,7 +60,7 @@ class Amalgam:
         self.imports: set[str] = set()
         self.attributes: set[str] = set()
         self.whole: set[str] = set()  # the classes with all methods: others call them
-        self.waiting: list[tuple[Module, ast.FunctionDef]] = []  # methods whose names have not been used yet
+        self.waiting: list[tuple[Module, Function]] = []  # methods whose names have not been used yet
 
     def add(self, text: str, call: str) -> str:
         """Take in the text of the script's own part and the call that runs it. Return the text without its imports."""
@@ -80,7 +82,8 @@ class Amalgam:
         annotations = {id(one) for part in ast.walk(node) for one in annotated(part)}
         for one in ast.walk(node):
             if isinstance(one, ast.Attribute):
-                self.attributes.add(one.attr)
+                of_module = isinstance(one.value, ast.Name) and one.value.id in module.imported
+                self.attributes |= set() if of_module else {one.attr}
             elif isinstance(one, ast.Name):
                 self.use(module, one.id, annotation=id(one) in annotations)
 
@@ -91,7 +94,7 @@ class Amalgam:
         """
         if annotation and name not in module.imported:
             return
-        if name in self.literals and (name in module.own or name in module.definitions):
+        if name in self.literals and module.own.get(name) == GIVEN:
             self.given.add(name)
         elif name in module.own:
             self.define(self.module(module.own[name]), name)
@@ -152,7 +155,7 @@ class Amalgam:
     def is_plain(self, module: Module, node: Definition) -> bool:
         """Return whether a definition is a constant that needs no function or class of ours."""
         used = (module.definitions.get(one.id) for one in ast.walk(node) if isinstance(one, ast.Name))
-        behind = any(isinstance(one, ast.FunctionDef | ast.ClassDef) for one in used)
+        behind = any(isinstance(one, Function | ast.ClassDef) for one in used)
         imported = any(isinstance(one, ast.Call) for one in ast.walk(node)) and self.calls_own(module, node)
         return isinstance(node, ast.Assign | ast.AnnAssign) and not behind and not imported
 
@@ -188,7 +191,7 @@ class Amalgam:
                 dropped = is_method(one) and 1 < len(one.body) <= EXPLAINED
                 left -= set(range(docstring.lineno + (not dropped), (docstring.end_lineno or 0) + 1))
                 lines[docstring.lineno] = one_line(lines[docstring.lineno])
-        text = "\n".join(lines[number] for number in sorted(left) if lines[number].strip() or is_class(node))
+        text = "\n".join(lines[number] for number in sorted(left) if lines[number].strip())
         if "(msgspec.Struct" in text:
             text = f"@dataclass(frozen=True)\n{text}" if "frozen=True" in text else f"@dataclass\n{text}"
         for ours, plain in AS_DATACLASSES:
@@ -252,7 +255,7 @@ def parsed(name: str, text: str) -> Module:
                 imported |= {one.asname or one.name: f"from {origin} import {aliased(one)}" for one in names}
             case ast.Import(names=names):
                 imported |= {(one.asname or one.name).split(".")[0]: f"import {aliased(one)}" for one in names}
-            case ast.FunctionDef(name=bound) | ast.ClassDef(name=bound):
+            case ast.FunctionDef(name=bound) | ast.AsyncFunctionDef(name=bound) | ast.ClassDef(name=bound):
                 definitions[bound] = node
             case ast.Assign(targets=targets):
                 bound_names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
@@ -324,7 +327,7 @@ def first_line(node: ast.stmt) -> int:
 def annotated(node: ast.AST) -> Iterator[ast.AST]:
     """Yield everything in the annotations of a function or a variable."""
     match node:
-        case ast.FunctionDef(returns=returns, args=arguments):
+        case ast.FunctionDef(returns=returns, args=arguments) | ast.AsyncFunctionDef(returns=returns, args=arguments):
             whole = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
             found = [returns, *(one.annotation for one in whole if one is not None)]
         case ast.AnnAssign(annotation=annotation):
@@ -341,14 +344,14 @@ def is_class(node: ast.AST | None) -> TypeGuard[ast.ClassDef]:
     return isinstance(node, ast.ClassDef)
 
 
-def is_method(node: ast.AST) -> TypeGuard[ast.FunctionDef]:
+def is_method(node: ast.AST) -> TypeGuard[Function]:
     """Return whether a node defines a function."""
-    return isinstance(node, ast.FunctionDef)
+    return isinstance(node, Function)
 
 
 def docstring_of(node: ast.AST) -> ast.Constant | None:
     """Return the docstring of a function or class."""
-    if not isinstance(node, ast.FunctionDef | ast.ClassDef) or not node.body:
+    if not isinstance(node, Function | ast.ClassDef) or not node.body:
         return None
     first = node.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.case.signature import FEWER_DRAFTS
@@ -26,6 +28,13 @@ from coldproof.reports.schema.verdict import FailureClass
 # Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
 CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)
 
+ROOM = re.compile(r"room for (\d+) at a time; .* at most \d+ ran")
+# Checks of a case about KV events, by words of its signature and its sentence.
+OF_EVENTS = {
+    "only adapters' hashes": "lacks_the_path(story)",
+    "announced late": "announced_no_reset(story)",
+    "stores no block": "stores_no_block(story)",
+}
 ENDED = "process has ended"  # in the error of a request whose engine did
 
 
@@ -67,6 +76,8 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "CONTENT": any(has_content(segment) for segment in segments),
         "ROWS": any(segment.rows for segment in segments),
         "IMAGES": any(segment.image for segment in segments),
+        "EVENTS": of_events(case) is not None,
+        "ORDERED": case.failing_request is None and ROOM.search(case.sentence) is not None,
         "COUNTED": most_counted(case) is not None,
         "DRAFTS": case.signature.endswith(FEWER_DRAFTS),
         "HANGS": hangs,
@@ -135,10 +146,25 @@ def check(case: Case, workload: Workload, *, lacks: tuple[str, ...]) -> str:
     if counted is not None:
         return f"counted_too_many(story, {counted})"
     if number is None:
-        return "nothing_to_compare(story)"
+        return check_of_all(case, lacks=lacks)
     if row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES:
         # Lost reuse is too few cached tokens. More than allowed is not that bug, and some engines count an upper bound.
         most = row.prompt_tokens if case.failure_class is FailureClass.LOST_REUSE else row.cached_at_most
         if most is not None and row.cached_tokens is not None:
             return f"is_out_of_bounds(story, {number}, {row.cached_at_least or 0}, {most})"
     return f"is_wrong(story, {number})"
+
+
+def check_of_all(case: Case, *, lacks: tuple[str, ...]) -> str:
+    """Return the check of a case whose failure is in no single request."""
+    events, room = of_events(case), ROOM.search(case.sentence)
+    if events is not None and "EVENTS" not in lacks:
+        return events
+    return "nothing_to_compare(story)" if room is None else f"ran_too_few(story, {room[1]})"
+
+
+def of_events(case: Case) -> str | None:
+    """Return the check of a case about KV events; None for other cases."""
+    if case.failing_request is not None:
+        return None
+    return next((call for words, call in OF_EVENTS.items() if words in f"{case.signature} {case.sentence}"), None)

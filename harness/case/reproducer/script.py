@@ -75,12 +75,15 @@ def reproducer(case: Case) -> str:
     flags["DIES"] &= how.dies_with_it
     module, client = how.client.split(":")
     call = check(case, workload, lacks=how.lacks)
+    ways = {word: function.split(":") for word, function in how.modes(engine).items()}
+    modes = "".join(f'{name}(sys.argv[2:]) if sys.argv[1:2] == ["{word}"] else ' for word, (_, name) in ways.items())
     lines = [
         f"from {KIT}.checks import main, {call.partition('(')[0]}",
         f"from {KIT}.story import Story",
         f"from {module} import {client}",
         *(["import time"] if any("time.sleep" in line for line in scenario(workload)) else []),
         *imported_content(workload),
+        *(f"from {module} import {name}" for module, name in ways.values()),
         *(f"from {module} import {name}" for name, module in how.parts(engine).items()),
         *(f"PARTS = [{name}]  # the engine looks for it in this file" for name in how.parts(engine)),
         "def scenario(story: Story) -> None:",
@@ -93,14 +96,15 @@ def reproducer(case: Case) -> str:
         "\n".join(lines),
         flags=flags,
         literals={name: literal(value) for name, value in {**given(case, how, engine), **flags}.items()},
-        call=f"main({client}, scenario, shows_the_bug)",
+        call=modes + f"main({client}, scenario, shows_the_bug)",
     )
 
 
 def heading(case: Case, how: Reproduction, engine: RecordedEngine) -> str:
     """Return the script's docstring: what it shows, what it needs, how to run it, and its exit codes."""
     name = docstring_line(case.id)
-    needs = f"Python 3.11 and {how.needs}".replace("`", "") if how.packages else "Python 3.11"
+    own = [] if engine.cell is None or engine.cell.package is None else [engine.cell.package]
+    needs = " and ".join(["Python 3.11", *how.packages, *own])
     wanted = [f"{needs}. Writes to ./coldproof-files.", how.note(engine)]
     url = f"python {name}.py URL"
     run = f"python {name}.py"

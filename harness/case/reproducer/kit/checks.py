@@ -14,6 +14,7 @@ from coldproof.adapters.spec.script.given import (
     DIES,
     FAILS,
     FAILURE,
+    FILES,
     HANGS,
     MIDWAY_ADAPTERS,
     NOISY,
@@ -100,6 +101,41 @@ def has_fewer_drafts(story: Story, number: int) -> bool:
     cold = [n for n in story.drafts if story.sent[n]["ids"] == ids and not story.replies[n].cached]
     equal = [story.drafts[n][1] for n in cold if story.replies[n].ids == answer]
     return bool(equal) and story.drafts[number][1] < min(equal)
+
+
+def ran_too_few(story: Story, room: int) -> bool:
+    """Return whether fewer requests ran at the same time than the pool has room for, as they share blocks."""
+    order, most = story.order, 0
+    spans = [(order.index(n), len(order) - order[::-1].index(n)) for n in dict.fromkeys(order)]
+    for place in range(len(order)):
+        most = max(most, sum(first <= place < end for first, end in spans))
+    print(f"at most {most} requests ran at the same time; the pool has room for {room}")
+    return most < room
+
+
+def stores_no_block(story: Story) -> bool:
+    """Return whether an event's tokens are not those of its blocks."""
+    stored = [event for event in story.client.events if type(event).__name__ == "BlockStored"]
+    wrong = [one for one in stored if len(one.token_ids) != len(one.block_hashes) * one.block_size]
+    for one in wrong:
+        print(f"an event stores {len(one.block_hashes)} blocks of {one.block_size} with {len(one.token_ids)} tokens")
+    return bool(wrong)
+
+
+def lacks_the_path(story: Story) -> bool:
+    """Return whether the event of an adapter's block lacks the adapter's path, which is in the block's hash."""
+    stored = [event for event in story.client.events if type(event).__name__ == "BlockStored"]
+    wrong = [one for one in stored if one.lora_name and str(FILES) not in str(one.extra_keys)]
+    for one in wrong:
+        print(f"an event of {one.lora_name!r} has the keys {one.extra_keys}; the hash has the adapter's path, too")
+    return bool(wrong)
+
+
+def announced_no_reset(story: Story) -> bool:
+    """Return whether no event says that the cache has been reset."""
+    names = [type(event).__name__ for event in story.client.events]
+    print(f"events after the reset and the silence: {', '.join(names)}")
+    return "AllBlocksCleared" not in names
 
 
 def nothing_to_compare(_story: Story) -> bool:

@@ -23,6 +23,7 @@ from coldproof.adapters.spec.script.given import (
     MEANWHILE,
     MIDWAY_ADAPTERS,
     ONE_BY_ONE,
+    ORDERED,
     SALTS,
     SESSIONS,
     STALL_SECONDS,
@@ -56,6 +57,8 @@ class Story:
             self.change: Callable[[], object] | None = None
         if COUNTED:
             self.hits_before = client.hit_count()
+        if ORDERED:
+            self.order: list[int] = []  # the requests of all events, as they came
         if DRAFTS:
             self.drafts: dict[int, list[float]] = {}
 
@@ -205,6 +208,8 @@ class Story:
         """Add a part of an answer, and return whether the client waits for more."""
         reply = self.replies[number]
         reply.add(event)
+        if ORDERED:
+            self.order.append(number)
         if MEANWHILE and number == self.first and len(reply.ids) >= self.after_tokens:
             self.due.set()
         if ABORTS:
