@@ -47,7 +47,9 @@ GEMMA_PARTS = {
 LAYER = re.compile(r"model\.layers\.(\d+)\.(?:\w+\.)?(\w+)\.(weight|bias)")
 LORA = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 ALIGNMENT = 32
-UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # types of metadata values
+STRING, ARRAY = 8, 9  # types of metadata values
+OF_VALUES: dict[type, tuple[int, str]] = {int: (4, "I"), float: (6, "f"), bool: (7, "?")}  # types, and their formats
+OF_LISTS: dict[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
 F32, Q4_0 = 0, 2  # types of tensors
 GROUP = 32  # numbers that share a scale in Q4_0
 
@@ -255,19 +257,11 @@ def string(words: str) -> bytes:
 
 def pair(key: str, value: str | float | list[str] | list[int] | list[float]) -> bytes:
     """Return a key-value pair. Integers are unsigned, but signed in a list."""
-    match value:
-        case str():
-            kind, raw = STRING, string(value)
-        case bool():
-            kind, raw = BOOL, struct.pack("<?", value)
-        case int():
-            kind, raw = UINT32, struct.pack("<I", value)
-        case float():
-            kind, raw = FLOAT32, struct.pack("<f", value)
-        case [float(), *_]:
-            kind, raw = ARRAY, struct.pack(f"<IQ{len(value)}f", FLOAT32, len(value), *value)
-        case _:
-            of = STRING if isinstance(value[0], str) else INT32
-            items = [string(one) if isinstance(one, str) else struct.pack("<i", one) for one in value]
-            kind, raw = ARRAY, struct.pack("<IQ", of, len(items)) + b"".join(items)
-    return string(key) + struct.pack("<I", kind) + raw
+    values: Sequence[str | float] = value if isinstance(value, list) else [value]
+    if isinstance(values[0], str):
+        kind, items = STRING, b"".join(string(str(one)) for one in values)
+    else:
+        kind, form = (OF_LISTS if isinstance(value, list) else OF_VALUES)[type(values[0])]
+        items = struct.pack(f"<{len(values)}{form}", *values)
+    head = struct.pack("<IIQ", ARRAY, kind, len(values)) if isinstance(value, list) else struct.pack("<I", kind)
+    return string(key) + head + items

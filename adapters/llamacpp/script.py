@@ -28,6 +28,7 @@ from coldproof.adapters.spec.script.given import (
     SETTINGS,
     STALL_SECONDS,
     START_SEED,
+    SWITCHES,
     VOCABULARY,
     WIDTH,
 )
@@ -44,7 +45,7 @@ class LlamaServer:
         self.url = ""
         self.server: Any = None
         self.start()
-        if ADAPTED:
+        if SWITCHES:
             self.for_all: str | None = None  # the adapter that is switched on for all requests
 
     def start(self) -> None:
@@ -57,14 +58,14 @@ class LlamaServer:
         self.url = self.server.listening_address
 
     def load(self, name: str, content: str, _folder: str, *, for_all: bool = False) -> None:
-        """Note which adapter a name is. With `for_all`, switch it on for all requests that choose none."""
-        if for_all:
+        """With `for_all`, switch an adapter on for all requests that choose none. The server has it already."""
+        if SWITCHES and for_all:
             self.switch(content)
             self.for_all = name
 
     def unload(self, name: str) -> None:
         """Switch off an adapter, if it is on for all requests."""
-        if name == self.for_all:
+        if SWITCHES and name == self.for_all:
             self.switch(None)
             self.for_all = None
 
@@ -72,24 +73,22 @@ class LlamaServer:
         """Switch on one adapter, or none, for all requests that choose none."""
         post(self.url + "/lora-adapters", scales(content))
 
-    def answers(self, sent: Sent, patience: float) -> Iterator[Event]:
+    def answers(self, sent: Sent, patience: float = STALL_SECONDS) -> Iterator[Event]:
         """Send a request and yield its answer. One to the base model names no adapter, unless one is on."""
-        more: Event = {}
-        if ADAPTED:
-            if sent["name"] is None and self.for_all is not None:
-                more = {"lora": scales(None)}
-            if IMAGES and sent["name"] is None and with_images(sent["ids"]):
-                more = {"lora": scales(None)}
-            if sent["name"] is not None and sent["name"] != self.for_all:
-                more = {"lora": scales(sent["content"])}
+        if not ADAPTED:
+            return self.stream(sent, patience, {})
+        more: Event = {} if sent["name"] is None else {"lora": scales(sent["content"])}
+        if IMAGES and sent["name"] is None and with_images(sent["ids"]):
+            more = {"lora": scales(None)}
+        if SWITCHES and self.for_all is not None:
+            more = {"lora": scales(None)} if sent["name"] is None else more if sent["name"] != self.for_all else {}
         return self.stream(sent, patience, more)
 
     def cold(self, sent: Sent) -> Iterator[Event]:
         """Send a request alone, without the cache and with the right adapter."""
-        more: Event = {"cache_prompt": False}
         if ADAPTED:
-            more["lora"] = scales(sent["content"])
-        return self.stream(sent, STALL_SECONDS, more)
+            return self.stream(sent, STALL_SECONDS, {"cache_prompt": False, "lora": scales(sent["content"])})
+        return self.stream(sent, STALL_SECONDS, {"cache_prompt": False})
 
     def stream(self, sent: Sent, patience: float, more: Event) -> Iterator[Event]:
         """Yield the events of an answer."""
@@ -100,9 +99,8 @@ class LlamaServer:
         for event in events(self.url + "/completion", body, patience):
             if "error" in event:
                 raise ValueError(event["error"].get("message"))
-            cached = (event.get("timings") or {}).get("cache_n") if event["stop"] else None
-            choice = {"token_ids": event.get("tokens"), "finish_reason": "length" if event["stop"] else None}
-            yield {"choices": [choice], "usage": {"prompt_tokens_details": {"cached_tokens": cached}}}
+            end = {"end": "length", "cached": event.get("timings", {}).get("cache_n")} if event["stop"] else {}
+            yield {"ids": event.get("tokens") or [], **end}
 
     def with_files(self, sent: Sent) -> Event:
         """Return a prompt with images as llama.cpp takes it: a text with markers, and files."""
@@ -167,12 +165,11 @@ def write_files(seed: int) -> None:
     """Write the model and the adapters, and create a folder for saved slots."""
     (FILES / "slots").mkdir(parents=True, exist_ok=True)
     tensors = {gguf_name(name): (shape, values.tobytes()) for name, (shape, values) in model_tensors(seed).items()}
-    texts = token_texts(VOCABULARY, readable=IMAGES)
     if FOUR_BITS:
         stored = in_groups(tensors)
-    if not FOUR_BITS:
+    else:
         stored = as_they_are(tensors)
-    write_gguf(FILES / MODEL_FILE, {**METADATA, **texts}, stored)
+    write_gguf(FILES / MODEL_FILE, {**METADATA, **token_texts(VOCABULARY, readable=IMAGES)}, stored)
     if IMAGES:
         write_projector(FILES / "projector.gguf", WIDTH)
     if ADAPTED:

@@ -44,7 +44,10 @@ OPENVINO = Reproduction(
     settings=settings,
     packages=("openvino-genai", "openvino", "numpy"),
     in_process=True,
-    stepped=True,
+    together=True,
+    steps=True,
+    steps_for=("IMAGES", "SCORES", "BOUNDED"),
+    counts=False,
     dies_with_it=True,
     lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.common.tiny_model import write_safetensors
@@ -15,6 +16,7 @@ from coldproof.adapters.spec.script.given import (
     ABORTS,
     ADAPTED,
     ADAPTERS,
+    AT_ONCE,
     FILES,
     IMAGES,
     INT8,
@@ -54,20 +56,26 @@ class Pipelines:
         """Print that the engine has no reset."""
         print("reset: not possible; only a new pipeline has an empty cache")
 
-    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object]) -> None:
+    def together(self, sent: list[Sent]) -> list[list[Event]]:
+        """Serve requests together, and return their answers."""
+        return self.warm.together(sent)
+
+    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object] = int) -> None:
         """Serve requests until all have ended."""
         self.warm.serve(sent, take)
 
-    def cold(self, sent: Sent) -> Iterator[Event]:
-        """Yield the answer of the pipeline without a prefix cache."""
-        parts: list[tuple[int, Event]] = []
+    def cold(self, sent: Sent) -> list[Event]:
+        """Return the answer of the pipeline without a prefix cache."""
+        if AT_ONCE:
+            return self.without.together([sent])[0]
+        parts: list[Event] = []
 
-        def take(place: int, part: Event) -> bool:
-            parts.append((place, part))
+        def take(_place: int, part: Event) -> bool:
+            parts.append(part)
             return True
 
         self.without.serve([{**sent, "abort": None, "offset_ms": 0}], take)
-        yield from (part for _, part in parts)
+        return parts
 
     def ended(self) -> bool:
         """Return False: an engine that ends takes the script with it."""
@@ -94,30 +102,31 @@ class Pipeline:
         self.pipeline = self.genai.ContinuousBatchingPipeline(str(FILES / "ir"), scheduler, "CPU", properties, {}, {})
         self.numbers = 0
 
+    def together(self, sent: list[Sent]) -> list[list[Event]]:
+        """Serve requests by `generate()`, which alone takes adapters: those of an adapter together if they follow one
+        another.
+        """
+        if not ADAPTED:
+            answers = self.pipeline.generate([*map(self.tensor, sent)], [*map(self.configuration, sent)])
+        else:
+            answers = []
+            for content, batch in itertools.groupby(sent, lambda one: one["content"]):
+                several = list(batch)
+                configurations = [self.configuration(one) for one in several]
+                for configuration in configurations:
+                    chosen = () if content is None else (self.adapters[content],)
+                    configuration.adapters = self.genai.AdapterConfig(*chosen)
+                answers += self.pipeline.generate([self.tensor(one) for one in several], configurations)
+        return [[{"ids": ids} for ids in answer.m_generation_ids[:1]] for answer in answers]
+
     def serve(self, sent: list[Sent], take: Callable[[int, Event], bool]) -> None:
         """Serve requests until all have ended: by `generate()`, which alone takes adapters, or by steps."""
         if ADAPTED:
-            self.generate(sent, take)
-        if not ADAPTED:
+            for place, parts in enumerate(self.together(sent)):
+                for part in parts:
+                    take(place, part)
+        else:
             self.step(sent, take)
-
-    def generate(self, sent: list[Sent], take: Callable[[int, Event], bool]) -> None:
-        """Serve requests, those of an adapter together if they follow one another."""
-        batches: list[list[int]] = []
-        for place, one in enumerate(sent):
-            if not batches or sent[batches[-1][0]]["content"] != one["content"]:
-                batches.append([])
-            batches[-1].append(place)
-        for batch in batches:
-            content = sent[batch[0]]["content"]
-            chosen = () if content is None else (self.adapters[content],)
-            configurations = [self.configuration(sent[place]) for place in batch]
-            for configuration in configurations:
-                configuration.adapters = self.genai.AdapterConfig(*chosen)
-            answers = self.pipeline.generate([self.tensor(sent[place]) for place in batch], configurations)
-            for place, answer in zip(batch, answers, strict=True):
-                ids = list(answer.m_generation_ids[0]) if answer.m_generation_ids else []
-                take(place, {"choices": [{"token_ids": ids}]})
 
     def step(self, sent: list[Sent], take: Callable[[int, Event], bool]) -> None:
         """Serve requests by steps. For a single request, their number gives the maximum number of cached tokens."""
@@ -137,7 +146,7 @@ class Pipeline:
                         part = event(sent[place], output, first=place not in answered)
                         if len(sent) == 1 and place not in answered and self.budget:
                             most = len(sent[place]["ids"]) - self.budget * (steps - began - 1) - 1
-                            part["usage"] = {"prompt_tokens_details": {"cached_tokens": max(0, most)}}
+                            part["cached"] = max(0, most)
                         answered.add(place)
                         if not take(place, part):
                             handle.cancel()
@@ -191,17 +200,16 @@ class Pipeline:
 
 
 def event(sent: Sent, output: Any, *, first: bool) -> Event:
-    """Return a step's output in the form of OpenAI's events. The first one has the scores of an echoed prompt."""
+    """Return a step's output as a part of an answer. The first one has the scores of an echoed prompt."""
     ids = list(output.generated_ids)
     if not SCORES:
-        return {"choices": [{"token_ids": ids}]}
-    if SCORES:
-        scores, extra, of_prompt = list(output.generated_log_probs), sent.get("extra", {}), {}
-        if first and extra.get("prompt_logprobs") is not None:
-            prompt, ids, echoed, scores = sent["ids"], ids[len(sent["ids"]) :], scores[:-1], scores[-1:]
-            both = zip(prompt, echoed, strict=False)
-            rows = [None if score > 0 else {str(token): {"logprob": score}} for token, score in both]
-            missing = [None] * (len(prompt) - len(rows))
-            of_prompt = {"prompt_token_ids": prompt, "prompt_logprobs": missing + rows}
-        logprobs = {"token_logprobs": scores} if extra.get("logprobs") else {}
-        return {"choices": [{"token_ids": ids, "logprobs": logprobs}], **of_prompt}
+        return {"ids": ids}
+    scores, extra, of_prompt = list(output.generated_log_probs), sent.get("extra", {}), {}
+    if first and extra.get("prompt_logprobs") is not None:
+        prompt, ids, echoed, scores = sent["ids"], ids[len(sent["ids"]) :], scores[:-1], scores[-1:]
+        both = zip(prompt, echoed, strict=False)
+        rows = [None if score > 0 else {str(token): {"logprob": score}} for token, score in both]
+        missing = [None] * (len(prompt) - len(rows))
+        of_prompt = {"prompt_token_ids": prompt, "prompt_logprobs": missing + rows}
+    logprobs = {"token_logprobs": scores} if extra.get("logprobs") else {}
+    return {"ids": ids, "logprobs": logprobs, **of_prompt}

@@ -22,6 +22,7 @@ from coldproof.adapters.spec.script.given import (
     WEIGHTS,
 )
 from coldproof.adapters.spec.script.http import argument, events, get, opened, post, whole
+from coldproof.adapters.spec.script.openai import parts_of
 from coldproof.adapters.spec.script.plain_files import write_adapter
 
 
@@ -48,17 +49,17 @@ class SglangServer:
         post(self.url + "/unload_lora_adapter", {"lora_name": name})
         self.loaded.discard(name)
 
-    def answers(self, sent: Sent, patience: float) -> Iterator[Event]:
+    def answers(self, sent: Sent, patience: float = STALL_SECONDS) -> Iterator[Event]:
         """Send a request and yield its answer."""
         if CHATS:
             door = sent.get("door") or ("/v1/chat/completions" if "messages" in sent else None)
             if door not in (None, "/inference/v1/generate"):  # this one stands for /generate
-                yield self.at_door(door, sent)
+                yield from self.at_door(door, sent)
                 return
-        turn: Event = {}
         if SESSIONS:
-            turn = self.turn(sent)
-        yield from self.stream(sent, patience, turn)
+            yield from self.stream(sent, patience, self.turn(sent))
+        else:
+            yield from self.stream(sent, patience, {})
 
     def cold(self, sent: Sent) -> Iterator[Event]:
         """Send a request alone, with a salt, and an adapter's name and folder, that were not used before."""
@@ -90,15 +91,10 @@ class SglangServer:
             ids, end = event["output_ids"], (about.get("finish_reason") or {}).get("type")
             new = ids[known:] if len(ids) == about.get("completion_tokens", len(ids)) else ids
             known += len(new)
-            choice: Event = {"token_ids": new, "finish_reason": end}
-            found = {
-                "choices": [choice],
-                "usage": {"prompt_tokens_details": {"cached_tokens": about.get("cached_tokens")}},
-            }
+            part = {"ids": new, "end": end, "cached": about.get("cached_tokens")}
             if SCORES:
-                choice["logprobs"] = answer_scores(about, len(new))
-                found |= prompt_scores(about)
-            yield found
+                part |= {"logprobs": answer_scores(about, len(new)), **scores_of_prompt(about)}
+            yield part
 
     def turn(self, sent: Sent) -> Event:
         """Return the body's fields of a turn, whose first one opens its session: its new tokens, its name, and from
@@ -134,8 +130,8 @@ class SglangServer:
         """Return the base model's name."""
         return str(get(self.url + "/v1/models")["data"][0]["id"])
 
-    def at_door(self, door: str, sent: Sent) -> Event:
-        """Send a request at a route beside /generate, and return its answer as one event of a completion."""
+    def at_door(self, door: str, sent: Sent) -> Iterator[Event]:
+        """Send a request at a route beside /generate, and yield its answer."""
         base, adapter, count = self.base(), sent.get("name"), sent["tokens"]
         # An adapter has two names: its own, which /v1/models lists, and BASE:ADAPTER.
         name = base if adapter is None else adapter if door == "/v1/completions" else f"{base}:{adapter}"
@@ -154,15 +150,15 @@ class SglangServer:
         if "choices" in said:
             for choice in said["choices"]:
                 choice["token_ids"] = choice.get("response_token_ids") or choice["token_ids"]
-            return dict(said)
+            yield from parts_of(said)
+            return
         parts = said["content"] if "content" in said else [p for o in said["output"] for p in o.get("content") or ()]
         text, usage = "".join(part.get("text") or "" for part in parts), said["usage"]
         asked = {"model": base, "prompt": text, "add_special_tokens": False}
         ids = json.loads(post(self.url + "/tokenize", asked))["tokens"]
         full = said.get("status") == "incomplete" or said.get("stop_reason") == "max_tokens"
-        choice = {"token_ids": ids, "text": text, "finish_reason": "length" if full else "stop"}
         cached = usage.get("cache_read_input_tokens", (usage.get("input_tokens_details") or {}).get("cached_tokens", 0))
-        return {"choices": [choice], "usage": {"prompt_tokens_details": {"cached_tokens": cached}}}
+        yield {"ids": ids, "text": text, "end": "length" if full else "stop", "cached": cached}
 
     def update_weights(self, version: str, *, same_path: bool = False) -> None:
         """Load other weights: generated ones, or a checkpoint that was put into the folder."""
@@ -213,7 +209,7 @@ def answer_scores(about: Event, count: int) -> Event:
     return {"token_logprobs": [row[0] for row in rows[-count:]], "top_logprobs": tops} if count else {}
 
 
-def prompt_scores(about: Event) -> Event:
+def scores_of_prompt(about: Event) -> Event:
     """Return the ids of the prompt's tokens and their logprobs, each with the best candidates at its position."""
     rows, best = (about.get(f"input_{name}_logprobs") or [] for name in ("token", "top"))
     scores = [

@@ -38,7 +38,9 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
 
     `packages`: the packages that the script imports. `settings`: returns the values that the client needs, by their
     names in `script/given.py`. `command`: returns how the engine is started, as text for a report.
-    `in_process`: the script runs the engine itself. `stepped`: and steps it; `steps`: where requests run together.
+    `in_process`: the script runs the engine itself. `together`: one call serves several requests. `steps`: the script
+    can also step the engine; it does so for the features `steps_for`, too. `counts`: answers have a count of cached
+    tokens without steps.
     `started`: returns whether the script can start the server. `dies_with_it`: a crash of the engine ends the script.
     `note`: returns a sentence about other things that the script needs.
     `layers`: returns those of the generated model of a cell. `parts`: returns the classes that the engine looks for in
@@ -53,8 +55,10 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     settings: Callable[[RecordedEngine], Mapping[str, object]]
     packages: tuple[str, ...] = ()
     in_process: bool = False
-    stepped: bool = False
+    together: bool = False
     steps: bool = False
+    steps_for: tuple[str, ...] = ()
+    counts: bool = True
     dies_with_it: bool = False
     started: Callable[[RecordedEngine], bool] = lambda _engine: False
     note: Callable[[RecordedEngine], str] = lambda _engine: ""

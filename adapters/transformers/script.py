@@ -45,7 +45,7 @@ class Engines:
         with self.warm.manager.pause():
             self.warm.manager.batch_processor.cache.reset()
 
-    def answers(self, sent: Sent, patience: float) -> Iterator[Event]:
+    def answers(self, sent: Sent, patience: float = STALL_SECONDS) -> Iterator[Event]:
         """Send a request and yield its answer."""
         return self.warm.answers(sent, sent.get("name"), patience)
 
@@ -153,13 +153,10 @@ class Engine:
                     raise RuntimeError(output.error)
                 each = output.request_id
                 new, done[each] = output.generated_tokens[done[each] :], len(output.generated_tokens)
-                choice = {"index": names.index(each), "token_ids": new}
+                part = {"index": names.index(each), "ids": new, "cached": self.found.get(name, 0)}
                 if CHATS:
-                    choice["text"] = self.tokenizer.decode(new, skip_special_tokens=True)
-                yield {
-                    "choices": [choice],
-                    "usage": {"prompt_tokens_details": {"cached_tokens": self.found.get(name, 0)}},
-                }
+                    part["text"] = self.tokenizer.decode(new, skip_special_tokens=True)
+                yield part
                 if output.is_finished():
                     left.discard(each)
         except queue.Empty:

@@ -167,6 +167,7 @@ IN_PROCESS = Reproduction(
     settings=settings,
     packages=("vllm",),
     in_process=True,
+    together=True,
     steps=True,
     note=note,
     layers=layers,

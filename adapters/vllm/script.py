@@ -7,7 +7,7 @@ import gc
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from coldproof.adapters.protocol.embedding_rows import has_rows
 from coldproof.adapters.protocol.images import has_images, is_image
 from coldproof.adapters.spec.script.client import Event, Sent
 from coldproof.adapters.spec.script.given import (
+    ABORTS,
     ADAPTED,
     CONTENT,
     CRASHES,
@@ -31,11 +32,15 @@ from coldproof.adapters.spec.script.given import (
     GENERATED,
     HANGS,
     IMAGES,
+    LATE,
+    MEANWHILE,
     MODEL,
     REMADE,
     ROWS,
+    SCOPES,
     SESSIONS,
     SETTINGS,
+    SEVERAL,
     START_SEED,
     TIERED,
     WEIGHTS,
@@ -90,58 +95,70 @@ class InProcess:
 
     def reset(self, *scope: str, prefix: bool = True) -> None:
         """Empty the prefix cache, and the caches in `scope`."""
-        if prefix:
-            done = self.llm.reset_prefix_cache(
-                reset_running_requests="running requests" in scope, reset_connector="the second tier" in scope
-            )
-            print("reset:", done)
-        if "the multimodal processor's cache" in scope:
-            self.engine.reset_mm_cache()
-        if "the encoder cache" in scope:
-            self.engine.reset_encoder_cache()
+        if not SCOPES:
+            print("reset:", self.llm.reset_prefix_cache())
+        else:
+            if prefix:
+                done = self.llm.reset_prefix_cache(
+                    reset_running_requests="running requests" in scope, reset_connector="the second tier" in scope
+                )
+                print("reset:", done)
+            if "the multimodal processor's cache" in scope:
+                self.engine.reset_mm_cache()
+            if "the encoder cache" in scope:
+                self.engine.reset_encoder_cache()
 
-    def answers(self, sent: Sent, _patience: float = 0) -> Iterator[Event]:
-        """Serve a request alone."""
-        lora = None
+    def together(self, sent: list[Sent]) -> list[list[Event]]:
+        """Serve requests together, and return their answers."""
+        prompts, options = [self.prompt(one) for one in sent], [self.sampling(one) for one in sent]
         if ADAPTED:
-            lora = self.loras.get(sent["name"])
-        (output,) = self.llm.generate([self.prompt(sent)], self.sampling(sent), lora_request=lora, use_tqdm=False)
-        yield event(output)
+            loras = [self.loras.get(one["name"]) for one in sent]
+            outputs = self.llm.generate(prompts, options, lora_request=loras, use_tqdm=False)
+        else:
+            outputs = self.llm.generate(prompts, options, use_tqdm=False)
+        return [parts(output) for output in outputs]
 
-    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object]) -> None:
+    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object] = int) -> None:
         """Serve requests until all have ended. Time is counted in steps."""
-        waiting, running, quiet = dict(enumerate(sent)), dict[str, int](), 0
+        if HANGS:
+            quiet = 0
+        if LATE:
+            waiting, running = dict(enumerate(sent)), dict[str, int]()
+        else:
+            running = {self.send(one): place for place, one in enumerate(sent)}
         for steps in itertools.count():
-            for place in [place for place, one in waiting.items() if one.get("offset_ms", 0) <= steps * STEP_MS]:
-                running[self.send(waiting.pop(place))] = place
-            between()
-            if not waiting and not running:
+            if LATE:
+                for place in [place for place, one in waiting.items() if one.get("offset_ms", 0) <= steps * STEP_MS]:
+                    running[self.send(waiting.pop(place))] = place
+            if MEANWHILE:
+                between()
+            if not running and not (LATE and waiting):
                 return
             outputs = self.stepped()
             if CRASHES and self.crash is not None:
                 return
-            quiet = 0 if outputs else quiet + 1
-            if HANGS and quiet > STALLED_STEPS:
-                print(f"no output in {STALLED_STEPS} steps")
-                return
+            if HANGS:
+                quiet = 0 if outputs else quiet + 1
+                if quiet > STALLED_STEPS:
+                    print(f"no output in {STALLED_STEPS} steps")
+                    return
             for output in outputs:
-                wanted = take(running[output.request_id], event(output))
-                ended = output.finished or any(one.finish_reason for one in output.outputs)  # a turn of a session
-                if ended or not wanted:
-                    del running[output.request_id]
-                if not wanted:
+                wanted = all(take(running[output.request_id], part) for part in parts(output))
+                if ABORTS and not wanted:
                     self.engine.abort_request([output.request_id])
+                    del running[output.request_id]
+                elif output.finished or any(one.finish_reason for one in output.outputs):  # at least of a turn
+                    del running[output.request_id]
 
     def stepped(self) -> list[Any]:
         """Execute one step, and return its outputs."""
         if not CRASHES:
             return list(self.engine.step())
-        if CRASHES:
-            try:
-                return list(self.engine.step())
-            except Exception as problem:  # noqa: BLE001 - this is what a crash of the engine is
-                self.crash = problem
-                return []
+        try:
+            return list(self.engine.step())
+        except Exception as problem:  # noqa: BLE001 - this is what a crash of the engine is
+            self.crash = problem
+            return []
 
     def ended(self) -> bool:
         """Return whether a step has failed."""
@@ -152,12 +169,12 @@ class InProcess:
         """Add a request to the engine, and return its name there."""
         if SESSIONS and "session" in sent:
             return self.send_turn(sent)
-        name, lora = str(next(self.numbers)), None
-        if ADAPTED:
-            lora = self.loras.get(sent["name"])
-        parameters = self.sampling(sent)
+        name, parameters = str(next(self.numbers)), self.sampling(sent)
         parameters.output_kind = RequestOutputKind.DELTA
-        self.engine.add_request(name, self.prompt(sent), parameters, lora_request=lora)
+        if ADAPTED:
+            self.engine.add_request(name, self.prompt(sent), parameters, lora_request=self.loras.get(sent["name"]))
+        else:
+            self.engine.add_request(name, self.prompt(sent), parameters)
         return name
 
     def prompt(self, sent: Sent) -> dict[str, Any]:
@@ -176,12 +193,12 @@ class InProcess:
 
     def sampling(self, sent: Sent) -> Any:
         """Return the parameters of a request."""
-        options: dict[str, Any] = {"temperature": 0, "seed": 0, "max_tokens": sent["tokens"], "ignore_eos": True}
         if EXTRA:
-            options |= sent.get("extra", {})
-        return SamplingParams(**options)
+            usual = {"temperature": 0, "seed": 0, "max_tokens": sent["tokens"], "ignore_eos": True}
+            return SamplingParams(**{**usual, **sent.get("extra", {})})
+        return SamplingParams(temperature=0, seed=0, max_tokens=sent["tokens"], ignore_eos=True)
 
-    def cold(self, sent: Sent) -> Iterator[Event]:
+    def cold(self, sent: Sent) -> list[Event]:
         """Send a request alone, with a salt, and an adapter's name and folder, that were not used before."""
         new = f"cold-{secrets.token_hex(4)}"
         if TIERED:  # its keys may have no salt
@@ -189,15 +206,15 @@ class InProcess:
         if ADAPTED and sent["content"] is not None:
             self.load(new, sent["content"], new)
         alone = {**sent, "name": new, "salt": new}
-        if CONTENT:
+        if IMAGES:
             alone["hidden"] = without_names(sent["ids"], sent["hidden"])
         if SESSIONS:
             for session in list(self.sessions):  # `generate` waits until none is open
                 self.close_session(session, aborted=True)
-        parts = list(self.answers(alone))
+        (answer,) = self.together([alone])
         if TIERED:
             self.start_again()
-        yield from parts
+        return answer
 
     def update_weights(self, version: str, *, same_path: bool = False) -> None:
         """Load other weights: generated ones, or a checkpoint that was put into the folder."""
@@ -271,10 +288,10 @@ def without_names(ids: list[int], hidden: list[int]) -> list[int]:
     return [0 if is_image(one) else under for one, under in zip(ids, hidden, strict=True)]
 
 
-def event(output: Any) -> Event:
-    """Return an output in OpenAI's form."""
-    choices: list[Event] = [
-        {"index": one.index, "token_ids": list(one.token_ids), "finish_reason": one.finish_reason}
-        for one in output.outputs
-    ]
-    return {"choices": choices, "usage": {"prompt_tokens_details": {"cached_tokens": output.num_cached_tokens}}}
+def parts(output: Any) -> list[Event]:
+    """Return an output as parts of answers."""
+    if SEVERAL:
+        cached, outputs = output.num_cached_tokens, output.outputs
+        return [{"ids": list(one.token_ids), "cached": cached, "index": one.index} for one in outputs]
+    (one,) = output.outputs
+    return [{"ids": list(one.token_ids), "cached": output.num_cached_tokens, "end": one.finish_reason}]

@@ -20,6 +20,7 @@ from coldproof.adapters.spec.script.given import (
     HEADERS,
     POOLED,
     REMADE,
+    SCOPES,
     STALL_SECONDS,
     START_SEED,
     TIERED,
@@ -27,6 +28,7 @@ from coldproof.adapters.spec.script.given import (
     WHOLE,
 )
 from coldproof.adapters.spec.script.http import CannotSay, Started, cold_server, events, get, opened, post, whole
+from coldproof.adapters.spec.script.openai import parts_of
 from coldproof.adapters.spec.script.plain_files import write_adapter
 from coldproof.adapters.spec.script.torch_files import write_lora, write_model, write_tokenizer
 
@@ -61,7 +63,7 @@ class Server(Started):
         """Unload an adapter."""
         post(self.url + "/v1/unload_lora_adapter", {"lora_name": name})
 
-    def answers(self, sent: Sent, patience: float) -> Iterator[Event]:
+    def answers(self, sent: Sent, patience: float = STALL_SECONDS) -> Iterator[Event]:
         """Send a request and yield its answer."""
         body: dict[str, Any] = {"model": self.base, "max_tokens": sent["tokens"], "temperature": 0, "seed": 0}
         body |= {"ignore_eos": True, "return_token_ids": True, "prompt": sent["ids"]}
@@ -76,20 +78,22 @@ class Server(Started):
             yield self.pooled(sent, body["model"])
             return
         if DOORS and sent.get("door") in OWN_DOORS:
-            yield self.at_door(sent, body["model"])
+            yield from self.at_door(sent, body["model"])
             return
         if CHATS and "messages" in sent and sent.get("door") != path:
             path = "/v1/chat/completions"
             body["messages"] = sent["messages"]
             del body["prompt"]
         if WHOLE and "prompt_logprobs" in sent.get("extra", {}):
-            yield whole(self.url + path, body)
+            yield from parts_of(whole(self.url + path, body))
             return
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        headers: dict[str, str] = {}
         if HEADERS:
-            headers = sent.get("headers", {})
-        yield from events(self.url + path, body, patience, headers)
+            streamed = events(self.url + path, body, patience, sent.get("headers"))
+        else:
+            streamed = events(self.url + path, body, patience)
+        for event in streamed:
+            yield from parts_of(event)
 
     def cold(self, sent: Sent) -> Iterator[Event]:
         """Send a request alone, with a salt, and an adapter's name and folder, that were not used before."""
@@ -101,7 +105,7 @@ class Server(Started):
             return
         alone = {name: value for name, value in sent.items() if name not in ("messages", "door", "headers")}
         name = new if sent.get("content") is not None else None
-        yield from self.answers({**alone, "name": name, "salt": new}, STALL_SECONDS)
+        yield from self.answers({**alone, "name": name, "salt": new})
 
     def without_tier(self, sent: Sent) -> Iterator[Event]:
         """Send a request to a second server, without a second tier, whose keys may have no salt."""
@@ -114,14 +118,14 @@ class Server(Started):
         if ADAPTED and sent["content"] is not None:
             one.load(new, sent["content"], new)
             name = new
-        yield from one.answers({**sent, "name": name, "salt": new}, STALL_SECONDS)
+        yield from one.answers({**sent, "name": name, "salt": new})
 
     def render(self, messages: list[dict[str, str]]) -> list[int]:
         """Return the token ids of a chat, from the server's chat template."""
         return list(json.loads(post(self.url + "/tokenize", {"model": self.base, "messages": messages}))["tokens"])
 
-    def at_door(self, sent: Sent, model: str) -> Event:
-        """Send a request at one of the other routes, and return its answer as one event of a completion."""
+    def at_door(self, sent: Sent, model: str) -> Iterator[Event]:
+        """Send a request at one of the other routes, and yield its answer."""
         door, count = sent["door"], sent["tokens"]
         body: dict[str, Any] = {"model": model, **sent.get("extra", {})}
         if sent.get("salt"):
@@ -129,20 +133,22 @@ class Server(Started):
         sampling = {"temperature": 0, "seed": 0, "ignore_eos": True}
         if door == "/inference/v1/generate":
             body |= {"token_ids": sent["ids"], "sampling_params": sampling | {"max_tokens": count}}
-            return dict(whole(self.url + door, body | {"output_mode": "text"}))
+            yield from parts_of(whole(self.url + door, body | {"output_mode": "text"}))
+            return
         if door == "/v1/responses":
             body |= {"input": sent["messages"], "max_output_tokens": count, "store": False} | sampling
             said = whole(self.url + door, body | {"enable_response_messages": True})
             answer, cached = said["output_messages"][0], said["usage"]["input_tokens_details"]["cached_tokens"]
             full = said["status"] == "incomplete"
-            return completion(answer["tokens"], answer["message"], full, cached)
+            yield completion(answer["tokens"], answer["message"], full, cached)
+            return
         system, *others = sent["messages"]
         body |= {"system": system["content"], "messages": others, "max_tokens": count, "temperature": 0}
         said = whole(self.url + door, body)
         text = "".join(block.get("text") or "" for block in said["content"])
         asked = {"model": model, "prompt": text, "add_special_tokens": False}
         ids = json.loads(post(self.url + "/tokenize", asked))["tokens"]
-        return completion(ids, text, said["stop_reason"] == "max_tokens", said["usage"].get("cache_read_input_tokens"))
+        yield completion(ids, text, said["stop_reason"] == "max_tokens", said["usage"].get("cache_read_input_tokens"))
 
     def pooled(self, sent: Sent, model: str) -> Event:
         """Send a request for a pooled answer, and return its vectors as one event."""
@@ -169,9 +175,11 @@ class Server(Started):
 
     def reset(self, *scope: str, prefix: bool = True) -> None:
         """Empty the prefix cache and what `scope` names, and print the server's answer."""
-        more = {"running requests": "reset_running_requests", "the second tier": "reset_external"}
-        query = "&".join(f"{more[one]}=true" for one in scope)
-        print("reset:", post(f"{self.url}/reset_prefix_cache?{query}", {}))
+        query = ""
+        if SCOPES:
+            more = {"running requests": "reset_running_requests", "the second tier": "reset_external"}
+            query = "?" + "&".join(f"{more[one]}=true" for one in scope)
+        print("reset:", post(f"{self.url}/reset_prefix_cache{query}", {}))
 
     def update_weights(self, version: str, *, same_path: bool = False) -> None:
         """Load other weights: generated ones, or a checkpoint that was put into the folder."""
@@ -235,6 +243,5 @@ class Server(Started):
 
 
 def completion(ids: list[int], text: str, full: bool, cached: int | None) -> Event:
-    """Return an answer as one event of a completion. `full`: it has as many tokens as it may have."""
-    choice = {"token_ids": ids, "text": text, "finish_reason": "length" if full else "stop"}
-    return {"choices": [choice], "usage": {"prompt_tokens_details": {"cached_tokens": cached}}}
+    """Return an answer as one event. `full`: it has as many tokens as it may have."""
+    return {"ids": ids, "text": text, "end": "length" if full else "stop", "cached": cached}

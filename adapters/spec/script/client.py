@@ -4,13 +4,14 @@ A client is created without arguments, and starts its engine or finds the server
 that a script can make on the engine, named as in this interface; a kind without a method is a kind that no case of the
 engine has. A request is a dict: `ids`, `tokens` (how many to generate), and what else it uses of `name` (of an adapter,
 as it is sent), `content` (of the adapter), `salt`, `messages`, `door`, `headers`, `extra` (fields of OpenAI's body),
-`session`, `new` (the ids that a turn adds), `offset_ms`, `abort` and `hidden`. An event is a part of an answer in
-OpenAI's form.
+`session`, `new` (the ids that a turn adds), `offset_ms`, `abort` and `hidden`. An event is a part of an answer, a dict
+too: `ids`, and what else is known of `cached`, `index` (of several answers), `end` (the reason), `text`, `logprobs`,
+`prompt_logprobs` and `prompt_token_ids` (in vLLM's form), and `vectors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 Sent = dict[str, Any]
@@ -20,13 +21,16 @@ Event = dict[str, Any]
 class Client(Protocol):
     """An engine, as a script uses it."""
 
-    def answers(self, sent: Sent, patience: float) -> Iterator[Event]:
+    def answers(self, sent: Sent, patience: float = 0) -> Iterator[Event]:
         """Send a request and yield its answer. Raises OSError, RuntimeError or ValueError if it fails."""
 
-    def cold(self, sent: Sent) -> Iterator[Event]:
+    def together(self, sent: list[Sent]) -> list[list[Event]]:
+        """Serve requests together, and return their answers."""
+
+    def cold(self, sent: Sent) -> Iterable[Event]:
         """Send a request alone, so that it finds nothing of its prompt in a cache. `content`: of its adapter."""
 
-    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object]) -> None:
+    def serve(self, sent: list[Sent], take: Callable[[int, Event], bool], between: Callable[[], object] = int) -> None:
         """Serve requests by steps. `take` gets each part of an answer, with the request's place, and returns whether
         its client waits for more. `between` is called after each step.
         """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -96,6 +98,7 @@ class Started:
         with open("server.log", "a") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         atexit.register(self.stop)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the server is stopped
         self.url = f"http://127.0.0.1:{port}"
         while not self.is_up():
             if self.process.poll() is not None:
@@ -105,8 +108,11 @@ class Started:
     def stop(self) -> None:
         """Stop the server with all its processes."""
         if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, 15)
-            self.process.wait(60)
+            os.killpg(self.process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(60)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def restart(self, before: str) -> None:
         """Start the server again, or let the user do so. `before`: what was different about it up to here."""

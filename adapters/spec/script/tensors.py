@@ -15,9 +15,8 @@ def model_tensors(seed: int) -> Tensors:
     """Return the tensors of the model. Only printable tokens can be its greedy answers."""
     found: Tensors = {}
     for name, shape in shapes().items():
-        values = (
-            array.array("f", [1] * shape[0]) if "norm" in name else draw(f"model {seed} {name}", shape, WEIGHT_SPREAD)
-        )
+        drawn = "norm" not in name
+        values = draw(f"model {seed} {name}", shape, WEIGHT_SPREAD) if drawn else array.array("f", [1] * shape[0])
         found[name] = shape, values
     (rows, width), head = found["lm_head.weight"]
     for token in set(range(rows)) - set(PRINTABLE):

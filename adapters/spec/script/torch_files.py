@@ -27,15 +27,18 @@ def drawn(label: str, shape: tuple[int, ...], spread: float) -> torch.Tensor:
 def write_model(folder: Path, seed: int) -> None:
     """Write a model with random weights, whose greedy answers are printable."""
     transformers: Any = importlib.import_module("transformers")
-    kind, label, spread = transformers.AutoModelForCausalLM, "model", WEIGHT_SPREAD
+    config = transformers.AutoConfig.for_model(**MODEL)
     if IMAGES:
-        kind, label = transformers.AutoModelForImageTextToText, "seeing model"
-    model = kind.from_config(transformers.AutoConfig.for_model(**MODEL), dtype=torch.float32)
+        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for name, weights in model.state_dict().items():
-        if IMAGES:
-            spread = PIXEL_SPREAD if "patch_embedding" in name else WEIGHT_SPREAD
         if "norm" not in name or name.endswith("bias"):
-            weights.copy_(drawn(f"{label} {seed} {name}", weights.shape, spread))
+            if IMAGES:
+                spread = PIXEL_SPREAD if "patch_embedding" in name else WEIGHT_SPREAD
+                weights.copy_(drawn(f"seeing model {seed} {name}", weights.shape, spread))
+            else:
+                weights.copy_(drawn(f"model {seed} {name}", weights.shape, WEIGHT_SPREAD))
     head = model.lm_head.weight.data
     head[: PRINTABLE.start], head[PRINTABLE.stop :] = 0, 0
     model.save_pretrained(folder)

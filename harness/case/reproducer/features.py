@@ -11,8 +11,10 @@ from coldproof.harness.workload.steps import (
     Burst,
     Pause,
     Request,
+    Reset,
     Restart,
     Resume,
+    Route,
     Segment,
     SetAdapter,
     Sleep,
@@ -39,7 +41,9 @@ ENDED = "process has ended"  # in the error of a request whose engine did
 
 
 def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bool]:
-    """Return each flag of a case. `generated`: the script makes its model."""
+    """Return each flag of a case, and whether conditions of our modules hold for it. `generated`: the script makes its
+    model.
+    """
     requests = [request for _, _, request in workload.requests()]
     bursts = [step for step in workload.steps if isinstance(step, Burst)]
     midway = [change for burst in bursts if burst.meanwhile for change in burst.meanwhile.changes]
@@ -73,9 +77,11 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "ENDS": noisy or any(surface.stop or surface.pattern for surface in options),
         "POOLED": any(surface.pooled for surface in options),
         "SESSIONS": any(request.session for request in requests),
+        "SWITCHES": any(isinstance(one, SetAdapter) and one.route is Route.SWITCH for one in all_changes(workload)),
         "CONTENT": any(has_content(segment) for segment in segments),
         "ROWS": any(segment.rows for segment in segments),
         "IMAGES": any(segment.image for segment in segments),
+        "SCOPES": any(isinstance(one, Reset) and (one.scope or not one.prefix) for one in all_changes(workload)),
         "EVENTS": of_events(case) is not None,
         "ORDERED": case.failing_request is None and ROOM.search(case.sentence) is not None,
         "COUNTED": most_counted(case) is not None,
@@ -93,6 +99,12 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "REMADE": EngineChange.WEIGHTS in restarts and generated,
         "SIDES": any(burst.meanwhile is not None and burst.meanwhile.first for burst in bursts),
         "NOISY": noisy,
+        "readable": any(segment.image for segment in segments),
+        "name == 'lora_adapters'": bool(case.recipes),
+        "segment.rows": any(segment.rows for segment in segments),
+        "segment.image": any(segment.image for segment in segments),
+        "segment.swapped is not None": any(segment.swapped is not None for segment in segments),
+        "BOUNDED": counts_of(case) is not None,
     }
 
 
@@ -137,7 +149,7 @@ def check(case: Case, workload: Workload, *, lacks: tuple[str, ...]) -> str:
 
     `lacks`: the features that the engine's client has not.
     """
-    row, number = failing_row(case), case.failing_request
+    number, bounds = case.failing_request, counts_of(case)
     counted = None if "COUNTED" in lacks else most_counted(case)
     if was_ignored(case, workload):
         return f"ignores_what_others_refuse(story, {number})"
@@ -147,12 +159,22 @@ def check(case: Case, workload: Workload, *, lacks: tuple[str, ...]) -> str:
         return f"counted_too_many(story, {counted})"
     if number is None:
         return check_of_all(case, lacks=lacks)
-    if row is not None and case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES:
-        # Lost reuse is too few cached tokens. More than allowed is not that bug, and some engines count an upper bound.
-        most = row.prompt_tokens if case.failure_class is FailureClass.LOST_REUSE else row.cached_at_most
-        if most is not None and row.cached_tokens is not None:
-            return f"is_out_of_bounds(story, {number}, {row.cached_at_least or 0}, {most})"
+    if bounds is not None:
+        return f"is_out_of_bounds(story, {number}, {bounds[0]}, {bounds[1]})"
     return f"is_wrong(story, {number})"
+
+
+def counts_of(case: Case) -> tuple[int, int] | None:
+    """Return how many tokens of the failing request may have been cached, if that is what is wrong with it.
+
+    Lost reuse is too few cached tokens. More than allowed is not that bug, and some engines count an upper bound.
+    """
+    row = failing_row(case)
+    of_count = case.first_difference is None and case.failure_class in CACHED_COUNT_FAILURES
+    if row is None or row.cached_tokens is None or not of_count:
+        return None
+    most = row.prompt_tokens if case.failure_class is FailureClass.LOST_REUSE else row.cached_at_most
+    return None if most is None else (row.cached_at_least or 0, most)
 
 
 def check_of_all(case: Case, *, lacks: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from coldproof.adapters.spec.script.client import Client, Sent
 from coldproof.adapters.spec.script.given import (
     ATTEMPTS,
+    COUNTS,
     CRASHES,
     DIES,
     FAILS,
@@ -18,6 +20,7 @@ from coldproof.adapters.spec.script.given import (
     HANGS,
     MIDWAY_ADAPTERS,
     NOISY,
+    TOKENS_ONLY,
 )
 from coldproof.adapters.spec.script.http import CannotSay
 from coldproof.harness.case.reproducer.kit.exact import differences
@@ -35,28 +38,29 @@ def is_wrong(story: Story, number: int) -> bool:
     if CRASHES and story.client.ended():
         print("the engine has ended")
         return True
-    if FAILS:
-        if not FAILURE:
-            if mine.failed and "abort" not in sent:
-                raise CannotSay(f"request {number} failed: {mine.failed}")
-    print(f"request {number}: {mine.cached} of {len(sent['ids'])} prompt tokens cached\n  answer {mine}")
+    if FAILS and not FAILURE:
+        if mine.failed and "abort" not in sent:
+            raise CannotSay(f"request {number} failed: {mine.failed}")
+    if COUNTS:
+        print(f"request {number}: {mine.cached} of {len(sent['ids'])} prompt tokens cached")
+    if TOKENS_ONLY:
+        cold = Reply(story.client.cold(sent))
+        print(f"  answer {mine.ids}\n  cold   {cold.ids}")
+        return mine.ids != cold.ids
     if MIDWAY_ADAPTERS:
         contents = dict.fromkeys(sent["contents"])
         return all(differs(story, mine, {**sent, "content": content}) for content in contents)
-    if not MIDWAY_ADAPTERS:
-        return differs(story, mine, sent)
+    return differs(story, mine, sent)
 
 
 def differs(story: Story, mine: Reply, sent: Sent) -> bool:
     """Return whether an answer differs from the cold answer to the same request."""
-    cold = Reply()
-    for event in story.client.cold(sent):
-        cold.add(event)
+    cold = Reply(story.client.cold(sent))
     if NOISY:
         found = noisy_differences(mine, cold, sent, story.client.cold)
-    if not NOISY:
+    else:
         found = differences(mine, cold, sent)
-    print(f"  cold   {cold}  differs in: {', '.join(found) or 'nothing'}")
+    print(f"  answer {mine}\n  cold   {cold}\n  differs in: {', '.join(found) or 'nothing'}")
     return bool(found)
 
 
@@ -143,22 +147,18 @@ def nothing_to_compare(_story: Story) -> bool:
     raise CannotSay("the scenario ran, but the failure is not in a single answer: look at its /metrics")
 
 
-def main(start: Callable[[], Client], scenario: Callable[[Story], None], shows: Callable[[Story], bool]) -> int:
+def main(start: Callable[[], Client], scenario: Callable[[Story], bool]) -> int:
     """Run the scenario until it shows the bug, at most ATTEMPTS times, and return the exit code."""
     if DIES and not sys.argv[1:]:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that `call` ends the child
         code = subprocess.call([sys.executable, __file__, "child"])
-        print(f"the engine has ended with exit code {code}" if code < 0 else "the engine has not ended")
+        print(f"WRONG: the engine has ended with exit code {code}" if code < 0 else "the engine has not ended")
         return 1 if code < 0 else code
     try:
         client = start()
-        for attempt in range(1, ATTEMPTS + 1):
-            story = Story(client)
-            scenario(story)
-            wrong = shows(story)
-            print(f"attempt {attempt}: {'WRONG' if wrong else 'correct'}")
-            if wrong:
-                return 1
-        return 0
+        wrong = any(scenario(Story(client)) for _ in range(ATTEMPTS))
     except Exception as problem:  # noqa: BLE001 - whatever it is, nothing was shown
         print(f"could not test: {type(problem).__name__}: {problem}")
         return 2
+    print("WRONG" if wrong else "correct")
+    return int(wrong)

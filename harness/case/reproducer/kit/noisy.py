@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from coldproof.adapters.spec.script.client import Event, Sent
@@ -12,7 +12,7 @@ from coldproof.harness.case.reproducer.kit.exact import near
 from coldproof.harness.case.reproducer.kit.reply import Reply
 
 
-def noisy_differences(mine: Reply, cold: Reply, sent: Sent, again: Callable[[Sent], Iterator[Event]]) -> list[str]:
+def noisy_differences(mine: Reply, cold: Reply, sent: Sent, again: Callable[[Sent], Iterable[Event]]) -> list[str]:
     """Return which parts of an answer differ from the cold answer by more than NOISE allows. `again`: sends cold."""
     whole, wanted = "abort" not in sent, sent.get("extra", {})
     both = zip(mine.ids, cold.ids, strict=False)
@@ -36,13 +36,11 @@ def noisy_differences(mine: Reply, cold: Reply, sent: Sent, again: Callable[[Sen
     return [what for what, differs in wrong.items() if differs]
 
 
-def forced(mine: Reply, sent: Sent, again: Callable[[Sent], Iterator[Event]]) -> list[tuple[Any, Any]]:
+def forced(mine: Reply, sent: Sent, again: Callable[[Sent], Iterable[Event]]) -> list[tuple[Any, Any]]:
     """Return a cold start's (score, best score) of each token of an answer, each given the tokens before it."""
     for ids in (mine.ids, mine.ids[:-1]):  # there may be no room for one more token: score all but the last
-        reply = Reply()
         try:
-            for event in again({**sent, "ids": sent["ids"] + ids, "tokens": 1, "extra": {"prompt_logprobs": 1}}):
-                reply.add(event)
+            reply = Reply(again({**sent, "ids": sent["ids"] + ids, "tokens": 1, "extra": {"prompt_logprobs": 1}}))
         except OSError:
             continue
         return list(zip(reply.prompt_scores, reply.prompt_best, strict=True))[len(sent["ids"]) :]

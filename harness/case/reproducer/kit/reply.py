@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from coldproof.adapters.spec.script.client import Event
 from coldproof.adapters.spec.script.given import CHATS, ENDS, FAILS, MEANWHILE, POOLED, SCORES, SEVERAL
 
 
 class Reply:
     """The answer to one request, as far as it has arrived."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
         self.ids: list[int] = []
         self.cached: int | None = None
         if FAILS:
@@ -30,37 +32,35 @@ class Reply:
             self.leads: list[float] = []
             self.prompt_scores: list[float | None] = []
             self.prompt_best: list[float | None] = []
+        for event in events:
+            self.add(event)
 
     def __str__(self) -> str:
         if POOLED and self.vectors:
             return str([vector[:4] for vector in self.vectors[:3]])
         return str(self.ids)
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Add one event of a stream, or a whole response."""
-        cached = ((event.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
-        self.cached = self.cached if cached is None else cached
+    def add(self, event: Event) -> None:
+        """Add a part of the answer."""
+        self.cached = event.get("cached", self.cached)
+        if SEVERAL:
+            if event.get("index"):
+                self.others.setdefault(event["index"], []).extend(event["ids"])
+                return
+        self.ids += event.get("ids", ())
+        if ENDS:
+            self.end = event.get("end") or self.end
+        if CHATS:
+            self.text += event.get("text") or ""
         if POOLED:
             self.vectors = event.get("vectors", self.vectors)
         if SCORES:
-            for part in (event, *event.get("choices", ())):
-                self.add_prompt_scores(part)
-        for choice in event.get("choices", ()):
-            if SEVERAL and choice.get("index"):
-                self.others.setdefault(choice["index"], []).extend(choice.get("token_ids") or ())
-                continue
-            self.ids += choice.get("token_ids") or ()
-            if ENDS:
-                self.end = choice.get("finish_reason") or self.end
-            if CHATS:
-                said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-                self.text += said.get("content") or ""
-            if SCORES:
-                self.add_scores(choice.get("logprobs") or {})
+            self.add_prompt_scores(event)
+            self.add_scores(event.get("logprobs") or {})
 
-    def add_prompt_scores(self, part: dict[str, Any]) -> None:
+    def add_prompt_scores(self, event: Event) -> None:
         """Add the scores of the prompt's tokens, each with the best score at its position."""
-        for row, token in zip(part.get("prompt_logprobs") or (), part.get("prompt_token_ids") or (), strict=False):
+        for row, token in zip(event.get("prompt_logprobs") or (), event.get("prompt_token_ids") or (), strict=False):
             by_name = {name: one["logprob"] for name, one in (row or {}).items()}
             self.prompt_scores.append(by_name.get(str(token)))
             self.prompt_best.append(max(by_name.values(), default=None))

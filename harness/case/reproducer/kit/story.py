@@ -12,6 +12,7 @@ from coldproof.adapters.spec.script.client import Client, Event, Sent
 from coldproof.adapters.spec.script.given import (
     ABORTS,
     ADAPTED,
+    AT_ONCE,
     CHATS,
     CONTENT,
     CONTINUES,
@@ -53,7 +54,7 @@ class Story:
         if ADAPTED:
             self.behind: dict[str | None, str] = {}  # the content of each adapter
         if MEANWHILE:
-            self.first, self.after_tokens, self.due = 0, 0, threading.Event()
+            self.after_tokens, self.due = 0, threading.Event()
             self.change: Callable[[], object] | None = None
         if COUNTED:
             self.hits_before = client.hit_count()
@@ -104,43 +105,33 @@ class Story:
         """Send requests together, and wait for their answers."""
         if ONE_BY_ONE:
             for spec in specs:
-                sent, reply = self.prepared(spec), Reply()
-                for event in self.client.answers(sent, STALL_SECONDS):
-                    reply.add(event)
-                self.sent.append(sent)
-                self.replies.append(reply)
-        if not ONE_BY_ONE:
-            self.send(specs)
-
-    def send(self, specs: tuple[Sent, ...]) -> None:
-        """Send requests together, and wait for their answers."""
-        first = len(self.sent)
-        for spec in specs:
-            self.sent.append(self.prepared(spec))
-            self.replies.append(Reply())
-        if MEANWHILE:
-            self.first = first
-        if DRAFTS:
-            before = self.client.draft_counts()
-        if STEPPED:
-            self.step(first)
-        if not STEPPED:
-            if TOGETHER:
-                self.send_together(range(first, len(self.sent)))
-            if not TOGETHER:
-                self.receive(first)
-        if DRAFTS and len(specs) == 1:  # the engine counts for all requests together
-            self.drafts[first] = [now - then for now, then in zip(self.client.draft_counts(), before, strict=True)]
-
-    def step(self, first: int) -> None:
-        """Serve the requests from a number on by steps of the engine."""
-        between: Callable[[], object] = int
-        if MEANWHILE:
-            between = self.between
-        self.client.serve(self.sent[first:], lambda place, event: self.take(first + place, event), between)
-        if MIDWAY_ADAPTERS:
-            for reply in self.replies[first:]:
-                reply.over = True
+                self.sent.append(self.prepared(spec))
+                self.replies.append(Reply(self.client.answers(self.sent[-1])))
+        elif AT_ONCE:
+            self.sent += map(self.prepared, specs)
+            self.replies += map(Reply, self.client.together(self.sent[-len(specs) :]))
+        else:
+            self.first = len(self.sent)
+            for spec in specs:
+                self.sent.append(self.prepared(spec))
+                self.replies.append(Reply())
+            if DRAFTS:
+                before = self.client.draft_counts()
+            if STEPPED:
+                if MEANWHILE:
+                    self.client.serve(self.sent[self.first :], self.take, self.between)
+                else:
+                    self.client.serve(self.sent[self.first :], self.take)
+                if MIDWAY_ADAPTERS:
+                    for reply in self.replies[self.first :]:
+                        reply.over = True
+            elif TOGETHER:
+                self.send_together(len(specs))
+            else:
+                self.receive(0)
+            if DRAFTS and len(specs) == 1:  # the engine counts for all requests together
+                counted = zip(self.client.draft_counts(), before, strict=True)
+                self.drafts[self.first] = [now - then for now, then in counted]
 
     def between(self) -> None:
         """Make the change of a burst between two steps, if it is due."""
@@ -148,9 +139,9 @@ class Story:
             change, self.change = self.change, None
             change()
 
-    def send_together(self, numbers: range) -> None:
-        """Send requests at the same time. Make the change, if there is one, when it is due."""
-        threads = [threading.Thread(target=self.receive, args=(number,)) for number in numbers]
+    def send_together(self, count: int) -> None:
+        """Send the last requests at the same time. Make the change, if there is one, when it is due."""
+        threads = [threading.Thread(target=self.receive, args=(place,)) for place in range(count)]
         for thread in threads:
             thread.start()
         if MEANWHILE and self.change is not None:
@@ -186,35 +177,37 @@ class Story:
             sent["session"] = wire_name(spec["session"], self.nonce)
         return sent
 
-    def receive(self, number: int) -> None:
-        """Send one request and read its answer."""
-        sent, patience = self.sent[number], float(STALL_SECONDS)
+    def receive(self, place: int) -> None:
+        """Send one of the last requests and read its answer."""
+        sent, reply = self.sent[self.first + place], self.replies[self.first + place]
         if LATE:
             time.sleep(sent.get("offset_ms", 0) / 1000)
-        if ABORTS:
-            patience = sent.get("abort", (None, 0))[1] / 1000 or STALL_SECONDS
         try:
-            for event in self.client.answers(sent, patience):
-                if not self.take(number, event):
+            if ABORTS:
+                events = self.client.answers(sent, sent.get("abort", (None, 0))[1] / 1000 or STALL_SECONDS)
+            else:
+                events = self.client.answers(sent)
+            for event in events:
+                if not self.take(place, event):
                     break
         except (OSError, RuntimeError, ValueError) as problem:
-            print(f"request {number}: {problem}")
-            self.replies[number].failed = str(problem) or "failed"
+            print(f"request {self.first + place}: {problem}")
+            reply.failed = str(problem) or "failed"
         if MEANWHILE:
-            self.replies[number].over = True
+            reply.over = True
             self.due.set()
 
-    def take(self, number: int, event: Event) -> bool:
-        """Add a part of an answer, and return whether the client waits for more."""
-        reply = self.replies[number]
-        reply.add(event)
+    def take(self, place: int, event: Event) -> bool:
+        """Add a part of the answer to one of the last requests, and return whether its client waits for more."""
+        number = self.first + place
+        self.replies[number].add(event)
         if ORDERED:
             self.order.append(number)
-        if MEANWHILE and number == self.first and len(reply.ids) >= self.after_tokens:
+        if MEANWHILE and not place and len(self.replies[number].ids) >= self.after_tokens:
             self.due.set()
         if ABORTS:
             after = self.sent[number].get("abort", (None, 0))[0]
-            return after is None or len(reply.ids) < max(1, after)
+            return after is None or len(self.replies[number].ids) < max(1, after)
         return True
 
     def prompt(self, spec: Sent) -> list[int]:
@@ -222,12 +215,12 @@ class Story:
         if CONTENT:
             ids = [token for segment in spec["prompt"] for token in segment_tokens(self.nonce, segment)]
             begun = [*first_tokens(self.nonce, spec["prompt"])]
-        if not CONTENT:
+        else:
             if EDITS:
                 ids = [token for segment in spec["prompt"] for token in edited_tokens(self.nonce, *segment)]
-            if not EDITS:
+            else:
                 ids = [token for segment in spec["prompt"] for token in drawn_tokens(self.nonce, *segment)]
-            begun = list(nonce_tokens(self.nonce))
+            begun = [*nonce_tokens(self.nonce)]
         if CONTINUES and "continues" in spec:
             begun = self.sent[spec["continues"]]["ids"] + self.replies[spec["continues"]].ids
         if CUTS:
@@ -246,8 +239,11 @@ class Story:
 
     def messages(self, spec: Sent) -> list[dict[str, str]]:
         """Return the messages of a chat."""
-        texts = [text_of(tuple(edited_tokens(self.nonce, *segment))) for segment in spec["prompt"]]
-        if "continues" in spec:
+        if EDITS:
+            texts = [text_of(tuple(edited_tokens(self.nonce, *segment))) for segment in spec["prompt"]]
+        else:
+            texts = [text_of(tuple(drawn_tokens(self.nonce, *segment))) for segment in spec["prompt"]]
+        if CONTINUES and "continues" in spec:
             earlier = self.replies[spec["continues"]].text
             begun = [*self.sent[spec["continues"]]["messages"], {"role": "assistant", "content": earlier}]
         else:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coldproof.harness.case.reproducer.amalgamate import Conflict, amalgamate, resolved, source
+from coldproof.harness.case.reproducer.amalgamate import amalgamate
+from coldproof.harness.case.reproducer.conditions import resolved
+from coldproof.harness.case.reproducer.modules import Conflict, source
 
 FIRST = '''"""The first module."""
 
@@ -74,7 +76,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in (("__init__", ""), ("first", FIRST), ("second", SECOND)):
         (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("coldproof.harness.case.reproducer.amalgamate.OWN", "coldproof")
+    monkeypatch.setattr("coldproof.harness.case.reproducer.modules.OWN", "coldproof")
     monkeypatch.delitem(sys.modules, "coldproof_parts", raising=False)
     source.cache_clear()
     return folder
