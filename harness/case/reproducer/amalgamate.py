@@ -8,11 +8,9 @@ NAME:` is resolved where NAME is one of the flags, and a constant can be replace
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterator, Mapping
 
 from coldproof.harness.case.reproducer.conditions import resolved
-from coldproof.harness.case.reproducer.literals import WIDTH
 from coldproof.harness.case.reproducer.modules import (
     Conflict,
     Definition,
@@ -27,9 +25,14 @@ from coldproof.harness.case.reproducer.modules import (
     parameters,
     parsed,
     source,
+    together,
 )
 
 GIVEN = "coldproof.adapters.spec.script.given"  # what a case replaces by literals
+# Whatever fails, the import of a package included: nothing was shown.
+HOOK = """import sys
+sys.excepthook = lambda kind, problem, _: sys.exit(print(f"could not test: {kind.__name__}: {problem}") or 2)"""
+ENTRY = 'if __name__ == "__main__":\n    sys.exit({})\n'
 FUTURE = "from __future__ import annotations"
 WRITTEN_BY_USE = ("__init__", "__enter__", "__exit__", "__iter__")  # methods that are called without their names
 STANDARD_BASES = ("Exception", "Generic", "Protocol", "NamedTuple", "object")
@@ -66,7 +69,6 @@ class Amalgam:
         """Take in the text of the script's own part and the call that runs it. Return the text without its imports."""
         module = parsed("script", text)
         self.modules["script"] = module
-        self.imports.add("import sys")
         nodes = ast.parse(text).body
         for node in (*nodes, *ast.parse(call).body):
             if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -268,31 +270,24 @@ class Amalgam:
 
 
 def amalgamate(
-    heading: str, script: str, *, flags: Mapping[str, bool], literals: Mapping[str, str], call: str = "main()"
+    heading: str,
+    script: str,
+    *,
+    flags: Mapping[str, bool],
+    literals: Mapping[str, str],
+    call: str = "main()",
+    parts: Mapping[str, str] | None = None,
 ) -> str:
     """Return a script. `heading`: its docstring. `script`: its own part, with imports of ours. `call`: what runs it.
+    `parts`: classes that the engine looks for in the script, with their modules.
 
     Raises Conflict.
     """
     amalgam = Amalgam(flags, literals)
+    for name, module in (parts or {}).items():
+        amalgam.define(amalgam.module(module), name)
     own = amalgam.add(script, call)
     definitions = list(amalgam.definitions(constants=False))
     constants = "\n".join(amalgam.constants())
-    head = [heading, FUTURE, "\n".join(together(amalgam.imports - {FUTURE})), constants]
-    parts = [*head, own, *definitions, f'if __name__ == "__main__":\n    sys.exit({call})\n']
-    return "\n\n".join(part for part in parts if part)
-
-
-def together(imports: set[str]) -> list[str]:
-    """Return import statements in order: one for all modules, and one for the names of each module."""
-    plain = sorted(line.removeprefix("import ") for line in imports if line.startswith("import "))
-    modules = ", ".join(name for name in plain if name != "msgspec")
-    names: dict[str, list[str]] = {}
-    for line in sorted(imports):
-        if line.startswith("from "):
-            _, module, _, name = line.split(" ", 3)
-            names.setdefault(module, []).append(name)
-    return [
-        *(f"import {line.rstrip(',')}" for line in textwrap.wrap(modules, WIDTH - len("import "))),
-        *(f"from {module} import {', '.join(names[module])}" for module in sorted(names)),
-    ]
+    head = [heading, FUTURE, HOOK, "\n".join(together(amalgam.imports - {FUTURE})), constants]
+    return "\n\n".join([part for part in (*head, own, *definitions) if part] + [ENTRY.format(call)])

@@ -41,9 +41,7 @@ ENDED = "process has ended"  # in the error of a request whose engine did
 
 
 def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bool]:
-    """Return each flag of a case, and whether conditions of our modules hold for it. `generated`: the script makes its
-    model.
-    """
+    """Return each flag of a case. `generated`: the script makes its model."""
     requests = [request for _, _, request in workload.requests()]
     bursts = [step for step in workload.steps if isinstance(step, Burst)]
     midway = [change for burst in bursts if burst.meanwhile for change in burst.meanwhile.changes]
@@ -99,13 +97,21 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "REMADE": EngineChange.WEIGHTS in restarts and generated,
         "SIDES": any(burst.meanwhile is not None and burst.meanwhile.first for burst in bursts),
         "NOISY": noisy,
-        "readable": any(segment.image for segment in segments),
-        "name == 'lora_adapters'": bool(case.recipes),
+        "BOUNDED": counts_of(case) is not None,
+    }
+
+
+def never_true(case: Case, workload: Workload) -> dict[str, bool]:
+    """Return conditions in our modules that never hold in a case, all as False: what they lead to is left out."""
+    segments = [segment for _, _, request in workload.requests() for segment in request.prompt.segments]
+    found = {
         "segment.rows": any(segment.rows for segment in segments),
         "segment.image": any(segment.image for segment in segments),
         "segment.swapped is not None": any(segment.swapped is not None for segment in segments),
-        "BOUNDED": counts_of(case) is not None,
+        "readable": any(segment.image for segment in segments),
+        "name == 'lora_adapters'": bool(case.recipes),
     }
+    return {condition: holds for condition, holds in found.items() if not holds}
 
 
 def has_content(segment: Segment) -> bool:

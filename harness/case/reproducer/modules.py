@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
 
 import msgspec
+
+from coldproof.harness.case.reproducer.literals import WIDTH
 
 OWN = "coldproof."
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -119,3 +122,18 @@ def docstring_of(node: ast.AST) -> ast.Constant | None:
 def one_line(line: str) -> str:
     """Return the first line of a docstring, closed."""
     return line if line.rstrip().endswith('"""') and line.count('"""') == 2 else f'{line.rstrip()}"""'
+
+
+def together(imports: set[str]) -> list[str]:
+    """Return import statements in order: one for all modules, and one for the names of each module."""
+    plain = sorted(line.removeprefix("import ") for line in imports if line.startswith("import "))
+    modules = ", ".join(name for name in plain if name not in ("msgspec", "sys"))
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        if line.startswith("from "):
+            _, module, _, name = line.split(" ", 3)
+            names.setdefault(module, []).append(name)
+    return [
+        *(f"import {line.rstrip(',')}" for line in textwrap.wrap(modules, WIDTH - len("import "))),
+        *(f"from {module} import {', '.join(names[module])}" for module in sorted(names)),
+    ]

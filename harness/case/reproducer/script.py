@@ -23,7 +23,7 @@ from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS, OTHER_SEED
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.harness.case.reproducer.amalgamate import amalgamate
-from coldproof.harness.case.reproducer.features import check, features
+from coldproof.harness.case.reproducer.features import check, features, never_true
 from coldproof.harness.case.reproducer.literals import WIDTH, literal
 from coldproof.harness.case.reproducer.steps import imported_content, scenario
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
@@ -58,8 +58,6 @@ def reproducer(case: Case) -> str:
         *(["import time"] if any("time.sleep" in line for line in steps) else []),
         *imported_content(workload),
         *(f"from {module} import {name}" for module, name in ways.values()),
-        *(f"from {module} import {name}" for name, module in how.parts(engine).items()),
-        *(f"PARTS = [{name}]  # the engine looks for it in this file" for name in how.parts(engine)),
         "def scenario(story: Story) -> bool:",
         *(f"    {line}" for line in steps),
         f"    return {call}",
@@ -67,8 +65,9 @@ def reproducer(case: Case) -> str:
     return amalgamate(
         f'#!/usr/bin/env python3\n"""{heading(case, how, engine)}\n"""',
         "\n".join(lines),
-        flags=flags,
+        flags=flags | never_true(case, workload),
         literals={name: literal(value) for name, value in {**given(case, how, engine), **flags}.items()},
+        parts=how.parts(engine),
         call=modes + f"main({client}, scenario)",
     )
 
