@@ -42,8 +42,21 @@ FINGERPRINT_FLAGS = ("--worker-cls", "--additional-config")
 
 
 def needs_worker(engine: RecordedEngine) -> bool:
+    """Return whether a case is one of the fingerprint worker alone: its cell has layers that no model has, or drafts
+    from n-grams, which answers of the generated model do not accept.
+    """
+    return no_model_has_the_layers(engine) or drafts_from_ngrams(engine)
+
+
+def no_model_has_the_layers(engine: RecordedEngine) -> bool:
     """Return whether the cell has layers that only the fingerprint worker has."""
     return isinstance(engine.cell, VllmCell) and engine.cell.topology not in GENERATED_LAYERS
+
+
+def drafts_from_ngrams(engine: RecordedEngine) -> bool:
+    """Return whether the fingerprint worker has answered, with drafts from n-grams."""
+    line = engine.config.get("command", "")
+    return "--worker-cls " in line and '"method":"ngram"' in line.replace(" ", "")
 
 
 def layers(cell: Cell | None) -> ModelLayers:
@@ -57,9 +70,12 @@ def note(engine: RecordedEngine) -> str:
     """Return what the engine needs in addition to vLLM; an empty string if nothing."""
     if not needs_worker(engine):
         return ""
+    layers_alone = "its layers are of kinds that no model this small has"
+    why = (
+        layers_alone if no_model_has_the_layers(engine) else "answers of so small a model accept no drafts from n-grams"
+    )
     return (
-        "The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), "
-        "because its layers are of kinds that no model this small has."
+        f"The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), because {why}."
     )
 
 

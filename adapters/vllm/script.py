@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,10 +59,7 @@ class InProcess:
     def __init__(self) -> None:
         os.environ.update(ENVIRONMENT)
         if GENERATED:
-            write_model(FILES / "model", START_SEED)
-            if IMAGES:
-                write_tokenizer(FILES / "model")
-                write_processor(FILES / "model", MODEL["image_token_id"])
+            write_files(FILES / "model", START_SEED)
         self.start()
         self.numbers = itertools.count(1)
         if ADAPTED:
@@ -132,7 +130,9 @@ class InProcess:
                     running[self.send(waiting.pop(place))] = place
             if MEANWHILE:
                 between()
-            if not running and not (LATE and waiting):
+            if not running:
+                if LATE and waiting:
+                    continue
                 return
             outputs = self.stepped()
             if CRASHES and self.crash is not None:
@@ -140,7 +140,8 @@ class InProcess:
             if HANGS:
                 quiet = 0 if outputs else quiet + 1
                 if quiet > STALLED_STEPS:
-                    print(f"no output in {STALLED_STEPS} steps")
+                    for place in running.values():
+                        take(place, {"failed": f"no output in {STALLED_STEPS} steps"})
                     return
             for output in outputs:
                 wanted = all(take(running[output.request_id], part) for part in parts(output))
@@ -220,13 +221,13 @@ class InProcess:
         """Load other weights: generated ones, or a checkpoint that was put into the folder."""
         folder = FILES / f"weights-{'of-this-path' if same_path else version}"
         if GENERATED:
-            write_model(folder, WEIGHTS[version])
+            write_files(folder, WEIGHTS[version])
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
 
     def restart(self, _before: str) -> None:
         """Replace the engine by one over the same storage."""
         if REMADE:
-            write_model(FILES / "model", 0)
+            write_files(FILES / "model", 0)
         self.start_again()
 
     def start_again(self, **changes: Any) -> None:
@@ -281,6 +282,14 @@ class InProcess:
         core = copy.copy(turn)
         core.prompt_token_ids = list(turn.prompt_token_ids)
         self.engine.engine_core.add_request(core)
+
+
+def write_files(folder: Path, seed: int) -> None:
+    """Write the model and what else the engine reads from its folder."""
+    write_model(folder, seed)
+    if IMAGES:
+        write_tokenizer(folder)
+        write_processor(folder, MODEL["image_token_id"])
 
 
 def without_names(ids: list[int], hidden: list[int]) -> list[int]:

@@ -47,8 +47,6 @@ class Server(Started):
         super().__init__()
         models = get(self.url + "/v1/models")["data"]
         self.base = next(one["id"] for one in models if not one.get("parent"))
-        if ADAPTED:
-            self.loaded: set[str] = set()
 
     def load(self, name: str, content: str, folder: str, *, in_place: bool = False) -> None:
         """Load an adapter, or replace it."""
@@ -97,12 +95,12 @@ class Server(Started):
 
     def cold(self, sent: Sent) -> Iterator[Event]:
         """Send a request alone, with a salt, and an adapter's name and folder, that were not used before."""
-        new = f"cold-{secrets.token_hex(4)}"
-        if ADAPTED and sent["content"] is not None:
-            self.load(new, sent["content"], new)
         if TIERED:
             yield from self.without_tier(sent)
             return
+        new = f"cold-{secrets.token_hex(4)}"
+        if ADAPTED and sent["content"] is not None:
+            self.load(new, sent["content"], new)
         alone = {name: value for name, value in sent.items() if name not in ("messages", "door", "headers")}
         name = new if sent.get("content") is not None else None
         yield from self.answers({**alone, "name": name, "salt": new})

@@ -6,7 +6,7 @@ engine has. A request is a dict: `ids`, `tokens` (how many to generate), and wha
 as it is sent), `content` (of the adapter), `salt`, `messages`, `door`, `headers`, `extra` (fields of OpenAI's body),
 `session`, `new` (the ids that a turn adds), `offset_ms`, `abort` and `hidden`. An event is a part of an answer, a dict
 too: `ids`, and what else is known of `cached`, `index` (of several answers), `end` (the reason), `text`, `logprobs`,
-`prompt_logprobs` and `prompt_token_ids` (in vLLM's form), and `vectors`.
+`prompt_logprobs` and `prompt_token_ids` (in vLLM's form), `vectors`, and `failed` (why no more comes).
 """
 
 from __future__ import annotations

@@ -31,15 +31,12 @@ def opened(url: str, body: object = None, headers: dict[str, str] | None = None,
     try:
         return urllib.request.urlopen(sent, timeout=patience)
     except urllib.error.HTTPError as refused:
-        raise OSError(f"HTTP {refused.code}: {refused.read()[:300].decode(errors='replace')}") from None
+        raise OSError(f"{url}: HTTP {refused.code}: {refused.read()[:300].decode(errors='replace')}") from None
 
 
 def post(url: str, body: object) -> str:
-    """Send a POST request and return the response. Raises CannotSay if it fails."""
-    try:
-        return str(opened(url, body).read().decode())
-    except OSError as problem:
-        raise CannotSay(f"{url}: {problem}") from None
+    """Send a POST request and return the response. Raises OSError."""
+    return str(opened(url, body).read().decode())
 
 
 def get(url: str) -> Any:

@@ -36,7 +36,7 @@ ENTRY = 'if __name__ == "__main__":\n    sys.exit({})\n'
 FUTURE = "from __future__ import annotations"
 WRITTEN_BY_USE = ("__init__", "__enter__", "__exit__", "__iter__")  # methods that are called without their names
 STANDARD_BASES = ("Exception", "Generic", "Protocol", "NamedTuple", "object")
-EXPLAINED = 5  # a function with no more statements, docstring included, needs no docstring in a script
+EXPLAINED = 7  # a function with no more statements, docstring included, needs no docstring in a script
 SHORT = 16  # characters of a number or a text that stands where it is used, without a name
 # Plain classes stand for msgspec's in a script, which needs no package of ours.
 AS_DATACLASSES = (

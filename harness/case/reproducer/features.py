@@ -37,6 +37,7 @@ OF_EVENTS = {
     "announced late": "announced_no_reset(story)",
     "stores no block": "stores_no_block(story)",
 }
+DRAFTING = "--speculative-config"  # in the command of a server
 ENDED = "process has ended"  # in the error of a request whose engine did
 
 
@@ -47,14 +48,16 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
     midway = [change for burst in bursts if burst.meanwhile for change in burst.meanwhile.changes]
     restarts = [step.before for step in workload.steps if isinstance(step, Restart)]
     segments = [segment for request in requests for segment in request.prompt.segments]
-    options = [request.surface for request in requests]
+    options, command = [request.surface for request in requests], case.engine_config.get("command", "")
     noisy, row = case.noise_nats is not None, failing_row(case)
-    hangs, crashes = case.failure_class is FailureClass.HANG, may_have_ended(case, row)
+    hangs = case.failure_class is FailureClass.HANG
+    # With drafts, a turn of a session that is wrongly taken for computed can also end the engine, as nothing is left.
+    crashes = may_have_ended(case, row) or (any(one.session for one in requests) and DRAFTING in command)
     ignored = was_ignored(case, workload)
     failed = hangs or crashes or (row is not None and bool(row.error))
     return {
         "GENERATED": generated,
-        "TIERED": "--kv-transfer-config" in case.engine_config.get("command", ""),
+        "TIERED": "--kv-transfer-config" in command,
         "ADAPTED": bool(adapter_changes(workload)),
         "OWN_ADAPTERS": any("path" in recipe for recipe in case.recipes.values()),
         "TOGETHER": any(len(burst.requests) > 1 or burst.meanwhile for burst in bursts),
@@ -91,7 +94,7 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "FAILS": failed or ignored or any(one.error for one in case.requests) or any(one.abort for one in requests),
         "EDITS": any(not (one.changed is None is one.swapped) for one in segments),
         "PAUSES": any(isinstance(change, Pause | Resume | Sleep | Wake) for change in all_changes(workload)),
-        "FOUR_BITS": "-q4.gguf" in case.engine_config.get("command", ""),
+        "FOUR_BITS": "-q4.gguf" in command,
         "UPDATES": bool(weight_updates(workload)),
         "RESTARTS": bool(restarts),
         "REMADE": EngineChange.WEIGHTS in restarts and generated,

@@ -33,7 +33,7 @@ def is_wrong(story: Story, number: int) -> bool:
     """Return whether an answer differs from the cold answer, or from all that it may be, if its adapter changed."""
     mine, sent = story.replies[number], story.sent[number]
     if HANGS and mine.failed:  # the server may be stuck, so that nothing has a cold answer
-        print(f"request {number} got no answer")
+        print(f"request {number} got no answer: {mine.failed}")
         return True
     if CRASHES and story.client.ended():
         print("the engine has ended")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coldproof.adapters.spec.script.client import Event
-from coldproof.adapters.spec.script.given import CHATS, ENDS, FAILS, MEANWHILE, POOLED, SCORES, SEVERAL
+from coldproof.adapters.spec.script.given import CHATS, ENDS, FAILS, MEANWHILE, NOISY, POOLED, SCORES, SEVERAL
 
 
 class Reply:
@@ -29,8 +29,9 @@ class Reply:
             self.vectors: list[list[float]] = []
         if SCORES:
             self.scores: list[float] = []
-            self.leads: list[float] = []
             self.prompt_scores: list[float | None] = []
+        if NOISY:
+            self.leads: list[float] = []
             self.prompt_best: list[float | None] = []
         for event in events:
             self.add(event)
@@ -43,6 +44,8 @@ class Reply:
     def add(self, event: Event) -> None:
         """Add a part of the answer."""
         self.cached = event.get("cached", self.cached)
+        if FAILS:
+            self.failed = event.get("failed", self.failed)
         if SEVERAL:
             if event.get("index"):
                 self.others.setdefault(event["index"], []).extend(event["ids"])
@@ -63,12 +66,14 @@ class Reply:
         for row, token in zip(event.get("prompt_logprobs") or (), event.get("prompt_token_ids") or (), strict=False):
             by_name = {name: one["logprob"] for name, one in (row or {}).items()}
             self.prompt_scores.append(by_name.get(str(token)))
-            self.prompt_best.append(max(by_name.values(), default=None))
+            if NOISY:
+                self.prompt_best.append(max(by_name.values(), default=None))
 
     def add_scores(self, given: dict[str, Any]) -> None:
         """Add the scores of tokens, and by how much each best token leads."""
         rows = given.get("content") or ()  # of a chat
         self.scores += given.get("token_logprobs") or [one["logprob"] for one in rows]
-        best = [sorted((row or {}).values()) for row in given.get("top_logprobs") or ()]
-        best = best or [sorted(top["logprob"] for top in one.get("top_logprobs") or ()) for one in rows]
-        self.leads += [row[-1] - row[-2] if len(row) > 1 else 0.0 for row in best]
+        if NOISY:
+            best = [sorted((row or {}).values()) for row in given.get("top_logprobs") or ()]
+            best = best or [sorted(top["logprob"] for top in one.get("top_logprobs") or ()) for one in rows]
+            self.leads += [row[-1] - row[-2] if len(row) > 1 else 0.0 for row in best]
