@@ -34,7 +34,7 @@ HOOK = """import sys
 sys.excepthook = lambda kind, problem, _: sys.exit(print(f"could not test: {kind.__name__}: {problem}") or 2)"""
 ENTRY = 'if __name__ == "__main__":\n    sys.exit({})\n'
 FUTURE = "from __future__ import annotations"
-WRITTEN_BY_USE = ("__init__", "__enter__", "__exit__", "__iter__")  # methods that are called without their names
+WRITTEN_BY_USE = "__"  # methods whose names begin so are called without their names
 STANDARD_BASES = ("Exception", "Generic", "Protocol", "NamedTuple", "object")
 EXPLAINED = 7  # a function with no more statements, docstring included, needs no docstring in a script
 SHORT = 16  # characters of a number or a text that stands where it is used, without a name
@@ -163,7 +163,7 @@ class Amalgam:
         if any(self.is_foreign(module, base) for base in node.bases):
             self.whole.add(name)
         for method in (one for one in node.body if is_method(one)):
-            if name in self.whole or method.name in WRITTEN_BY_USE:
+            if name in self.whole or method.name.startswith(WRITTEN_BY_USE):
                 self.take_method(module, name, method)
             else:
                 self.waiting.append((module, name, method))

@@ -249,6 +249,6 @@ def test_a_case_repeats_the_calls(flushes: bool) -> None:
         failing_request=1,
     )
     script = reproducer(case)
-    assert f"UPDATES_FLUSH = {flushes}" in script
+    assert f'"flush_cache": {flushes}}}' in script
     assert "/continue_generation" in script
     compile(script, "case.py", "exec")

@@ -60,7 +60,7 @@ def differs(story: Story, mine: Reply, sent: Sent) -> bool:
         found = noisy_differences(mine, cold, sent, story.client.cold)
     else:
         found = differences(mine, cold, sent)
-    print(f"  answer {mine}\n  cold   {cold}\n  differs in: {', '.join(found) or 'nothing'}")
+    print(f"  answer {mine.shown()}\n  cold   {cold.shown()}\n  differs in: {', '.join(found) or 'nothing'}")
     return bool(found)
 
 

@@ -36,7 +36,8 @@ class Reply:
         for event in events:
             self.add(event)
 
-    def __str__(self) -> str:
+    def shown(self) -> str:
+        """Return what is printed of the answer."""
         if POOLED and self.vectors:
             return str([vector[:4] for vector in self.vectors[:3]])
         return str(self.ids)

@@ -48,6 +48,7 @@ def story_of(found: Case, nonce: str) -> tuple[Any, list[list[dict[str, Any]]]]:
     bursts: list[list[dict[str, Any]]] = []
     story.ask = lambda *specs: bursts.append(list(specs))
     story.close_session = lambda name, *, aborted: closed.append((name, aborted))
+    names["is_wrong"] = lambda *_: False
     names["scenario"](story)
     return story, bursts
 
@@ -144,7 +145,8 @@ def test_the_script_of_a_case_with_images_writes_a_model_that_takes_them() -> No
     """With its processor, which needs the tokenizer."""
     found = msgspec.structs.replace(case(asked(Segment("s", 9, image=Image("cat")))), cell="images")
     names = module_of(found)
-    assert "make_seeing_model" in names
+    assert "write_processor" in names
+    assert "image_token_id" in names["MODEL"]
     assert "skip_tokenizer_init" not in names["SETTINGS"]
 
 
