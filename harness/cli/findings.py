@@ -36,8 +36,7 @@ def run(options: argparse.Namespace) -> int:
     if options.collect:
         return collect(options.collect, options.out)
     if options.script or options.issue:
-        (finding,) = read_findings([record_of(options.script or options.issue)])
-        write_stdout(script_of(finding) if options.script else report_of(finding, statement_of))
+        write_stdout(made(record_of(options.script or options.issue), script=bool(options.script)))
         return 0
     if options.markdown is not None:
         write(options.markdown, findings_markdown(records, titles()))
@@ -55,6 +54,16 @@ def chosen(names: Sequence[str]) -> list[FindingRecord]:
         if name not in records and all(record.engine != name for record in records.values()):
             raise UsageError(f"unknown finding or engine {name!r}; `coldproof findings` lists them")
     return [record for record in records.values() if not names or {record.id, record.engine} & set(names)]
+
+
+def made(record: FindingRecord, *, script: bool) -> str:
+    """Return the script of a finding, or its report. Raises UsageError for a finding that has none."""
+    (finding,) = read_findings([record])
+    try:
+        return script_of(finding) if script else report_of(finding, statement_of)
+    except FileNotFoundError:
+        what = "script" if script else "report"
+        raise UsageError(f"{record.id} has no {what}, because it has no case: {record.no_case}") from None
 
 
 def titles() -> dict[str, str]:
