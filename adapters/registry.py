@@ -16,10 +16,9 @@ from types import ModuleType
 from coldproof import adapters as package
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
-from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.engine_spec import ATTACH, MODEL, EngineSpec, FaultCatalogue
 from coldproof.adapters.spec.fault import Fault
-from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.reproduction import Reproduction
 from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 ATTACHED = Cell(name="attached", about="the server as its owner configured it")
@@ -99,11 +98,6 @@ def reproduction_of(engine: str) -> Reproduction:
     if found is None:
         raise LookupError(f"neither {engine} nor the default engine has a reproduction")
     return found
-
-
-def curl_of(engine: RecordedEngine) -> CurlSteps:
-    """Return the curl commands for the engine of a case."""
-    return ENGINES[engine.name].curl(engine) if engine.name in ENGINES else OpenAiCurl(engine)
 
 
 def title_of(engine: str) -> str:

@@ -1,6 +1,6 @@
 """Generate a tiny real model and LoRA adapters from a seed, with the standard library alone.
 
-Stand-alone reproducers carry a copy of this file and generate the same bytes with it. It therefore imports no numpy, no
+Stand-alone reproducers contain functions of this file and draw the same weights. It therefore imports no numpy, no
 safetensors and nothing of Coldproof. Weights are uniform draws from a fixed table, so that they do not depend on a
 platform's math library.
 """
@@ -17,6 +17,7 @@ import struct
 import sys
 from pathlib import Path
 
+Tensors = dict[str, tuple[tuple[int, ...], "array.array[float]"]]  # shape and values by name
 SPECIAL = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 # 0.2 instead of the usual 0.02: with small weights a random model's answers hardly depend on the context, and a wrong
 # KV block would not be detected. With 0.2 one changed token changes everything after it.
@@ -48,8 +49,13 @@ def make_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden: int = 12
         "rope_theta": 10000.0,
         **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
     }
+    write_model_files(folder, config, qwen_tensors(config, seed))
+
+
+def qwen_tensors(config: dict[str, object], seed: int) -> Tensors:
+    """Return the tensors of a Qwen2-shaped decoder."""
     norms = ("input_layernorm", "post_attention_layernorm")
-    write_decoder(folder, config, seed=seed, norms=norms, biased=("q_proj", "k_proj", "v_proj"))
+    return decoder_tensors(config, seed=seed, norms=norms, biased=("q_proj", "k_proj", "v_proj"))
 
 
 def make_sliding_window_model(
@@ -72,9 +78,13 @@ def make_sliding_window_model(
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in sorted(set(kinds))},
         **common_config(layers=layers, hidden=hidden, max_tokens=max_tokens),
     }
+    write_model_files(folder, config, gemma_tensors(config, seed))
+
+
+def gemma_tensors(config: dict[str, object], seed: int) -> Tensors:
+    """Return the tensors of a Gemma-3-shaped decoder."""
     sides = ("post_attention", "pre_feedforward", "post_feedforward")
-    write_decoder(
-        folder,
+    return decoder_tensors(
         config,
         seed=seed,
         norms=("input_layernorm", *(f"{side}_layernorm" for side in sides)),
@@ -101,8 +111,7 @@ def common_config(*, layers: int, hidden: int, max_tokens: int) -> dict[str, obj
     }
 
 
-def write_decoder(
-    folder: Path,
+def decoder_tensors(
     config: dict[str, object],
     *,
     seed: int,
@@ -110,8 +119,8 @@ def write_decoder(
     head_norms: tuple[str, ...] = (),
     biased: tuple[str, ...] = (),
     norm_weight: float = 1.0,
-) -> None:
-    """Write the weights of the decoder that `config` describes, its configuration and its tokenizer."""
+) -> Tensors:
+    """Return the tensors of the decoder that `config` describes. Only printable tokens can be its greedy answers."""
     vocabulary, hidden = integer(config, "vocab_size"), integer(config, "hidden_size")
     sizes = projection_sizes(config)
     head = sizes["q_proj"][0] // integer(config, "num_attention_heads")
@@ -134,12 +143,11 @@ def write_decoder(
         else (shape, draw(f"model {seed} {name}", shape, WEIGHT_SPREAD))
         for name, shape in shapes.items()
     }
-    write_model_files(folder, config, tensors)
+    zero_unprintable_rows(*tensors["lm_head.weight"])
+    return tensors
 
 
-def write_model_files(
-    folder: Path, config: dict[str, object], tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]
-) -> None:
+def write_model_files(folder: Path, config: dict[str, object], tensors: Tensors) -> None:
     """Write a model's folder. Only printable tokens can be its greedy answers: see `zero_unprintable_rows`."""
     zero_unprintable_rows(*tensors["lm_head.weight"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -212,15 +220,7 @@ def make_adapter(
     `spread`: standard deviation of its weights. Raises KeyError if the config has no sizes of a Llama- or Qwen2-shaped
     decoder.
     """
-    sizes = projection_sizes(config)
-    tensors: dict[str, tuple[tuple[int, ...], array.array[float]]] = {}
-    for layer in range(integer(config, "num_hidden_layers")):
-        for target in targets:
-            outputs, inputs = sizes[target]
-            key = f"base_model.model.model.layers.{layer}.{module_of(target)}.{target}"
-            for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
-                name = f"{key}.lora_{side}.weight"
-                tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, spread))
+    tensors = adapter_tensors(config, seed=seed, rank=rank, targets=targets, spread=spread)
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     write_json(
@@ -238,6 +238,27 @@ def make_adapter(
             "target_modules": list(targets),
         },
     )
+
+
+def adapter_tensors(
+    config: dict[str, object],
+    *,
+    seed: int,
+    rank: int = 8,
+    targets: tuple[str, ...] = TARGETS,
+    spread: float = ADAPTER_SPREAD,
+) -> Tensors:
+    """Return the tensors of an adapter by PEFT's names. Raises KeyError, as `make_adapter`."""
+    sizes = projection_sizes(config)
+    tensors: Tensors = {}
+    for layer in range(integer(config, "num_hidden_layers")):
+        for target in targets:
+            outputs, inputs = sizes[target]
+            key = f"base_model.model.model.layers.{layer}.{module_of(target)}.{target}"
+            for side, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                name = f"{key}.lora_{side}.weight"
+                tensors[name] = (shape, draw(f"adapter {seed} {rank} {name}", shape, spread))
+    return tensors
 
 
 def projection_sizes(config: dict[str, object]) -> dict[str, tuple[int, int]]:
@@ -285,7 +306,7 @@ def zero_unprintable_rows(shape: tuple[int, ...], rows: array.array[float]) -> N
             rows[token * width : (token + 1) * width] = zeros
 
 
-def write_safetensors(path: Path, tensors: dict[str, tuple[tuple[int, ...], array.array[float]]]) -> None:
+def write_safetensors(path: Path, tensors: Tensors) -> None:
     """Write float32 tensors in the safetensors format: header length, JSON header, tensor bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0

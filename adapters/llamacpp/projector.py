@@ -1,9 +1,8 @@
 """Write a tiny vision tower as a GGUF file for llama.cpp (`--mmproj`), for a decoder of any width.
 
 It is a random CLIP tower with LLaVA's projector ("mlp"): llama.cpp puts no tokens of its own around such an image, and
-neither scales nor splits one of SIDE pixels, so that an image takes the positions of its patches. Stand-alone
-reproducers carry a copy of this file behind those of `tiny_model.py` and `gguf.py`. Names follow llama.cpp's
-`tools/mtmd/clip-impl.h`.
+neither scales nor splits one of SIDE pixels, so that an image takes the positions of its patches. Names follow
+llama.cpp's `tools/mtmd/clip-impl.h`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import array
 from pathlib import Path
 
 from coldproof.adapters.common.tiny_model import WEIGHT_SPREAD, draw
-from coldproof.adapters.llamacpp.gguf import write_gguf
+from coldproof.adapters.llamacpp.gguf import F32, write_gguf
 
 SIDE, PATCH = 32, 8  # pixels
 PATCHES_OF_IMAGE = (SIDE // PATCH) ** 2
@@ -40,10 +39,10 @@ def write_projector(target: Path, hidden: int) -> None:
         f"{tower}.image_mean": MIDDLE,
         f"{tower}.image_std": MIDDLE,
     }
-    write_gguf(target, values, {name: (list(size), numbers(name, size)) for name, size in shapes(hidden).items()})
+    write_gguf(target, values, {name: (size, F32, numbers(name, size)) for name, size in tower_shapes(hidden).items()})
 
 
-def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
+def tower_shapes(hidden: int) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of every tensor."""
     found: dict[str, tuple[int, ...]] = {
         "v.patch_embd.weight": (WIDTH, 3, PATCH, PATCH),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.llamacpp import engine, setup
-from coldproof.adapters.llamacpp.reproducer import LLAMACPP, LlamaCppCurl
+from coldproof.adapters.llamacpp.reproducer import LLAMACPP
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant, ModelLayers
@@ -121,5 +121,4 @@ ENGINE = EngineSpec(
     variants=variants,
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     reproduction=LLAMACPP,
-    curl=LlamaCppCurl,
 )

@@ -20,7 +20,7 @@ from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
 from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, text_of
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, text_of_images
 from coldproof.adapters.openvino.setup import CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient
@@ -104,7 +104,7 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
         self._adapter_of(request.model)
         try:
             if (image := self.shape.image) is not None:
-                content = (text_of(request.prompt), list(tensors_of(request, image.side)))
+                content = (text_of_images(request.prompt), list(tensors_of(request, image.side)))
                 self._call(type(None), "add_text", name, *content, request.max_tokens, surface.logprobs)
             else:
                 wanted = (list(request.prompt), request.max_tokens, surface.logprobs, surface.prompt_logprobs)

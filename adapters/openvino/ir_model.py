@@ -3,8 +3,7 @@
 OpenVINO GenAI also reads GGUF files, but only in half precision. Float32 weights keep answers comparable with other
 engines. The engine expects a certain form of the graph: it replaces attention over keys and values in state variables
 by its paged attention. It applies LoRA tensors to products by name, so each product has the name of its module.
-Adapters need no conversion: the engine reads PEFT's safetensors files. Stand-alone reproducers contain a copy of this
-source, so it imports nothing of Coldproof.
+Adapters need no conversion: the engine reads PEFT's safetensors files. Stand-alone reproducers contain `Decoder`.
 """
 
 from __future__ import annotations
@@ -37,9 +36,14 @@ def write_model(source: Path, target: Path, *, int8: bool = False) -> None:
         raise UnsupportedModel(
             f"only {' and '.join(MODEL_TYPES)} models are written as IR, and {source} is a {config.get('model_type')}"
         )
+    write_decoder(config, load_tensors(source / "model.safetensors"), target, int8=int8)
+
+
+def write_decoder(config: Mapping[str, Any], weights: Mapping[str, Any], target: Path, *, int8: bool = False) -> None:
+    """Write a model to a folder. `weights`: arrays by their names in the safetensors file."""
     target.mkdir(parents=True, exist_ok=True)
     (target / CONFIG_FILE).write_text(json.dumps(config))
-    model = Decoder(config, load_tensors(source / "model.safetensors"), int8=int8).model()
+    model = Decoder(config, weights, int8=int8).model()
     importlib.import_module("openvino").save_model(model, target / MODEL_FILE, compress_to_fp16=False)
 
 

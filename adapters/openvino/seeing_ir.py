@@ -29,7 +29,7 @@ IMAGE_TAG = "<image>"
 PIXELS_SPREAD = 0.05  # 192 numbers make a patch: what they add up to is as large as the rest
 
 
-def text_of(prompt: Sequence[int]) -> str:
+def text_of_images(prompt: Sequence[int]) -> str:
     """Return a prompt as a text with a tag for each image. Each of its printable tokens is one character."""
     places = (image_and_offset(one) if is_image(one) else (one, None) for one in prompt)
     return "".join(chr(what) if offset is None else IMAGE_TAG if not offset else "" for what, offset in places)
@@ -60,6 +60,11 @@ def write_seeing_model(source: Path, target: Path) -> None:
     Raises UnsupportedModel.
     """
     config, tensors = json.loads((source / CONFIG_FILE).read_text()), load_tensors(source / "model.safetensors")
+    write_seeing_parts(config, tensors, target)
+
+
+def write_seeing_parts(config: dict[str, Any], tensors: dict[str, Any], target: Path) -> None:
+    """Write the parts of the model to a folder. `tensors`: those of the decoder."""
     target.mkdir(parents=True, exist_ok=True)
     save(SeeingDecoder(config, tensors).model(), target / "openvino_language_model.xml")
     numpy = importlib.import_module("numpy")

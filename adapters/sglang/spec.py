@@ -12,7 +12,7 @@ from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
-from coldproof.adapters.sglang.reproducer import SGLANG, SglangCurl
+from coldproof.adapters.sglang.reproducer import SGLANG
 from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
 from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
 
@@ -41,6 +41,5 @@ ENGINE = EngineSpec(
     attach=attach,
     quick=False,
     reproduction=SGLANG,
-    curl=SglangCurl,
     weights=WEIGHTS,
 )

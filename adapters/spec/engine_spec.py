@@ -19,11 +19,10 @@ from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
-from coldproof.adapters.spec.curl import CurlSteps, OpenAiCurl
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
-from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.adapters.spec.reproduction import Reproduction
 from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 MODEL = "model"  # the worker of every engine: a neural network
@@ -133,7 +132,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     faults: Callable[[], FaultCatalogue] | None = None
     noise: Callable[[str, Path], AbstractContextManager[None]] | None = None
     reproduction: Reproduction | None = None
-    curl: Callable[[RecordedEngine], CurlSteps] = OpenAiCurl
     preload: Callable[[], None] | None = None
     changes: tuple[EngineChange, ...] = ()  # the differences with which the engine can be started
     layer: str = SERVER_LAYER

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import msgspec
 
-from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 
 FILES = "coldproof-files"  # the folder to which a script writes
 
@@ -17,7 +16,7 @@ class RecordedEngine(msgspec.Struct, frozen=True, kw_only=True):
     """The engine of a case, as the case records it.
 
     `contents`: the names of the adapter contents. `generated_model`: the case used the tiny model, which a script can
-    generate itself. `cell`: None if this version has no such cell.
+    generate itself. `model`: its config.json. `cell`: None if this version has no such cell.
     """
 
     name: str
@@ -26,44 +25,55 @@ class RecordedEngine(msgspec.Struct, frozen=True, kw_only=True):
     contents: tuple[str, ...]
     generated_model: bool
     cell: Cell | None
+    model: Mapping[str, Any] = {}
+
+
+def usual_layers(cell: Cell | None) -> ModelLayers:
+    """Return the layers of the generated model of a cell."""
+    return ModelLayers.FULL if cell is None else cell.model
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
-    """How a script uses an engine. `template`: the template of the script's class `Server`.
+    """How a script uses an engine. `client`: the module and the class of its client (see `script/client.py`).
 
-    `packages`: the packages that the script imports. `carries`: the files whose source it contains.
-    `command`: returns the command that starts the server. `in_process`: the script starts the engine itself.
-    `only_script`: the script sends what no short command can, such as images: there are no commands for curl.
-    `launcher`: returns a file that the command runs, which the script writes to FILES; None if the command needs none.
+    `packages`: the packages that the script imports. `settings`: returns the values that the client needs, by their
+    names in `script/given.py`. `command`: returns how the engine is started, as text for a report.
+    `in_process`: the script runs the engine itself. `together`: one call serves several requests. `steps`: the script
+    can also step the engine; it does so for the features `steps_for`, too. `counts`: answers have a count of cached
+    tokens without steps.
+    `started`: returns whether the script can start the server. `dies_with_it`: a crash of the engine ends the script.
     `note`: returns a sentence about other things that the script needs.
+    `layers`: returns those of the generated model of a cell. `parts`: returns the classes that the engine looks for in
+    the script, with their modules.
+    `modes`: returns functions of modules by the word with which the script calls itself to run them.
+    `lacks`: the features of `script/given.py` that this client has not. A case that uses one gets what `otherwise`
+    returns.
     """
 
-    template: Path
+    client: str
     command: Callable[[RecordedEngine], str]
-    packages: tuple[str, ...] = ("requests",)
-    carries: tuple[Path, ...] = ()
+    settings: Callable[[RecordedEngine], Mapping[str, object]]
+    packages: tuple[str, ...] = ()
     in_process: bool = False
-    only_script: bool = False
-    launcher: Callable[[RecordedEngine], Path | None] = lambda _engine: None
+    together: bool = False
+    steps: bool = False
+    steps_for: tuple[str, ...] = ()
+    counts: bool = True
+    dies_with_it: bool = False
+    started: Callable[[RecordedEngine], bool] = lambda _engine: False
     note: Callable[[RecordedEngine], str] = lambda _engine: ""
-    with_content: Reproduction | None = None  # for embedding rows, images and sessions; None: the same
+    layers: Callable[[Cell | None], ModelLayers] = usual_layers
+    parts: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
+    modes: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
+    lacks: tuple[str, ...] = ()
+    otherwise: Callable[[], Reproduction] | None = None
 
     @property
     def needs(self) -> str:
-        """Return the packages to install, as text for a report."""
+        """Return the packages to install, as text for a report; empty without any."""
         return " and ".join(f"`{package}`" for package in self.packages)
-
-
-def template_beside(module: str) -> Path:
-    """Return the path of the template beside a module's file, with the same name."""
-    return Path(module).with_suffix(".py.j2")
 
 
 def attached_command(engine: RecordedEngine) -> str:
     """Return a comment with the URL of an attached server, instead of a command."""
     return f"# your server at {engine.config.get('url', 'its URL')}"
-
-
-def source_of(module: ModuleType) -> Path:
-    """Return the path of a module's source file."""
-    return Path(str(module.__file__))

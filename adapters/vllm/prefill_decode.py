@@ -1,7 +1,7 @@
 """Two servers of vLLM that answer as one: one computes prompts, the other one fetches their KV and decodes.
 
 `python prefill_decode.py --port 8000 --model MODEL ...` starts both with the same flags, and a small router on the
-port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldproof, so that a reproducer may carry it.
+port. It needs vLLM, which brings aiohttp, and nixl. It imports nothing of Coldproof. Reproducers contain `run_pair`.
 
 The protocol is that of NixlConnector's documentation: the prefiller gets the request with one token of answer and
 `do_remote_decode`, and its `kv_transfer_params` go to the decoder with the whole request. With `--kv-transfer-config`,
@@ -80,7 +80,7 @@ PORTS = range(20_000, 32_768)  # below those that systems give to connections (L
 HOP_HEADERS = ("content-length", "transfer-encoding", "connection", "host", "content-encoding", "date", "server")
 
 
-def main(words: Sequence[str]) -> None:
+def run_pair(words: Sequence[str]) -> None:
     """Start both servers and the router, until one of the three ends."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1")
@@ -420,4 +420,4 @@ def merged(prefill: str, decode: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_pair(sys.argv[1:])

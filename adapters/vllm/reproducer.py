@@ -1,45 +1,89 @@
-"""How a reproducer starts vLLM's server, or another server with the same API."""
+"""How a reproducer uses vLLM: in the script's process, or as a server that the script starts."""
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
+import shlex
+from collections.abc import Mapping
+from typing import Any
 
-from coldproof.adapters.common import image_model
-from coldproof.adapters.protocol import embedding_rows, images
+from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.reproduction import (
     FILES,
     RecordedEngine,
     Reproduction,
     attached_command,
-    source_of,
-    template_beside,
+    usual_layers,
 )
 from coldproof.adapters.vllm.cells.cell import VllmCell
 from coldproof.adapters.vllm.server import PAIR
 
-LAUNCHER = Path(__file__).with_name("prefill_decode.py")  # not imported: it needs packages that only vLLM brings
-IMAGE_MODEL = "image-model"  # the folder that a script writes around the usual model
+# Flags of the server alone, and those that mean nothing in a script: how many values follow each.
+OF_SERVERS = {
+    "--served-model-name": 1,
+    "--host": 1,
+    "--port": 1,
+    "--worker-cls": 1,
+    "--additional-config": 1,
+    "--enable-prompt-tokens-details": 0,
+    "--enable-scale-out": 0,
+    "--trust-request-chat-template": 0,
+    "--use-tqdm-on-load": 0,
+    "--no-use-tqdm-on-load": 0,
+}
+TRANSFER = "--kv-transfer-config"
+CONNECTORS = "coldproof.adapters.vllm.fingerprint.connectors."
+TIER_FOLDER = re.compile(r"(?:\S*/)?[\w-]+\.tier")
+GENERATED_LAYERS = {"full": ModelLayers.FULL, "window": ModelLayers.WINDOW, "state": ModelLayers.STATE}
+STARTED = re.compile(r"(?:[A-Z_]+=\S+ )*python (?:-m vllm\.entrypoints\.openai\.api_server|SCRIPT pair) ")
+PAIR_MODE = {"pair": "coldproof.adapters.vllm.prefill_decode:run_pair"}
+FINGERPRINT_FLAGS = ("--worker-cls", "--additional-config")
 
 
 def needs_worker(engine: RecordedEngine) -> bool:
+    """Return whether a case is one of the fingerprint worker alone: its cell has layers that no model has, or drafts
+    from n-grams, which answers of the generated model do not accept.
+    """
+    return no_model_has_the_layers(engine) or drafts_from_ngrams(engine)
+
+
+def no_model_has_the_layers(engine: RecordedEngine) -> bool:
     """Return whether the cell has layers that only the fingerprint worker has."""
-    return isinstance(engine.cell, VllmCell) and engine.cell.only_fingerprint
+    return isinstance(engine.cell, VllmCell) and engine.cell.topology not in GENERATED_LAYERS
+
+
+def drafts_from_ngrams(engine: RecordedEngine) -> bool:
+    """Return whether the fingerprint worker has answered, with drafts from n-grams."""
+    line = engine.config.get("command", "")
+    return "--worker-cls " in line and '"method":"ngram"' in line.replace(" ", "")
+
+
+def layers(cell: Cell | None) -> ModelLayers:
+    """Return the layers of the generated model for a cell: those of its topology."""
+    if not isinstance(cell, VllmCell) or cell.topology == "full":
+        return ModelLayers.IMAGES if isinstance(cell, VllmCell) and cell.images else usual_layers(cell)
+    return GENERATED_LAYERS.get(cell.topology, cell.model)
 
 
 def note(engine: RecordedEngine) -> str:
-    """Return what the server needs in addition to vLLM; an empty string if nothing."""
+    """Return what the engine needs in addition to vLLM; an empty string if nothing."""
     if not needs_worker(engine):
         return ""
+    layers_alone = "its layers are of kinds that no model this small has"
+    why = (
+        layers_alone if no_model_has_the_layers(engine) else "answers of so small a model accept no drafts from n-grams"
+    )
     return (
-        "The server needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), "
-        "because its layers are of kinds that no model this small has."
+        f"The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), because {why}."
     )
 
 
-def launcher(engine: RecordedEngine) -> Path | None:
-    """Return the file that starts a pair of servers; None for one server."""
-    return LAUNCHER if PAIR in engine.config.get("command", "") else None
+def server_note(engine: RecordedEngine) -> str:
+    """Return what the server needs in addition to vLLM: Coldproof, if its command names a module of it."""
+    if "coldproof." not in command(engine):
+        return ""
+    return "The server needs Coldproof (`pip install .` in a checkout of Coldproof), of which it uses a module."
 
 
 def command(engine: RecordedEngine) -> str:
@@ -50,31 +94,117 @@ def command(engine: RecordedEngine) -> str:
     line = re.sub(r"--port \d+", "--port 8000", line)
     if not needs_worker(engine):  # then any model works, and the script does not need Coldproof
         line = re.sub(r"--worker-cls \S+ --additional-config '[^']*' ?", "", line)
-    started = launcher(engine)
-    if started is not None:
-        line = line.replace(f"-m {PAIR}", f"{FILES}/{started.name}")
+    line = line.replace(f"-m {PAIR} ", "SCRIPT pair ")  # the script is the router of both, too
     line = re.sub(r"--weight-transfer-config '[^']*' ?", "", line)  # the script loads the same weights by a reload
     if engine.generated_model:
-        with_images = isinstance(engine.cell, VllmCell) and engine.cell.images
-        line = re.sub(r"--model \S+", f"--model {FILES}/{IMAGE_MODEL if with_images else 'model'}", line)
+        line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
         line = re.sub(r'("method": "draft_model", "model": )"[^"]+"', rf'\1"{FILES}/model"', line)
     return f"{engine.config.get('environment', '')} {line}".strip()
 
 
-def flags(engine: RecordedEngine) -> str:
-    """Return the environment and the flags of an engine that a script starts in its own process."""
-    return command(engine).replace("python -m vllm.entrypoints.openai.api_server ", "")
+def arguments(engine: RecordedEngine) -> dict[str, Any]:
+    """Return the arguments of vLLM's class LLM with which it is the engine of a case."""
+    words = shlex.split(command(engine))
+    words = words[words.index("-m") + 2 :] if "-m" in words else words
+    found: dict[str, Any] = {}
+    while words:
+        flag = words.pop(0)
+        values = [] if not words or words[0].startswith("--") else [words.pop(0)]
+        if flag in OF_SERVERS and not (flag in FINGERPRINT_FLAGS and needs_worker(engine)):
+            continue
+        name = flag.removeprefix("--").replace("-", "_")
+        if values:
+            found[name] = value(values[0])
+        else:
+            found[name.removeprefix("no_")] = not name.startswith("no_")
+    if engine.generated_model and "kv_transfer_config" in found:
+        found["kv_transfer_config"] = in_the_script(found["kv_transfer_config"])
+    with_images = isinstance(engine.cell, VllmCell) and (
+        engine.cell.images or layers(engine.cell) is ModelLayers.IMAGES
+    )
+    return found if with_images else found | {"skip_tokenizer_init": True}
 
 
-# A server takes token ids and rows, or images, in one prompt only as parts of a chat.
-WITH_CONTENT = Reproduction(
-    template=Path(__file__).with_name("content.py.j2"),
-    command=flags,
-    packages=("torch", "vllm"),
-    carries=(source_of(embedding_rows), source_of(images), source_of(image_model)),
+def in_the_script(value: Any) -> Any:
+    """Return the options of a connector with its class in the script, and its folder below the script's."""
+    if isinstance(value, dict):
+        return {name: in_the_script(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [in_the_script(one) for one in value]
+    if isinstance(value, str) and value.startswith(CONNECTORS):
+        return "__main__"
+    return f"{FILES}/tier" if isinstance(value, str) and TIER_FOLDER.fullmatch(value) else value
+
+
+def parts(engine: RecordedEngine) -> Mapping[str, str]:
+    """Return Coldproof's classes that the options of the connector name, with their modules."""
+    options = {"kv_connector_extra_config": {}, **recorded_connector(engine)}
+    named = [(options.get("kv_connector"), options.get("kv_connector_module_path"))]
+    extra = options["kv_connector_extra_config"]
+    named.append((extra.get("spec_name"), extra.get("spec_module_path")))
+    return {str(name): str(module) for name, module in named if str(module).startswith(CONNECTORS)}
+
+
+def recorded_connector(engine: RecordedEngine) -> dict[str, Any]:
+    """Return the options of the connector that a case records."""
+    words = shlex.split(command(engine))
+    return dict(value(words[words.index(TRANSFER) + 1])) if TRANSFER in words else {}
+
+
+def value(word: str) -> Any:
+    """Return a flag's value: of JSON or a number, what it stands for; else the text."""
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def settings(engine: RecordedEngine) -> Mapping[str, object]:
+    """Return what a script in the engine's process needs."""
+    recorded = (pair.partition("=") for pair in engine.config.get("environment", "").split())
+    variables = {name: value for name, _, value in recorded if name.startswith("VLLM_CPU_")}
+    return {"ENVIRONMENT": variables | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, "SETTINGS": arguments(engine)}
+
+
+def startable(engine: RecordedEngine) -> bool:
+    """Return whether a script may start the command of a case: it is vLLM's server, and not just any program."""
+    return STARTED.match(command(engine)) is not None
+
+
+def server_settings(engine: RecordedEngine) -> Mapping[str, object]:
+    """Return the commands of the server, and of one without a second tier; empty if a script may not start it."""
+    started = command(engine) if startable(engine) else ""
+    return {"COMMAND": started, "COLD_COMMAND": re.sub(rf"{TRANSFER} '[^']*'(?:\"'\"'[^']*')* ?", "", started)}
+
+
+IN_PROCESS = Reproduction(
+    client="coldproof.adapters.vllm.script:InProcess",
+    command=command,
+    settings=settings,
+    packages=("vllm",),
     in_process=True,
+    together=True,
+    steps=True,
     note=note,
+    layers=layers,
+    parts=parts,
+    lacks=("CHATS", "DOORS", "POOLED", "HEADERS", "SIDES", "COUNTED", "DRAFTS", "PAUSES", "SCORES", "NOISY"),
+    otherwise=lambda: server_reproduction(),
 )
 OPENAI = Reproduction(
-    template=template_beside(__file__), command=command, launcher=launcher, note=note, with_content=WITH_CONTENT
+    client="coldproof.adapters.vllm.script_server:Server",
+    command=command,
+    settings=server_settings,
+    packages=("vllm",),
+    started=startable,
+    modes=lambda engine: PAIR_MODE if "SCRIPT pair " in command(engine) else {},
+    note=server_note,
+    layers=layers,
+    lacks=("SESSIONS", "CONTENT", "EVENTS"),
+    otherwise=lambda: IN_PROCESS,
 )
+
+
+def server_reproduction() -> Reproduction:
+    """Return how a script uses the server."""
+    return OPENAI

@@ -25,7 +25,7 @@ from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogu
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
-from coldproof.adapters.vllm import server
+from coldproof.adapters.vllm import reproducer, server
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
@@ -48,7 +48,6 @@ from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.releases import is_cuda_build, package
-from coldproof.adapters.vllm.reproducer import OPENAI
 
 # Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
 # full attention; the states of the Granite 4 model, and full attention.
@@ -257,7 +256,7 @@ VLLM = EngineSpec(
     check_arguments=check_arguments,
     faults=faults,
     noise=noise,
-    reproduction=OPENAI,
+    reproduction=reproducer.OPENAI,
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     more_layers=(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
@@ -281,5 +280,6 @@ VLLM_INPROC = msgspec.structs.replace(
     layer=MODEL_LAYER,
     more_layers=(),
     preload=preload,
+    reproduction=reproducer.IN_PROCESS,
 )
 ENGINES = (VLLM, VLLM_INPROC)

@@ -10,14 +10,21 @@ from __future__ import annotations
 import functools
 import getpass
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
 
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
-from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.script import recorded_engine, reproduction, uses_generated_model
+from coldproof.harness.case.reproducer.script import (
+    recorded_engine,
+    recorded_workload,
+    reproduction,
+    uses_generated_model,
+)
+from coldproof.harness.workload.describe import describe
+from coldproof.harness.workload.steps import Burst
 from coldproof.reports.format.markdown import code, escaped, fenced
 from coldproof.reports.format.shell import command_line, word
 from coldproof.reports.format.text import one_line, tail, visible
@@ -43,8 +50,9 @@ CONTROL_RESULTS = {Strength.NEEDED: "required", Strength.NOT_NEEDED: "not requir
 
 def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> str:
     """Return the report as Markdown. Engine text is escaped, or inside a fence that it cannot close."""
-    shell, dialect, engine = CurlScript(case), reproduction(case), recorded_engine(case)
+    dialect, engine = reproduction(case), recorded_engine(case)
     script = word(f"{case.id}.py")
+    call = f"python {script}" if dialect.in_process or dialect.started(engine) else f"python {script} {SERVER}"
     text: str = report_template().render(
         case=case,
         title=title(case),
@@ -52,17 +60,14 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         statement=escaped(statement, MAX_CHARACTERS),
         requirement=escaped(case.requirement),
         reproduced=reproduced(case),
-        script=code(f"python {script}"),
-        call=code(f"python {script}" + ("" if dialect.in_process else f" {SERVER}")),
+        call=code(call),
         replay=code(f"coldproof replay {word(f'{case.id}.json')}"),
         command=fenced(anonymous(server_command(dialect, engine))),
         tiny_model=uses_generated_model(case),
         note=dialect.note(engine),
-        variables="" if shell.engine is None else fenced("\n".join(shell.variables())),
-        steps=[(escaped(step.words), fenced(step.commands) if step.commands else "") for step in shell.steps()],
+        steps=[escaped(words) for words in steps(case)],
         needs=dialect.needs,
         in_process=dialect.in_process,
-        only_script=dialect.only_script,
         requests=[request_line(row, case) for row in case.requests],
         observed=[row.observed for row in case.tokens if row.observed is not None],
         expected=[row.expected for row in case.tokens if row.expected is not None],
@@ -86,6 +91,14 @@ def report_template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )
     return loader.from_string(TEMPLATE.read_text())
+
+
+def steps(case: Case) -> Iterator[str]:
+    """Yield a description of each step."""
+    first = 0
+    for step in recorded_workload(case).steps:
+        yield one_line(describe(step, first), limit=2000)
+        first += len(step.requests) if isinstance(step, Burst) else 0
 
 
 def server_command(dialect: Reproduction, engine: RecordedEngine) -> str:

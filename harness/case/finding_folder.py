@@ -1,4 +1,4 @@
-"""Writes the folder of a finding: its case without anything of the machine that found it, and what is made from it."""
+"""Writes the case of a finding, without anything of the machine that found it, and makes its script and its report."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def issue_text(record: FindingRecord, case: Case, statement: str) -> str:
     report = bug_report(case, statement=statement, environment=record.found.environment)
     report = f"{heading(record, case)}\n{report.partition(NEW_LINE)[2]}"
     report = report.replace(f"`coldproof replay {case.id}.json`", f"`{case.replay}`")
-    report = report.replace(f"{case.id}.py", REPRODUCER).replace(f"{case.id}.json", CASE)
+    report = report.replace(f"{case.id}.json", CASE)
     places = "\n".join(f"* `{place}`" for place in record.source)
     upstream = "" if record.upstream == NOT_REPORTED else f"\n\nRelated: {record.upstream}"
     rate = "" if record.rate is None else f"\n\n{record.rate}"
@@ -82,12 +82,19 @@ def heading(record: FindingRecord, case: Case) -> str:
     return f"# [Bug] {title_of(record.engine)} {case.engine_version}: {record.title}"
 
 
-def write_derived(finding: StoredFinding, statement: Callable[[str], str]) -> None:
-    """Write the reproducer and the report of a finding. `statement`: of a requirement. Raises OSError."""
+def script_of(finding: StoredFinding) -> str:
+    """Return the script of a finding: made from its case or, without one, stored beside its record. Raises OSError."""
+    return (finding.folder / REPRODUCER).read_text() if finding.case is None else reproducer(finding.case)
+
+
+def report_of(finding: StoredFinding, statement: Callable[[str], str]) -> str:
+    """Return the report of a finding: made from its case or, without one, stored beside its record. Raises OSError.
+
+    `statement`: of a requirement.
+    """
     if finding.case is None:
-        return
-    write_text(finding.folder / REPRODUCER, reproducer(finding.case))
-    write_text(finding.folder / ISSUE, issue_text(finding.record, finding.case, statement(finding.case.requirement)))
+        return (finding.folder / ISSUE).read_text()
+    return issue_text(finding.record, finding.case, statement(finding.case.requirement))
 
 
 def write_case(case: Case, identity: str, folder: Path) -> Case:

@@ -1,7 +1,7 @@
 """Reads the findings: for each root cause found in an engine, its record and its case.
 
-A folder `ENGINE/NAME` has `record.toml`, `case.json`, `reproducer.py` and `issue.md`. Known issues name it as their
-`finding`.
+A folder `ENGINE/NAME` has `record.toml` and `case.json`; without a case, it has a script and a report that somebody
+wrote (`reproducer.py` and `issue.md`). Known issues name it as their `finding`.
 """
 
 from __future__ import annotations

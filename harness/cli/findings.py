@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.case.finding_folder import write_derived
+from coldproof.harness.case.finding_folder import report_of, script_of
 from coldproof.harness.case.finding_records import read_findings, read_records
 from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
-from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, writing
+from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, write_stdout
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.harness.session.environment import coldproof_version
@@ -35,13 +35,14 @@ def run(options: argparse.Namespace) -> int:
         return replay(records, options.report_dir)
     if options.collect:
         return collect(options.collect, options.out)
-    if options.derived:
-        rewrite(records)
+    if options.script or options.issue:
+        write_stdout(made(record_of(options.script or options.issue), script=bool(options.script)))
+        return 0
     if options.markdown is not None:
         write(options.markdown, findings_markdown(records, titles()))
     if options.html is not None:
         write(options.html, render_findings(records, titles(), version=coldproof_version()))
-    if not (options.markdown or options.html or options.derived):
+    if not (options.markdown or options.html):
         say(listing(records))
     return 0
 
@@ -53,6 +54,16 @@ def chosen(names: Sequence[str]) -> list[FindingRecord]:
         if name not in records and all(record.engine != name for record in records.values()):
             raise UsageError(f"unknown finding or engine {name!r}; `coldproof findings` lists them")
     return [record for record in records.values() if not names or {record.id, record.engine} & set(names)]
+
+
+def made(record: FindingRecord, *, script: bool) -> str:
+    """Return the script of a finding, or its report. Raises UsageError for a finding that has none."""
+    (finding,) = read_findings([record])
+    try:
+        return script_of(finding) if script else report_of(finding, statement_of)
+    except FileNotFoundError:
+        what = "script" if script else "report"
+        raise UsageError(f"{record.id} has no {what}, because it has no case: {record.no_case}") from None
 
 
 def titles() -> dict[str, str]:
@@ -81,12 +92,12 @@ def statement_of(requirement: str) -> str:
     return "\n\n".join(found)
 
 
-def rewrite(records: Sequence[FindingRecord]) -> None:
-    """Write the reproducer and the report of each finding again. Raises Refusal."""
-    for finding in read_findings(records):
-        with writing(finding.folder):
-            write_derived(finding, statement_of)
-    say(f"wrote the reproducers and reports of {len(records)} findings")
+def record_of(name: str) -> FindingRecord:
+    """Return the record with this id. Raises UsageError for another name."""
+    records = read_records()
+    if name not in records:
+        raise UsageError(f"unknown finding {name!r}; `coldproof findings` lists them")
+    return records[name]
 
 
 def replay(records: Sequence[FindingRecord], report_dir: Path) -> int:
@@ -139,7 +150,8 @@ FINDINGS = Subcommand(
     ),
     argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
     argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),
-    argument("--derived", action="store_true", help="write the reproducer and the report of each finding again"),
+    argument("--script", metavar="NAME", help="print the stand-alone script of a finding"),
+    argument("--issue", metavar="NAME", help="print the report of a finding, to file with the maintainers"),
     argument(
         "--collect",
         type=Path,

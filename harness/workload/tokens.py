@@ -32,15 +32,25 @@ def segment_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:
         variant = 0 if segment.image.pixel is None else 1 + segment.image.pixel
         image = image_id(f"{nonce}/{segment.image.name}", variant, segment.image.arguments.look)
         return image_positions(image, segment.length)
-    source = random.Random(f"{nonce}/{segment.name}")
-    tokens = [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(segment.length)]
-    if segment.changed is not None:
-        span = LAST_TOKEN - FIRST_TOKEN + 1
-        tokens[segment.changed] = FIRST_TOKEN + (tokens[segment.changed] - FIRST_TOKEN + 1) % span
-    if segment.swapped is not None:
-        first, then = segment.swapped, segment.swapped + 1
-        tokens[first], tokens[then] = tokens[then], tokens[first]
-    return tuple(tokens)
+    return tuple(edited_tokens(nonce, segment.name, segment.length, segment.changed, segment.swapped))
+
+
+def drawn_tokens(nonce: str, name: str, length: int) -> list[int]:
+    """Return the tokens of a name. Scripts of cases contain this function, and the next one if they need it."""
+    source = random.Random(f"{nonce}/{name}")
+    return [source.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(length)]
+
+
+def edited_tokens(
+    nonce: str, name: str, length: int, changed: int | None = None, swapped: int | None = None
+) -> list[int]:
+    """Return the tokens of a segment without rows or an image."""
+    tokens = drawn_tokens(nonce, name, length)
+    if changed is not None:
+        tokens[changed] = FIRST_TOKEN + (tokens[changed] - FIRST_TOKEN + 1) % (LAST_TOKEN - FIRST_TOKEN + 1)
+    if swapped is not None:
+        tokens[swapped], tokens[swapped + 1] = tokens[swapped + 1], tokens[swapped]
+    return tokens
 
 
 def hidden_tokens(nonce: str, segment: Segment) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from coldproof.reports.schema.findings import FindingRecord
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
 however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
-record, the smallest case, a stand-alone reproducer and a report that can be filed.
+record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and `--issue NAME`
+the report to file.
 
 `coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
 run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
@@ -62,6 +63,6 @@ def section(record: FindingRecord) -> Iterator[str]:
     if record.rate:
         yield f"* Rate: {record.rate}"
     where = (
-        f"no case: {record.no_case}" if record.no_case else f"[case, reproducer and report](../findings/{record.id})"
+        f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
     )
     yield from (f"* Files: {where}", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def case_of(engine: str, *steps: Step) -> Case:
         recipes=RECIPES,
         engine_config={"command": COMMAND, "model": "/x/models/0123456789abcdef"},
     )
+
+
+def module_of(case: Case, name: str = "script") -> dict[str, Any]:
+    """Return the names that a case's script defines. Nothing of it is run."""
+    made = sys.modules[name] = types.ModuleType(name)
+    exec(compile(reproducer(case), f"{name}.py", "exec"), vars(made))
+    return vars(made)
 
 
 def played(folder: Path, case: Case, url: str) -> tuple[int, str]:

@@ -1,1 +1,1 @@
-"""The stand-alone script and the curl steps."""
+"""The stand-alone script of a case."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.histories import burst
-from support.scripts import case_of
+from support.scripts import case_of, module_of
 from support.start_options import start_options
 
 from coldproof.adapters.common.image_files import image_file
@@ -23,8 +23,6 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.shape import ImageShape
-from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.workload.steps import Image, Prompt, Request, Segment
 from coldproof.harness.workload.tokens import segment_tokens
 
@@ -93,27 +91,34 @@ def test_images_need_the_tower(tmp_path: Path, arguments: tuple[str, ...], image
 
 
 def test_a_script_sends_the_same_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files and prompts are those of the adapter. There are no commands for curl."""
+    """Its files and prompts are those of the adapter."""
     image = Segment("image 0", PATCHES_OF_IMAGE, image=Image("cat", pixel=1, encoding=Encoding.BMP))
     case = case_of("llamacpp", burst(Request(prompt=Prompt((Segment("text", 3), image)))))
-    assert not any(step.commands for step in CurlScript(case).steps())
     monkeypatch.chdir(tmp_path)
-    script: dict[str, Any] = {"__name__": "script"}
-    exec(compile(reproducer(case), "script.py", "exec"), script)
-    server = script["Server"].__new__(script["Server"])
-    script["Story"].__init__(server)
-    server.nonce, server.url = "n", ""
-    answer = type("Answer", (), {"json": lambda _self: {"media_marker": FORM.marker}})()
-    monkeypatch.setattr(script["requests"], "get", lambda *_args, **_more: answer)
-    spec = {
-        "n": 0,
-        "prompt": [("text", 3, None), ("image 0", PATCHES_OF_IMAGE, None, None, msgspec.to_builtins(image.image))],
-    }
-    ids = server.prompt(spec | {"continues": None})
+    script = module_of(case)
+    server = script["LlamaServer"].__new__(script["LlamaServer"])
+    story = script["Story"](server)
+    story.nonce, server.url = "n", ""
+    script["get"] = lambda _url: {"media_marker": FORM.marker}
+    sent = story.prepared(
+        {
+            "prompt": [
+                script["Segment"]("text", 3),
+                script["Segment"]("image 0", PATCHES_OF_IMAGE, image=own(script, image)),
+            ]
+        }
+    )
     hidden = [0] * 7 + [SentImage(Encoding.BMP).hidden()] + [0] * (PATCHES_OF_IMAGE - 1)
-    assert tuple(ids[7:]) == segment_tokens("n", image)
-    request = CompletionRequest(model="base", prompt=tuple(ids), hidden=tuple(hidden), max_tokens=1)
-    assert server.with_images(spec | {"ids": ids}) == prompt_with_images(request, FORM)
+    assert tuple(sent["ids"][7:]) == segment_tokens("n", image)
+    assert sent["hidden"] == hidden
+    request = CompletionRequest(model="base", prompt=tuple(sent["ids"]), hidden=tuple(hidden), max_tokens=1)
+    assert server.with_files(sent) == prompt_with_images(request, FORM)
     write_projector(tmp_path / "ours.gguf", 32)
     script["write_projector"](tmp_path / "theirs.gguf", 32)
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
+
+
+def own(script: dict[str, Any], segment: Segment) -> Any:
+    """Return the image of a segment as the script has it."""
+    assert segment.image
+    return script["Image"]("cat", pixel=segment.image.pixel, encoding=script["Encoding"](segment.image.encoding))

@@ -20,7 +20,6 @@ from coldproof.adapters.protocol.checked import AdapterError, CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import reproduction_of
-from coldproof.harness.case.reproducer.curl import CurlScript
 from coldproof.harness.case.reproducer.script import recorded_engine, reproducer
 from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Outcome
@@ -216,17 +215,13 @@ def test_steps_survive_json_and_are_told_in_words() -> None:
 
 
 def test_a_case_has_the_routes() -> None:
-    """One call for each slot, in the script and in the shell."""
+    """As calls of the script."""
     case = case_of("llamacpp", STEM, KEPT, STRANGE, BACK, STEM)
     command = "llama-server --model /x/m.gguf --port 1 --parallel 1 --slot-save-path /x/slots --parallel 2"
     case = msgspec.structs.replace(case, engine_config={"command": command, "model": "/x/models/0123456789abcdef"})
-    assert "server.save('kept')" in reproducer(case)
-    assert "server.restore('kept')" in reproducer(case)
+    assert "story.save('kept')" in reproducer(case)
+    assert "story.restore('kept')" in reproducer(case)
     assert "--slot-save-path coldproof-files/slots" in reproduction_of(case.engine).command(recorded_engine(case))
-    save = [step.commands for step in CurlScript(case).steps()][1]
-    assert save.count("/slots/0?action=save") == save.count("/slots/1?action=save") == 1
-    assert f'{{"filename": "kept-{case.nonce}-1.bin"}}' in save
-    assert "no route" in [step.commands for step in CurlScript(case_of("vllm", STEM, KEPT, STEM)).steps()][1]
 
 
 def test_slots_are_saved_where_only_this_engine_saves(tmp_path: Path) -> None:

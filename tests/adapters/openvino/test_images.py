@@ -5,25 +5,22 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from support.histories import burst
-from support.scripts import case_of
+from support.scripts import case_of, module_of
 from support.start_options import start_options
 
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.engine import OpenVinoEngine
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see, text_of
+from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see, text_of_images
 from coldproof.adapters.openvino.setup import IMAGES, sees
 from coldproof.adapters.openvino.spec import CELLS
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.protocol.shape import ImageShape
-from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.workload.steps import Image, Prompt, Request, Segment
@@ -53,7 +50,7 @@ def asked(*parts: str | int, encoding: Encoding = Encoding.PIXELS) -> Completion
 def test_a_prompt_is_a_text_with_a_tag_for_each_image() -> None:
     """And their pixels, in their order, in a tensor whose rank tells how they were sent."""
     request = asked("a b", CAT, DOG, "c", encoding=Encoding.PNG)
-    assert text_of(request.prompt) == "a b<image><image>c"
+    assert text_of_images(request.prompt) == "a b<image><image>c"
     assert list(tensors_of(request, SIDE)) == [(pixels(one, SIDE), (SIDE, SIDE, 3)) for one in (CAT, DOG)]
     (sent,) = tensors_of(asked(CAT), SIDE)
     assert sent == (pixels(CAT, SIDE), (1, SIDE, SIDE, 3))
@@ -118,18 +115,18 @@ def test_a_script_gives_it_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     image = Segment("image 0", POSITIONS_OF_IMAGE, image=Image("cat", pixel=1, encoding=Encoding.PNG))
     case = case_of("openvino", burst(Request(prompt=Prompt((Segment("text", 3), image)))))
     monkeypatch.chdir(tmp_path)
-    script: dict[str, Any] = {"__name__": "script"}
-    exec(compile(reproducer(case), "script.py", "exec"), script)
-    server, pipeline = (script[name].__new__(script[name]) for name in ("Server", "Pipeline"))
-    script["Story"].__init__(server)
-    server.nonce = "n"
+    script = module_of(case)
+    pipeline = script["Pipeline"].__new__(script["Pipeline"])
+    story = script["Story"](None)
+    story.nonce = "n"
     pipeline.numpy, pipeline.openvino = (importlib.import_module(name) for name in ("numpy", "openvino"))
-    rows = [("text", 3, None), ("image 0", POSITIONS_OF_IMAGE, None, None, msgspec.to_builtins(image.image))]
-    spec = {"n": 0, "prompt": rows, "continues": None}
-    ids, images = server.prompt(spec), list(server.images(spec))
+    shown = script["Image"]("cat", pixel=1, encoding=script["Encoding"].PNG)
+    own = [script["Segment"]("text", 3), script["Segment"]("image 0", POSITIONS_OF_IMAGE, image=shown)]
+    sent = story.prepared({"prompt": own})
+    ids = sent["ids"]
     hidden = [0] * (len(ids) - POSITIONS_OF_IMAGE) + [SentImage(Encoding.PNG).hidden()] + [0] * (POSITIONS_OF_IMAGE - 1)
     request = CompletionRequest(model="base", prompt=tuple(ids), hidden=tuple(hidden), max_tokens=1)
-    assert images == list(tensors_of(request, SIDE))
-    text, (tensor,) = pipeline.content({"ids": ids, "images": images})
-    assert text == text_of(request.prompt)
-    assert (tensor.data.tobytes(), tuple(tensor.shape)) == images[0]
+    assert sent["hidden"] == hidden
+    (tensor,) = pipeline.images(sent)
+    assert [(tensor.data.tobytes(), tuple(tensor.shape))] == list(tensors_of(request, SIDE))
+    assert script["text_of_images"](ids) == text_of_images(request.prompt)

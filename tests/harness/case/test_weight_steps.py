@@ -1,15 +1,13 @@
-"""Updates of the weights and pauses in a case: rows of its timeline, calls of its script, and curl commands."""
+"""Updates of the weights and pauses in a case: rows of its timeline, and calls of its script."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from support.case_samples import case
 from support.histories import ask, burst, contents
 
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
-from coldproof.adapters.spec.curl import LoraRouteCurl, OpenAiCurl
-from coldproof.harness.case.reproducer.script import recorded_engine, scenario
+from coldproof.harness.case.reproducer.script import scenario
 from coldproof.harness.case.rows.changes import change_rows
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
@@ -38,20 +36,22 @@ def test_a_script_makes_the_same_calls() -> None:
     """In their order, also during a burst, with the same gaps."""
     deep = (Sleep(2), Wake(SleepPart.WEIGHTS), TO_A, Wake(SleepPart.KV))
     assert scenario(Workload((*deep, burst(ask()))))[:4] == [
-        "server.sleep(2)",
-        "server.wake('weights')",
-        "server.update_weights('A', same_path=True)",
-        "server.wake('kv_cache')",
+        "story.client.sleep(2)",
+        "story.client.wake('weights')",
+        "story.client.update_weights('A', same_path=True)",
+        "story.client.wake('kv_cache')",
     ]
     lines = scenario(Workload((TO_A, Sleep(1), Wake(), Reset(), IN_FLIGHT)))
     assert lines[:4] == [
-        "server.update_weights('A', same_path=True)",
-        "server.sleep(1)",
-        "server.wake()",
-        "server.reset()",
+        "story.client.update_weights('A', same_path=True)",
+        "story.client.sleep(1)",
+        "story.client.wake()",
+        "story.client.reset()",
     ]
-    change = "server.pause('keep', clear=True), time.sleep(0.03), server.update_weights('A', same_path=True)"
-    assert lines[4].endswith(f"after_tokens=3, change=lambda: [{change}, time.sleep(0.03), server.resume()])")
+    change = (
+        "story.client.pause('keep', clear=True), time.sleep(0.03), story.client.update_weights('A', same_path=True)"
+    )
+    assert lines[4].startswith(f"story.during(lambda: [{change}, time.sleep(0.03), story.client.resume()], 3, dict(")
 
 
 def test_a_description_has_all_changes() -> None:
@@ -60,22 +60,6 @@ def test_a_description_has_all_changes() -> None:
         "after 3 tokens pause with mode keep, clear the cache, then new weights 'A': reload from the same path with "
         "changed files, then resume (30 ms apart)"
     )
-
-
-def test_curl_uses_the_routes_of_vllm() -> None:
-    """Other servers get a comment."""
-    engine = recorded_engine(case())
-    vllm, other = OpenAiCurl(engine), LoraRouteCurl(engine)
-    assert vllm.control("pause", {"mode": "keep", "clear_cache": "true"}) == (
-        'curl -X POST "$SERVER/pause?mode=keep&clear_cache=true"'
-    )
-    assert vllm.control("resume", {}) == 'curl -X POST "$SERVER/resume"'
-    loading = vllm.control("update_weights", {"version": "A"})
-    assert "/collective_rpc" in loading
-    assert "reload_weights" in loading
-    assert '"$FILES"' in loading
-    assert "/weights-A" in loading
-    assert other.control("sleep", {"level": "1"}) == "# sleep level=1: this server has no route for it"
 
 
 def test_changes_during_a_burst_are_rows_of_the_timeline(tmp_path: Path) -> None:

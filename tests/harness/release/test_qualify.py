@@ -199,7 +199,7 @@ def test_every_committed_file_of_the_packages_is_a_source() -> None:
     """Templates and lists too: a changed template changes what a run writes."""
     listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     there = {name for name in listed.splitlines() if (ROOT / name).is_file()}
-    assert any(name.endswith("script.py.j2") for name in there)
+    assert any(name.endswith("bug_report.md.j2") for name in there)
     assert there - {path.relative_to(ROOT).as_posix() for path in source_files(ROOT)} == set()
 
 

@@ -12,29 +12,29 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-Key = TypeVar("Key", bound=Hashable)
+Named = TypeVar("Named", bound=Hashable)
 
 
-class PendingCopy(msgspec.Struct, Generic[Key]):
+class PendingCopy(msgspec.Struct, Generic[Named]):
     """A submitted copy. `polls`: the number of polls before its completion is reported."""
 
-    key: Key
+    key: Named
     copy: Callable[[], None]
     polls: int
 
 
-class DeferredCopies(Generic[Key]):
+class DeferredCopies(Generic[Named]):
     """The copies of one direction. They complete in the order of submission, each after `polls` polls."""
 
     def __init__(self, polls: int = 1) -> None:
         self.polls = polls
-        self.pending: deque[PendingCopy[Key]] = deque()
+        self.pending: deque[PendingCopy[Named]] = deque()
 
-    def submit(self, key: Key, copy: Callable[[], None]) -> None:
+    def submit(self, key: Named, copy: Callable[[], None]) -> None:
         """Add a copy, to be carried out later."""
         self.pending.append(PendingCopy(key, copy, self.polls))
 
-    def poll(self) -> list[Key]:
+    def poll(self) -> list[Named]:
         """Carry out the copies that are due and return their keys."""
         completed = []
         for one in self.pending:
@@ -45,7 +45,7 @@ class DeferredCopies(Generic[Key]):
             completed.append(one.key)
         return completed
 
-    def wait(self, keys: set[Key]) -> None:
+    def wait(self, keys: set[Named]) -> None:
         """Carry out all copies up to the last of these now. The next poll reports them."""
         last = max((i for i, one in enumerate(self.pending) if one.key in keys), default=-1)
         for i, one in enumerate(self.pending):

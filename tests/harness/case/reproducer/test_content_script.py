@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import msgspec
 import pytest
 from support.histories import burst, outcome
-from support.scripts import case_of
+from support.scripts import case_of, module_of
 
+from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.embedding_rows import NO_ROW
 from coldproof.adapters.protocol.images import Arguments, Encoding
-from coldproof.adapters.vllm.reproducer import OPENAI, WITH_CONTENT
-from coldproof.harness.case.reproducer.curl import CurlScript
-from coldproof.harness.case.reproducer.script import reproducer, reproduction
+from coldproof.adapters.vllm.reproducer import IN_PROCESS, OPENAI
+from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.history.prompts import hidden_of, tokens_of
 from coldproof.harness.workload.steps import CloseSession, Image, Prompt, Request, Rows, Segment, Workload
 from coldproof.reports.schema.case import Case
@@ -41,14 +40,26 @@ def case(*requests: Request, engine: str = "vllm-inproc") -> Case:
     return msgspec.structs.replace(found, workload=msgspec.to_builtins(workload), engine_config=config, recipes={})
 
 
-def server(script: str, nonce: str) -> Any:
-    """Return the script's server class, without its engine, in one attempt with this nonce."""
-    names: dict[str, Any] = {"__name__": "case"}
-    exec(compile(script, "case.py", "exec"), names)
-    made = names["Server"].__new__(names["Server"])
-    names["Story"].__init__(made)
-    made.nonce, made.hidden = nonce, {}
-    return made, names
+def story_of(found: Case, nonce: str) -> tuple[Any, list[list[dict[str, Any]]]]:
+    """Return an attempt of a case's script with this nonce and without an engine, and the requests of its bursts."""
+    names = module_of(found)
+    story = names["Story"](None)
+    story.nonce = nonce
+    bursts: list[list[dict[str, Any]]] = []
+    story.ask = lambda *specs: bursts.append(list(specs))
+    story.close_session = lambda name, *, aborted: closed.append((name, aborted))
+    names["is_wrong"] = lambda *_: False
+    names["scenario"](story)
+    return story, bursts
+
+
+closed: list[tuple[str, bool]] = []
+
+
+def answered(story: Any, sent: dict[str, Any], ids: list[int]) -> None:
+    """Add a request and its answer to an attempt."""
+    story.sent.append(sent)
+    story.replies.append(type("Answer", (), {"ids": ids})())
 
 
 PROMPTS = {
@@ -74,80 +85,74 @@ PROMPTS = {
 def test_a_script_sends_the_same_prompt(segment: Segment) -> None:
     """What the model sees, and what is hidden from it."""
     request = asked(segment)
-    made, names = server(reproducer(case(request, asked(mixed((0, 2))))), "n")
-    (spec,) = calls(made, names, 0)
-    assert tuple(made.prompt(spec)) == tokens_of(request, "n", {})
-    assert tuple(made.hidden[0]) == (hidden_of(request, "n", {}) or (NO_ROW,) * 16)
+    story, bursts = story_of(case(request, asked(mixed((0, 2)))), "n")
+    sent = story.prepared(bursts[0][0])
+    assert tuple(sent["ids"]) == tokens_of(request, "n", {})
+    assert tuple(sent["hidden"]) == (hidden_of(request, "n", {}) or (NO_ROW,) * 16)
 
 
 def test_a_script_continues_a_prompt_with_rows() -> None:
     """The answer has no rows under its tokens."""
     first, turn = asked(mixed((4, 9))), Request(prompt=Prompt((Segment("turn", 2),), continues=0))
-    made, names = server(reproducer(case(first, turn)), "n")
-    (spec,), (then,) = calls(made, names, 0), calls(made, names, 1)
-    seen = made.prompt(spec)
-    made.sent[0] = {"ids": seen}
-    made.replies[0] = names["Reply"]()
-    made.replies[0].add({"choices": [{"token_ids": [7, 8]}]})
-    before = outcome(0, tuple(seen), (7, 8), hidden=tuple(made.hidden[0]))
-    assert tuple(made.prompt(then)) == tokens_of(turn, "n", {0: before})
-    assert tuple(made.hidden[1]) == hidden_of(turn, "n", {0: before})
+    story, bursts = story_of(case(first, turn), "n")
+    sent = story.prepared(bursts[0][0])
+    answered(story, sent, [7, 8])
+    before = outcome(0, tuple(sent["ids"]), (7, 8), hidden=tuple(sent["hidden"]))
+    then = story.prepared(bursts[1][0])
+    assert tuple(then["ids"]) == tokens_of(turn, "n", {0: before})
+    assert tuple(then["hidden"]) == hidden_of(turn, "n", {0: before})
 
 
 def test_a_script_sends_a_turn_of_a_session_to_the_engine_in_it() -> None:
-    """With its whole prompt, of which the script sends what is new; and it closes the session where the case does."""
+    """With its whole prompt and the number of its new tokens; and it closes the session where the case does."""
     first = asked(Segment("s", 9), session="a")
     turn = Request(prompt=Prompt((Segment("turn", 2),), continues=0, start=0, end=-1), session="a")
     steps = [burst(first), burst(turn), CloseSession("a", aborted=True), burst(asked(Segment("s", 9)))]
-    found = case(first)
-    found = msgspec.structs.replace(found, workload=msgspec.to_builtins(Workload(tuple(steps))))
-    assert reproduction(found) is WITH_CONTENT
-    source = reproducer(found)
-    made, names = server(source, "n")
-    made.close_session = lambda name, *, aborted: closed.append((name, aborted))
-    closed: list[tuple[str, bool]] = []
-    (spec,), (then,) = calls(made, names, 0), calls(made, names, 1)
-    assert (spec["session"], then["session"], set(closed)) == ("a", "a", {("a", True)})
-    seen = made.prompt(spec)
-    made.sent[0] = {"ids": seen}
-    made.replies[0] = names["Reply"]()
-    made.replies[0].add({"choices": [{"token_ids": [7, 8]}]})
-    assert tuple(made.prompt(then)) == tokens_of(turn, "n", {0: outcome(0, tuple(seen), (7, 8))})
-    assert made.prompt(then)[: len(seen) + 1] == [*seen, 7]
+    found = msgspec.structs.replace(case(first), workload=msgspec.to_builtins(Workload(tuple(steps))))
+    assert reproduction(found) is IN_PROCESS
+    closed.clear()
+    story, bursts = story_of(found, "n")
+    assert closed == [("a", True)]
+    sent = story.prepared(bursts[0][0])
+    answered(story, sent, [7, 8])
+    then = story.prepared(bursts[1][0])
+    assert tuple(then["ids"]) == tokens_of(turn, "n", {0: outcome(0, tuple(sent["ids"]), (7, 8))})
+    assert then["ids"][: len(sent["ids"]) + 1] == [*sent["ids"], 7]
+    assert (then["session"], then["new"]) == ("a-n", 2)
 
 
-def calls(made: Any, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """Return the requests of one burst of the script's scenario."""
-    found: list[list[dict[str, Any]]] = []
-    made.ask = lambda specs, **_: found.append(specs)
-    names["scenario"](made)
-    return found[number]
-
-
-def test_only_cases_with_rows_run_vllm_in_the_script() -> None:
-    """A server takes rows beside token ids only in chats. So there is nothing to send with curl either."""
-    plain, rows = case(asked(Segment("s", 9))), case(asked(mixed((4, 9))))
+def test_what_a_server_does_not_take_runs_vllm_in_the_script() -> None:
+    """A server takes rows beside token ids only in chats; and in the script's process there are no routes."""
+    plain, rows = case(asked(Segment("s", 9)), engine="vllm"), case(asked(mixed((4, 9))), engine="vllm")
     assert reproduction(plain) is OPENAI
-    assert reproduction(rows) is WITH_CONTENT
-    assert [step.commands for step in CurlScript(rows).steps()] == [""]
-    assert "curl" in next(CurlScript(plain).steps()).commands
+    assert reproduction(rows) is IN_PROCESS
+    routed = case(asked(Segment("s", 9), chat=True, door=Door.MESSAGES))
+    assert reproduction(case(asked(Segment("s", 9)))) is IN_PROCESS
+    assert reproduction(routed) is OPENAI
 
 
 def test_the_script_starts_a_model_with_the_flags_of_the_case() -> None:
-    """Not the worker without a model, and with the environment of the case."""
-    source = reproducer(case(asked(mixed((4, 9)))))
-    ast.parse(source)
-    (command,) = (line for line in source.splitlines() if line.startswith("COMMAND = "))
-    assert "--enable-prompt-embeds" in command
-    assert "VLLM_X=1 " in command
-    assert "--worker-cls" not in command
-    assert "api_server" not in command
-    assert "--model coldproof-files/model " in command
+    """Not the worker without a model, nor what is only of servers."""
+    settings = module_of(case(asked(mixed((4, 9)))))["SETTINGS"]
+    assert settings == {
+        "model": "coldproof-files/model",
+        "enable_prompt_embeds": True,
+        "skip_tokenizer_init": True,
+    }
 
 
-def test_the_script_of_a_case_with_images_writes_the_model_and_keeps_the_worker() -> None:
-    """No model with images that is small enough has weights here."""
+def test_the_script_of_a_case_with_images_writes_a_model_that_takes_them() -> None:
+    """With its processor, which needs the tokenizer."""
     found = msgspec.structs.replace(case(asked(Segment("s", 9, image=Image("cat")))), cell="images")
-    (command,) = (line for line in reproducer(found).splitlines() if line.startswith("COMMAND = "))
-    assert "--model coldproof-files/image-model " in command
-    assert "--worker-cls x.Y" in command
+    names = module_of(found)
+    assert "write_processor" in names
+    assert "image_token_id" in names["MODEL"]
+    assert "skip_tokenizer_init" not in names["SETTINGS"]
+
+
+def test_a_cell_whose_layers_no_model_has_keeps_the_worker() -> None:
+    """And says that it needs Coldproof."""
+    found = msgspec.structs.replace(case(asked(Segment("s", 9))), cell="groups-five-none-roomy")
+    names = module_of(found)
+    assert names["SETTINGS"]["worker_cls"] == "x.Y"
+    assert "fingerprint worker" in " ".join(names["__doc__"].split())

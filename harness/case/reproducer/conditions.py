@@ -1,0 +1,68 @@
+"""Resolves `if NAME:` in the text of a module, where a case says whether NAME, or an expression, is true."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from coldproof.harness.case.reproducer.modules import first_line
+
+LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)  # what follows in the block is never run
+
+
+def resolved(text: str, flags: Mapping[str, bool]) -> str:
+    """Return a text in which each `if` statement on a flag is what it runs, or asks only for the rest.
+
+    Where it leaves its block, the rest of the block is left out.
+    """
+    while (found := next(conditions(ast.parse(text), flags), None)) is not None:
+        node, taken = found
+        lines = text.splitlines()
+        kept: list[str] = []
+        if isinstance(taken, str):
+            lines[node.lineno - 1] = lines[node.lineno - 1].replace(taken, "", 1)
+            text = "\n".join(lines) + "\n"
+            continue
+        block, last_line = block_of(ast.parse(text), node), node.end_lineno
+        if taken and isinstance(taken[-1], LEAVING):
+            last_line = block[-1].end_lineno
+        if taken:
+            first, last = first_line(taken[0]), taken[-1].end_lineno or 0
+            shift = taken[0].col_offset - node.col_offset
+            kept = [line[shift:] if line[:shift].isspace() else line for line in lines[first - 1 : last]]
+            kept[0] = kept[0].replace("elif ", "if ", 1) if kept[0].lstrip().startswith("elif ") else kept[0]
+        elif len(block) == 1:
+            kept = [" " * node.col_offset + "pass"]
+        lines[node.lineno - 1 : last_line] = kept
+        text = "\n".join(lines) + "\n"
+    return text
+
+
+def conditions(tree: ast.AST, flags: Mapping[str, bool]) -> Iterator[tuple[ast.If, list[ast.stmt] | str]]:
+    """Yield each `if` statement on a flag, on `not` one, or on one and more, with the statements that it runs, or with
+    the words that are left out.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(test=test) if (name := ast.unparse(test)) in flags:
+                yield node, node.body if flags[name] else node.orelse
+            case ast.If(test=ast.UnaryOp(op=ast.Not(), operand=test)) if (name := ast.unparse(test)) in flags:
+                yield node, node.orelse if flags[name] else node.body
+            case ast.If(test=ast.BoolOp(op=ast.And(), values=[ast.Name(id=name), *_])) if name in flags:
+                yield node, f"{name} and " if flags[name] else node.orelse
+            case _:
+                pass
+
+
+def block_of(tree: ast.AST, node: ast.If) -> list[ast.stmt]:
+    """Return the statements of the block in which a statement stands."""
+    for one in ast.walk(tree):
+        for block in (getattr(one, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and any(same(statement, node) for statement in block):
+                return block
+    raise LookupError(f"no block has the statement of line {node.lineno}")
+
+
+def same(one: ast.stmt, other: ast.stmt) -> bool:
+    """Return whether two statements stand at the same place of their text."""
+    return (one.lineno, one.col_offset, type(one)) == (other.lineno, other.col_offset, type(other))
