@@ -24,7 +24,7 @@ QUEUE_REQUESTS = 4  # the queue of a smaller burst is not sampled
 class Change:
     """A change during a burst, with those that follow it, and the requests that it overlaps."""
 
-    def __init__(self, meanwhile: Meanwhile, make: Callable[[StepChange], None], clock: Callable[[], float]) -> None:
+    def __init__(self, meanwhile: Meanwhile, make: Callable[[StepChange], object], clock: Callable[[], float]) -> None:
         self.change, self.after_tokens = meanwhile.change, meanwhile.after_tokens
         self.then, self.gap_seconds = list(meanwhile.then), meanwhile.gap_ms / 1000
         self.make, self.clock = make, clock
