@@ -214,6 +214,11 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     requests: tuple[Request, ...]
     meanwhile: Meanwhile | None = None
 
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return the changes that are made during the burst, in order."""
+        return () if self.meanwhile is None else self.meanwhile.changes
+
 
 # Everything but a burst. Case files name a step by its tag, so that the union is closed.
 Action = (
@@ -244,16 +249,14 @@ class Workload(msgspec.Struct, frozen=True):
         """Yield (request number, step number, request), in order."""
         number = 0
         for step_number, step in enumerate(self.steps):
-            if isinstance(step, Burst):
-                for request in step.requests:
-                    yield number, step_number, request
-                    number += 1
+            for request in step.requests:
+                yield number, step_number, request
+                number += 1
 
     def depends_on_timing(self) -> bool:
         """Return whether requests run concurrently, or a request is aborted or overlaps a change."""
-        bursts = [step for step in self.steps if isinstance(step, Burst)]
         aborted = any(request.abort for _, _, request in self.requests())
-        return aborted or any(len(burst.requests) > 1 or burst.meanwhile is not None for burst in bursts)
+        return aborted or any(len(step.requests) > 1 or step.meanwhile is not None for step in self.steps)
 
     def size(self) -> tuple[int, int, int]:
         """Return (steps, requests, tokens). Smaller is easier to read; steps count most."""
@@ -262,17 +265,10 @@ class Workload(msgspec.Struct, frozen=True):
         return len(self.steps), len(requests), tokens
 
 
-def changes_of(step: Step) -> tuple[Action, ...]:
-    """Return the changes during a burst; of another step, the step itself."""
-    if not isinstance(step, Burst):
-        return (step,)
-    return step.meanwhile.changes if step.meanwhile is not None else ()
-
-
 def all_changes(workload: Workload) -> Iterator[Action]:
     """Yield every step of a workload in order; for a burst, the changes that are made during it."""
     for step in workload.steps:
-        yield from changes_of(step)
+        yield from step.changes
 
 
 def adapter_changes(workload: Workload) -> list[SetAdapter]:

@@ -19,7 +19,7 @@ def without_steps(workload: Workload, *kinds: type) -> Workload:
     """Return the workload without steps of these kinds, and without changes of these kinds during a burst."""
     steps = [step for step in workload.steps if not isinstance(step, kinds)]
     for at, step in enumerate(steps):
-        if isinstance(step, Burst) and step.meanwhile is not None:
+        if step.meanwhile is not None:
             left = [change for change in step.meanwhile.changes if not isinstance(change, kinds)]
             steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, left))
     return Workload(tuple(steps))
@@ -48,7 +48,7 @@ def change_steps(workload: Workload, kind: type[Changed], change: Callable[[Chan
     for at, step in enumerate(steps):
         if isinstance(step, kind):
             steps[at] = change(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None:
+        elif step.meanwhile is not None:
             made = [change(one) if isinstance(one, kind) else one for one in step.meanwhile.changes]
             steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, made))
     return Workload(tuple(steps))

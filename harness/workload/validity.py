@@ -47,7 +47,7 @@ def after_burst(now: State, burst: Burst, earlier: Sequence[Request]) -> State |
     if not all(is_valid_request(request, chats) for request in burst.requests):
         return None
     after = after_turns(now, burst, earlier)
-    for change in burst.meanwhile.changes if burst.meanwhile else ():
+    for change in burst.changes:
         after = None if after is None else change.during(after)
     return after if after is not None and after.activity.serves else None
 

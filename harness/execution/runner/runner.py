@@ -189,7 +189,7 @@ class WorkloadRun:
         records, first_request = [], 0
         for number, step in enumerate(self.workload.steps):
             records.append(self.step(number, step, first_request))
-            first_request += len(step.requests) if isinstance(step, Burst) else 0
+            first_request += len(step.requests)
             if self.lost is not None:
                 break
         return tuple(records)

@@ -9,7 +9,6 @@ import msgspec
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.evidence.cache import shares
-from coldproof.harness.workload.steps import changes_of
 
 
 class Ranks(Evidence):
@@ -59,7 +58,7 @@ def asked_everywhere(history: History, step: int, end: int) -> bool:
 
 def changes(history: History, step: int) -> bool:
     """Return whether a step makes a change that each rank has to make, alone or during a burst."""
-    return any(change.reaches_every_rank for change in changes_of(history.workload.steps[step]))
+    return any(change.reaches_every_rank for change in history.workload.steps[step].changes)
 
 
 def only_elsewhere(history: History, outcome: Outcome) -> bool:

@@ -148,7 +148,7 @@ def contents_swapped(workload: Workload, failing: int | None) -> tuple[Workload,
 def other_route(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Replace reloads in place by unload and load, and vice versa; not for changes during a burst."""
     other = {Route.IN_PLACE: Route.UNLOAD_LOAD, Route.UNLOAD_LOAD: Route.IN_PLACE}
-    if any(isinstance(step, Burst) and step.meanwhile is not None for step in workload.steps):
+    if any(step.meanwhile is not None for step in workload.steps):
         return workload, failing
     return change_adapter_steps(
         workload, lambda s: msgspec.structs.replace(s, route=other.get(s.route, s.route))
@@ -170,13 +170,11 @@ def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, i
 
 def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Send each request as a burst of copies, if all are sent one at a time; the first copy keeps the number."""
-    if any(isinstance(step, Burst) and (len(step.requests) > 1 or step.meanwhile) for step in workload.steps):
+    if any(len(step.requests) > 1 or step.meanwhile for step in workload.steps):
         return workload, failing
     new = {number: number * COPIES for number, _, _ in workload.requests()}
     steps = [
-        msgspec.structs.replace(step, requests=(renumbered(step.requests[0], new),) * COPIES)
-        if isinstance(step, Burst)
-        else step
+        msgspec.structs.replace(step, requests=(renumbered(step.requests[0], new),) * COPIES) if step.requests else step
         for step in workload.steps
     ]
     return Workload(tuple(steps)), None if failing is None else new[failing]
@@ -223,7 +221,7 @@ def on_both_sides(workload: Workload, failing: int | None) -> tuple[Workload, in
     """Make each change on both sides of a pair at once."""
     steps = [
         msgspec.structs.replace(step, meanwhile=msgspec.structs.replace(step.meanwhile, first=msgspec.UNSET, gap_ms=0))
-        if isinstance(step, Burst) and step.meanwhile is not None and step.meanwhile.first
+        if step.meanwhile is not None and step.meanwhile.first
         else step
         for step in workload.steps
     ]

@@ -23,6 +23,7 @@ class SetAdapter(StepKind, frozen=True, kw_only=True, tag="set_adapter"):
     """Load adapter `content` as `name` from symbolic `path`. A path's files change when another content uses it."""
 
     reaches_every_rank: ClassVar[bool] = True
+    varies: ClassVar[bool] = True
 
     name: str
     content: str
@@ -51,6 +52,8 @@ class SetAdapter(StepKind, frozen=True, kw_only=True, tag="set_adapter"):
 
 class Unload(StepKind, frozen=True, tag="unload"):
     """Unload the adapter with this name."""
+
+    varies: ClassVar[bool] = True
 
     name: str
 

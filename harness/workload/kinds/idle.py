@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from coldproof.harness.workload.kinds.kind import State, StepKind
 
 
 class Idle(StepKind, frozen=True, tag="idle"):
     """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
+
+    varies: ClassVar[bool] = True
 
     ms: int
 

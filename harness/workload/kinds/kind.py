@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -76,11 +76,21 @@ class StepKind(msgspec.Struct, frozen=True):
     `reaches_every_rank`: each rank of an engine has to make it.
     `spares_sessions`: it is possible while a session is open. Nothing else can be said of an engine that holds blocks
     and is idle.
+    `varies`: a workload may be run with its steps in another order. What is promised after some kinds depends on it.
+    `requests`, `meanwhile`: as a burst's, so that a room may go through the steps without a look at their classes.
     """
 
+    requests: ClassVar[tuple[()]] = ()
+    meanwhile: ClassVar[None] = None
     ends_stop: ClassVar[bool] = False
     reaches_every_rank: ClassVar[bool] = False
     spares_sessions: ClassVar[bool] = False
+    varies: ClassVar[bool] = False
+
+    @property
+    def changes(self) -> tuple[Self, ...]:
+        """Return the step itself; a burst returns the changes that are made during it."""
+        return (self,)
 
     def describe(self) -> str:
         """Return the step in one line."""

@@ -12,6 +12,7 @@ class Reset(StepKind, frozen=True, omit_defaults=True, tag="reset"):
     """Reset the prefix cache and everything in `scope`. Without `prefix`, the prefix cache stays as it is."""
 
     reaches_every_rank: ClassVar[bool] = True
+    varies: ClassVar[bool] = True
 
     scope: tuple[ResetScope, ...] = ()
     prefix: bool = True

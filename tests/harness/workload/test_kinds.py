@@ -161,3 +161,18 @@ def test_the_state_after_a_step(step: Action, after: State | None) -> None:
     """None where the step is impossible."""
     assert step.after(READY) == after
     assert READY.open_sessions == {"s"}
+
+
+def test_a_room_goes_through_steps_without_a_look_at_their_classes() -> None:
+    """Only a burst has requests; its changes are those during it, and a kind is itself the change."""
+    changed = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1, then=(Resume(),)))
+    steps: list[Step] = [Idle(5), Burst(requests=(ask(), ask())), changed]
+    assert [len(step.requests) for step in steps] == [0, 2, 1]
+    assert [step.changes for step in steps] == [(Idle(5),), (), (Reset(), Resume())]
+    assert [step.meanwhile is not None for step in steps] == [False, False, True]
+
+
+def test_which_workloads_keep_their_order() -> None:
+    """What is promised after an update or a restart depends on it, and so does a new kind unless it says otherwise."""
+    assert {type(step) for step, _ in WRITTEN if step.varies} == {SetAdapter, Unload, Reset, Idle}
+    assert not StepKind.varies
