@@ -12,8 +12,8 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Unload, Workload
-from coldproof.harness.workload.transform import change_requests, one_request_per_burst, without_steps
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.transform import change_requests, one_request_per_burst, without_adapters
 
 
 class RequestKind(enum.StrEnum):
@@ -71,8 +71,7 @@ def without_kind(workload: Workload, kind: RequestKind) -> Workload:
         steps = [at for at, step in enumerate(workload.steps) if scores_beside(step)]
         return one_request_per_burst(workload, steps)
     if kind is RequestKind.ADAPTER:
-        plain = without_steps(workload, SetAdapter, Unload)
-        return change_requests(plain, lambda request: msgspec.structs.replace(request, adapter=None))
+        return without_adapters(workload)
 
     def without_option(request: Request) -> Request:
         return msgspec.structs.replace(request, surface=msgspec.structs.replace(request.surface, **OPTIONS[kind]))

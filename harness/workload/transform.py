@@ -10,7 +10,17 @@ import msgspec
 
 from coldproof.adapters.protocol.requests import Abort
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.workload.steps import Burst, Change, Meanwhile, Request, Reset, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import (
+    Burst,
+    Change,
+    Meanwhile,
+    Request,
+    Reset,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+)
 
 Changed = TypeVar("Changed", SetAdapter, Reset)
 
@@ -35,6 +45,12 @@ def with_changes(meanwhile: Meanwhile, changes: Sequence[Change]) -> Meanwhile |
 def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetAdapter]) -> Workload:
     """Return the workload with `change` applied to every adapter load and change."""
     return change_steps(workload, SetAdapter, change)
+
+
+def without_adapters(workload: Workload) -> Workload:
+    """Return the workload with all requests to the base model, and without loads of adapters."""
+    bare = without_steps(workload, SetAdapter, Unload)
+    return change_requests(bare, lambda request: msgspec.structs.replace(request, adapter=None))
 
 
 def with_reset_scope(workload: Workload, scope: tuple[ResetScope, ...]) -> Workload:

@@ -19,7 +19,6 @@ from coldproof.harness.workload.steps import (
     Segment,
     SetAdapter,
     Step,
-    Unload,
     Workload,
     adapter_changes,
     renumbered,
@@ -29,6 +28,7 @@ from coldproof.harness.workload.transform import (
     change_request,
     change_requests,
     one_request_per_burst,
+    without_adapters,
     without_steps,
 )
 from coldproof.harness.workload.validity import is_valid
@@ -105,24 +105,21 @@ def unique_names(workload: Workload, failing: int | None, *, switched: bool = Fa
     """
     if any(step.route is Route.SWITCH for step in adapter_changes(workload)) is not switched:
         return workload, failing
+    if any(step.meanwhile is not None for step in workload.steps):
+        return workload, failing  # during a change, either name may be right
     current: dict[str | None, str] = {}
     loads = 0
     steps: list[Step] = []
     for step in workload.steps:
-        match step:
-            case SetAdapter(name=name):
-                loads += 1
-                current[name] = name if name not in current else f"{name} {loads}"
-                steps.append(msgspec.structs.replace(step, name=current[name], route=Route.LOAD))
-            case Unload(name=name):
-                steps.append(Unload(current.get(name, name)))
-            case Burst() if step.meanwhile is None:
-                renamed = (msgspec.structs.replace(r, adapter=current.get(r.adapter, r.adapter)) for r in step.requests)
-                steps.append(msgspec.structs.replace(step, requests=tuple(renamed)))
-            case Burst():
-                return workload, failing  # during a change, either name may be right
-            case _:
-                steps.append(step)
+        if isinstance(step, Burst):
+            renamed = (msgspec.structs.replace(r, adapter=current.get(r.adapter, r.adapter)) for r in step.requests)
+            steps.append(msgspec.structs.replace(step, requests=tuple(renamed)))
+            continue
+        if isinstance(step, SetAdapter):
+            loads += 1
+            current[step.name] = step.name if step.name not in current else f"{step.name} {loads}"
+            step = msgspec.structs.replace(step, route=Route.LOAD)
+        steps.append(step.renamed(current))
     return Workload(tuple(steps)), failing
 
 
@@ -178,12 +175,6 @@ def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int
         for step in workload.steps
     ]
     return Workload(tuple(steps)), None if failing is None else new[failing]
-
-
-def base_model(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Send all requests to the base model and load no adapter."""
-    bare = without_steps(workload, SetAdapter, Unload)
-    return change_requests(bare, lambda r: msgspec.structs.replace(r, adapter=None)), failing
 
 
 def unrelated_salts(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -253,7 +244,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     (f"{COPIES} copies of each request at once", SEQUENTIAL, many_at_once),
     ("no client disconnect", DISCONNECT, in_all_requests(abort=None)),
     ("no cache reset", RESET, lambda w, failing: (without_steps(w, Reset), failing)),
-    ("the base model only", ADAPTERS, base_model),
+    ("the base model only", ADAPTERS, lambda w, failing: (without_adapters(w), failing)),
     ("no salts", SALTS, in_all_requests(salt=None)),
     ("unrelated salts", SIMILAR_SALTS, unrelated_salts),
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),

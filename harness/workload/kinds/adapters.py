@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -45,6 +46,10 @@ class SetAdapter(StepKind, frozen=True, kw_only=True, tag="set_adapter"):
         """Return the state, which stays the same: during a burst, only a loaded name is changed."""
         return now if self.name in now.loaded else None
 
+    def renamed(self, names: Mapping[str | None, str], /) -> Self:
+        """Return the step with another name."""
+        return msgspec.structs.replace(self, name=names.get(self.name, self.name))
+
     def mark(self) -> Mark:
         """Return the row."""
         return Mark(kind=self.route.value, name=self.name, content=self.content)
@@ -65,6 +70,10 @@ class Unload(StepKind, frozen=True, tag="unload"):
         """Return the state without the name, which must be loaded."""
         left = now.loaded - {self.name}
         return msgspec.structs.replace(now, loaded=left) if left != now.loaded else None
+
+    def renamed(self, names: Mapping[str | None, str], /) -> Self:
+        """Return the step with another name."""
+        return msgspec.structs.replace(self, name=names.get(self.name, self.name))
 
     def mark(self) -> Mark:
         """Return the row."""

@@ -104,6 +104,10 @@ class StepKind(msgspec.Struct, frozen=True):
         """Return the state after this change during a burst; None if it is impossible in this state."""
         return self.after(now)
 
+    def renamed(self, _names: Mapping[str | None, str], /) -> Self:
+        """Return the step with other names of adapters: a mapping from old to new ones. Names that it lacks stay."""
+        return self
+
     def mark(self) -> Mark | None:
         """Return the step's row in the table of changes; None for a step that is shown among the steps alone."""
         return None
