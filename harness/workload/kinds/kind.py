@@ -113,7 +113,7 @@ class StepKind(msgspec.Struct, frozen=True):
         return None
 
     def clears_cache(self) -> bool:
-        """Return whether the runner records it as a reset of the prefix cache."""
+        """Return whether it clears the prefix cache of a running engine. The runner records that as a reset."""
         return False
 
     def needs(self) -> tuple[Capability, ...]:
