@@ -14,7 +14,7 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.block_hashes import computed
 from coldproof.harness.judgement.checkers.kv_events import late_announcements
 from coldproof.harness.judgement.request_sizes import outgrows
-from coldproof.harness.workload.steps import Burst, Request, Restart, RestoreState, Route, SetAdapter, adapter_changes
+from coldproof.harness.workload.steps import Request, Restart, RestoreState, Route, SetAdapter, adapter_changes
 from coldproof.reports.schema.verdict import FailureClass
 
 FEWER_DRAFTS = "fewer drafts accepted"
@@ -28,8 +28,7 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     routes = " and ".join(sorted({change.route.value for change in changed})) or "no reload"
     path = "same path" if same_path_reloads(history) else "other path"
     busy = any(
-        isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter)
-        for step in history.workload.steps
+        step.meanwhile is not None and isinstance(step.meanwhile.change, SetAdapter) for step in history.workload.steps
     )
     moment = "under traffic" if busy else "between requests"
     more = "".join(f"; {feature}" for feature in features(history))

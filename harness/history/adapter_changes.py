@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter
+from coldproof.harness.workload.steps import Route, SetAdapter
 
 
 def change_of(history: History, step: int) -> SetAdapter | None:
     """Return the adapter change of a step, on its own or during a burst; None if it has none."""
-    match history.workload.steps[step]:
-        case SetAdapter() as change:
-            return change
-        case Burst(meanwhile=Meanwhile(change=SetAdapter() as change)):
-            return change
-    return None
+    change = next(iter(history.workload.steps[step].changes), None)
+    return change if isinstance(change, SetAdapter) else None
 
 
 def changes_adapter(history: History, step: int) -> bool:

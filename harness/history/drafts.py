@@ -9,7 +9,6 @@ import msgspec
 
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, StepRecord
-from coldproof.harness.workload.steps import Burst
 
 
 class DraftCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +40,7 @@ def counts_of_requests(history: History) -> list[tuple[Outcome, DraftCounts]]:
     found, outcomes = [], {outcome.step: outcome for outcome in history.outcomes}
     for record in history.steps:
         step, counts = history.workload.steps[record.step], counts_of_step(record)
-        if counts is None or not isinstance(step, Burst) or len(step.requests) > 1 or step.meanwhile is not None:
+        if counts is None or len(step.requests) != 1 or step.meanwhile is not None:
             continue
         outcome = outcomes.get(record.step)
         preempted = record.before.preemptions != record.after.preemptions

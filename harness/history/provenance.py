@@ -9,7 +9,7 @@ import re
 
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, NO_BLOCK, ZEROED, Writer, WrongRead
 from coldproof.harness.history.records import History, common_prefix, written_tokens
-from coldproof.harness.workload.steps import Burst, SetAdapter, Unload
+from coldproof.harness.workload.steps import SetAdapter, Unload
 
 MOST_SENTENCES = 5
 
@@ -116,7 +116,7 @@ def describe_load(writer: Writer, history: History) -> str:
     name = (writer.adapter or "").removesuffix(f"-{history.nonce}")
     loaded, replaced = False, ""
     for number, step in enumerate(history.workload.steps):
-        change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else step
+        change = next(iter(step.changes), None)
         if isinstance(change, SetAdapter) and change.name == name:
             is_it = history.contents.get(change.content) == writer.content
             if loaded and not is_it and not replaced:

@@ -5,72 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
-from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.protocol.sides import Side
-from coldproof.adapters.protocol.weights import SleepPart
-from coldproof.harness.workload.steps import (
-    Burst,
-    CloseSession,
-    Idle,
-    Pause,
-    Request,
-    Reset,
-    Restart,
-    RestartSide,
-    RestoreState,
-    Resume,
-    SaveState,
-    SetAdapter,
-    Sleep,
-    Step,
-    Unload,
-    UpdateWeights,
-    Wake,
-)
+from coldproof.harness.workload.steps import Burst, Request, Step
 
 
 def describe(step: Step, first_request: int) -> str:
     """Return a step's description in one line; `first_request` is the number of the burst's first request."""
-    match step:
-        case SetAdapter(name=name, content=content, path=path, route=route):
-            return f"{route.value}: adapter {content} as '{name}' from path {path}"
-        case Unload(name=name):
-            return f"unload '{name}'"
-        case Reset(scope=scope, prefix=prefix):
-            return f"reset {', '.join((*(('the prefix cache',) if prefix else ()), *scope))}"
-        case SaveState(name=name):
-            return f"save the cache as '{name}'"
-        case RestoreState(name=name):
-            return f"restore the cache saved as '{name}'"
-        case Restart(before=before):
-            other = "" if before is EngineChange.NOTHING else f"; until now it had {before}"
-            return f"restart the engine over the same storage{other}"
-        case RestartSide(side=side):
-            return f"kill {'the tier' if side is Side.TIER else f'the {side} side'} and start it again"
-        case Idle(ms=ms):
-            return f"idle for {ms} ms"
-        case CloseSession(name=name, aborted=aborted):
-            return f"{'abort' if aborted else 'close'} session '{name}'"
-        case UpdateWeights(version=version, route=route):
-            return f"new weights {version!r}: {route.value}"
-        case Pause(mode=mode, clear=clear):
-            return f"pause with mode {mode.value}, {'clear' if clear else 'keep'} the cache"
-        case Resume():
-            return "resume"
-        case Sleep(level=level):
-            return f"sleep at level {level}"
-        case Wake(part=part):
-            return "wake up" if part is SleepPart.ALL else f"wake up {part.value}"
-        case Burst(requests=requests, meanwhile=meanwhile):
-            lines = "; ".join(describe_request(r, first_request + i) for i, r in enumerate(requests))
-            send = "send" if len(requests) == 1 else f"send {len(requests)} at once"
-            if meanwhile is None:
-                return f"{send}: {lines}"
-            changes = ", then ".join(describe(change, 0) for change in meanwhile.changes)
-            apart = f" ({meanwhile.gap_ms} ms apart)" if meanwhile.then and meanwhile.gap_ms else ""
-            if meanwhile.first:
-                apart = f" on the {meanwhile.first} side, and {meanwhile.gap_ms} ms later on the other"
-            return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {changes}{apart}"
+    return describe_burst(step, first_request) if isinstance(step, Burst) else step.describe()
+
+
+def describe_burst(burst: Burst, first_request: int) -> str:
+    """Return the description of a burst's requests, and of the changes during it."""
+    requests, meanwhile = burst.requests, burst.meanwhile
+    lines = "; ".join(describe_request(request, first_request + i) for i, request in enumerate(requests))
+    send = "send" if len(requests) == 1 else f"send {len(requests)} at once"
+    if meanwhile is None:
+        return f"{send}: {lines}"
+    changes = ", then ".join(change.describe() for change in meanwhile.changes)
+    apart = f" ({meanwhile.gap_ms} ms apart)" if meanwhile.then and meanwhile.gap_ms else ""
+    if meanwhile.first:
+        apart = f" on the {meanwhile.first} side, and {meanwhile.gap_ms} ms later on the other"
+    return f"{send}: {lines}; after {meanwhile.after_tokens} tokens {changes}{apart}"
 
 
 def describe_request(request: Request, number: int) -> str:

@@ -33,10 +33,9 @@ class Draft:
         self.steps: list[EditedStep] = []
         number = 0
         for step in workload.steps:
-            requests = step.requests if isinstance(step, Burst) else ()
-            edited = [EditedRequest(number + i, r, r.prompt.continues) for i, r in enumerate(requests)]
+            edited = [EditedRequest(number + i, r, r.prompt.continues) for i, r in enumerate(step.requests)]
             self.steps.append(EditedStep(step, edited))
-            number += len(requests)
+            number += len(edited)
 
     def workload(self) -> Workload | None:
         """Return the workload; None if a request continues one that is not before it."""

@@ -12,8 +12,8 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Unload, Workload
-from coldproof.harness.workload.transform import change_requests, one_request_per_burst, without_steps
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.transform import change_requests, one_request_per_burst, without_adapters
 
 
 class RequestKind(enum.StrEnum):
@@ -68,11 +68,10 @@ OPTIONS: dict[RequestKind, dict[str, object]] = {
 def without_kind(workload: Workload, kind: RequestKind) -> Workload:
     """Return the workload without requests of a kind: without the option, or sent one at a time. Numbers stay."""
     if kind is RequestKind.SCORES_BESIDE:
-        steps = [at for at, step in enumerate(workload.steps) if isinstance(step, Burst) and scores_beside(step)]
+        steps = [at for at, step in enumerate(workload.steps) if scores_beside(step)]
         return one_request_per_burst(workload, steps)
     if kind is RequestKind.ADAPTER:
-        plain = without_steps(workload, SetAdapter, Unload)
-        return change_requests(plain, lambda request: msgspec.structs.replace(request, adapter=None))
+        return without_adapters(workload)
 
     def without_option(request: Request) -> Request:
         return msgspec.structs.replace(request, surface=msgspec.structs.replace(request.surface, **OPTIONS[kind]))
@@ -80,9 +79,9 @@ def without_kind(workload: Workload, kind: RequestKind) -> Workload:
     return change_requests(workload, without_option)
 
 
-def scores_beside(burst: Burst) -> bool:
+def scores_beside(step: Step) -> bool:
     """Return whether a request for prompt logprobs runs beside another request."""
-    return len(burst.requests) > 1 and any(request.surface.prompt_logprobs for request in burst.requests)
+    return len(step.requests) > 1 and any(request.surface.prompt_logprobs for request in step.requests)
 
 
 def may_be_the_cause(kind: RequestKind, workload: Workload) -> bool:

@@ -8,7 +8,6 @@ workload with other tokens and cache keys.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 
 import msgspec
@@ -16,23 +15,37 @@ import msgspec
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
-from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import Side
-from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
+from coldproof.harness.workload.kinds.adapters import Route, SetAdapter, Unload
+from coldproof.harness.workload.kinds.idle import Idle
+from coldproof.harness.workload.kinds.resets import Reset
+from coldproof.harness.workload.kinds.restarts import Restart, RestartSide
+from coldproof.harness.workload.kinds.saved_state import RestoreState, SaveState
+from coldproof.harness.workload.kinds.sessions import CloseSession
+from coldproof.harness.workload.kinds.weights import Pause, Resume, Sleep, UpdateWeights, Wake
+
+__all__ = [  # the kinds of steps are imported from here, too
+    "CloseSession",
+    "Idle",
+    "Pause",
+    "Reset",
+    "Restart",
+    "RestartSide",
+    "RestoreState",
+    "Resume",
+    "Route",
+    "SaveState",
+    "SetAdapter",
+    "Sleep",
+    "Unload",
+    "UpdateWeights",
+    "Wake",
+]
 
 START_WEIGHTS = "start"  # the symbolic name of the weights with which the engine was started
 # An idle engine has this time to announce a reset. vLLM's publisher sends a batch within a few milliseconds.
 ANNOUNCED_MS = 1000
-
-
-class Route(enum.StrEnum):
-    """How an adapter is loaded under a name. Field reports show that each route can break the cache key separately."""
-
-    LOAD = "load"
-    IN_PLACE = "in-place reload"
-    UNLOAD_LOAD = "unload, then load"
-    SWITCH = "switch for all requests"
 
 
 class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,95 +186,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     streaming: bool | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the last token is dropped
 
 
-class SetAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="set_adapter"):
-    """Load adapter `content` as `name` from symbolic `path`. A path's files change when another content uses it."""
-
-    name: str
-    content: str
-    path: str
-    route: Route = Route.LOAD
-
-
-class Unload(msgspec.Struct, frozen=True, tag="unload"):
-    """Unload the adapter with this name."""
-
-    name: str
-
-
-class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag="reset"):
-    """Reset the prefix cache and everything in `scope`. Without `prefix`, the prefix cache stays as it is."""
-
-    scope: tuple[ResetScope, ...] = ()
-    prefix: bool = True
-
-
-class SaveState(msgspec.Struct, frozen=True, tag="save_state"):
-    """Save the whole cache under a name, and replace what was saved under it."""
-
-    name: str
-
-
-class RestoreState(msgspec.Struct, frozen=True, tag="restore_state"):
-    """Replace the whole cache by what was saved under a name."""
-
-    name: str
-
-
-class Restart(msgspec.Struct, frozen=True, omit_defaults=True, tag="restart"):
-    """Stop the engine and start it again over the same storage. Up to here, `before` was different about it."""
-
-    before: EngineChange = EngineChange.NOTHING
-
-
-class RestartSide(msgspec.Struct, frozen=True, tag="restart_side"):
-    """Kill one of two engines that answer together, or the server of a tier, and start it again. Its KV is lost."""
-
-    side: Side
-
-
-class Idle(msgspec.Struct, frozen=True, tag="idle"):
-    """Send nothing for `ms` milliseconds. Then the engine must report that no request holds blocks."""
-
-    ms: int
-
-
-class CloseSession(msgspec.Struct, frozen=True, omit_defaults=True, tag="close_session"):
-    """End a session: say that no input follows or, with `aborted`, disconnect."""
-
-    name: str
-    aborted: bool = False
-
-
-class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weights"):
-    """Replace the weights of the base model by a version, by its symbolic name. No cache is reset."""
-
-    version: str
-    route: WeightRoute = WeightRoute.PATH
-
-
-class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
-    """Pause generation. `clear`: also clear the prefix cache."""
-
-    mode: PauseMode
-    clear: bool
-
-
-class Resume(msgspec.Struct, frozen=True, tag="resume"):
-    """Resume after a pause."""
-
-
-class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
-    """Let the engine sleep. From level 1 on, it discards its KV; at level 2 also its weights."""
-
-    level: int
-
-
-class Wake(msgspec.Struct, frozen=True, omit_defaults=True, tag="wake"):
-    """Wake a part of the engine up. The weights alone are woken up to be loaded again before the rest."""
-
-    part: SleepPart = SleepPart.ALL
-
-
 Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake | RestartSide
 
 
@@ -290,10 +214,15 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     requests: tuple[Request, ...]
     meanwhile: Meanwhile | None = None
 
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return the changes that are made during the burst, in order."""
+        return () if self.meanwhile is None else self.meanwhile.changes
 
-Step = (
-    Burst
-    | SetAdapter
+
+# Everything but a burst. Case files name a step by its tag, so that the union is closed.
+Action = (
+    SetAdapter
     | Unload
     | Reset
     | SaveState
@@ -308,6 +237,7 @@ Step = (
     | Sleep
     | Wake
 )
+Step = Burst | Action
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -319,16 +249,14 @@ class Workload(msgspec.Struct, frozen=True):
         """Yield (request number, step number, request), in order."""
         number = 0
         for step_number, step in enumerate(self.steps):
-            if isinstance(step, Burst):
-                for request in step.requests:
-                    yield number, step_number, request
-                    number += 1
+            for request in step.requests:
+                yield number, step_number, request
+                number += 1
 
     def depends_on_timing(self) -> bool:
         """Return whether requests run concurrently, or a request is aborted or overlaps a change."""
-        bursts = [step for step in self.steps if isinstance(step, Burst)]
         aborted = any(request.abort for _, _, request in self.requests())
-        return aborted or any(len(burst.requests) > 1 or burst.meanwhile is not None for burst in bursts)
+        return aborted or any(len(step.requests) > 1 or step.meanwhile is not None for step in self.steps)
 
     def size(self) -> tuple[int, int, int]:
         """Return (steps, requests, tokens). Smaller is easier to read; steps count most."""
@@ -337,13 +265,10 @@ class Workload(msgspec.Struct, frozen=True):
         return len(self.steps), len(requests), tokens
 
 
-def all_changes(workload: Workload) -> Iterator[Step]:
+def all_changes(workload: Workload) -> Iterator[Action]:
     """Yield every step of a workload in order; for a burst, the changes that are made during it."""
     for step in workload.steps:
-        if isinstance(step, Burst):
-            yield from step.meanwhile.changes if step.meanwhile else ()
-        else:
-            yield step
+        yield from step.changes
 
 
 def adapter_changes(workload: Workload) -> list[SetAdapter]:

@@ -10,7 +10,17 @@ import msgspec
 
 from coldproof.adapters.protocol.requests import Abort
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.workload.steps import Burst, Change, Meanwhile, Request, Reset, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import (
+    Burst,
+    Change,
+    Meanwhile,
+    Request,
+    Reset,
+    SetAdapter,
+    Step,
+    Unload,
+    Workload,
+)
 
 Changed = TypeVar("Changed", SetAdapter, Reset)
 
@@ -19,7 +29,7 @@ def without_steps(workload: Workload, *kinds: type) -> Workload:
     """Return the workload without steps of these kinds, and without changes of these kinds during a burst."""
     steps = [step for step in workload.steps if not isinstance(step, kinds)]
     for at, step in enumerate(steps):
-        if isinstance(step, Burst) and step.meanwhile is not None:
+        if step.meanwhile is not None:
             left = [change for change in step.meanwhile.changes if not isinstance(change, kinds)]
             steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, left))
     return Workload(tuple(steps))
@@ -37,6 +47,12 @@ def change_adapter_steps(workload: Workload, change: Callable[[SetAdapter], SetA
     return change_steps(workload, SetAdapter, change)
 
 
+def without_adapters(workload: Workload) -> Workload:
+    """Return the workload with all requests to the base model, and without loads of adapters."""
+    bare = without_steps(workload, SetAdapter, Unload)
+    return change_requests(bare, lambda request: msgspec.structs.replace(request, adapter=None))
+
+
 def with_reset_scope(workload: Workload, scope: tuple[ResetScope, ...]) -> Workload:
     """Return the workload with resets that cover the prefix cache and `scope`."""
     return change_steps(workload, Reset, lambda reset: msgspec.structs.replace(reset, scope=scope))
@@ -48,7 +64,7 @@ def change_steps(workload: Workload, kind: type[Changed], change: Callable[[Chan
     for at, step in enumerate(steps):
         if isinstance(step, kind):
             steps[at] = change(step)
-        elif isinstance(step, Burst) and step.meanwhile is not None:
+        elif step.meanwhile is not None:
             made = [change(one) if isinstance(one, kind) else one for one in step.meanwhile.changes]
             steps[at] = msgspec.structs.replace(step, meanwhile=with_changes(step.meanwhile, made))
     return Workload(tuple(steps))

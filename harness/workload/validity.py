@@ -2,116 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.requests import PLAIN
-from coldproof.adapters.protocol.weights import SleepPart
-from coldproof.harness.workload.steps import (
-    Burst,
-    Change,
-    CloseSession,
-    Idle,
-    Pause,
-    Request,
-    Restart,
-    RestoreState,
-    Resume,
-    Route,
-    Rows,
-    Segment,
-    SetAdapter,
-    Sleep,
-    Step,
-    Unload,
-    UpdateWeights,
-    Wake,
-    Workload,
-    resets_of,
-    save_of,
-)
+from coldproof.harness.workload.kinds.kind import State
+from coldproof.harness.workload.steps import Action, Burst, Request, Rows, Segment, Workload
 
 
 def is_valid(workload: Workload) -> bool:
-    """Return whether names are loaded and states saved before use, requests continue earlier steps, sizes fit.
-
-    A reset names each scope once, and resets something.
+    """Return whether each step is possible after those before it, some request is sent, and the engine serves at the
+    end.
     """
-    return (
-        names_are_loaded(workload)
-        and is_awake_for_bursts(workload)
-        and sessions_continue(workload)
-        and all(save_of(workload, n) is not None for n, s in enumerate(workload.steps) if isinstance(s, RestoreState))
-        and all(step.ms >= 0 for step in workload.steps if isinstance(step, Idle))
-        and all(len(set(reset.scope)) == len(reset.scope) for reset in resets_of(workload))
-        and all(reset.prefix or reset.scope for reset in resets_of(workload))
-        and any(workload.requests())
-        and all(
-            is_valid_request(request, {n: earlier.chat for n, s, earlier in workload.requests() if s < step})
-            for _, step, request in workload.requests()
-        )
-    )
-
-
-class Activity(msgspec.Struct, frozen=True):
-    """What an engine does at a moment. `by`: what stopped it; None while it serves. `asleep`: what it cannot use.
-
-    `lacks_weights`: they were discarded and not loaded again, so that no answer would mean anything.
-    """
-
-    by: Pause | Sleep | None = None
-    asleep: frozenset[SleepPart] = frozenset()
-    lacks_weights: bool = False
-
-    @property
-    def serves(self) -> bool:
-        """Return whether a request would be answered by a model with weights."""
-        return self.by is None and not self.lacks_weights
-
-
-def is_awake_for_bursts(workload: Workload) -> bool:
-    """Return whether each pause is resumed and each sleep ended, before the next burst or within the same one, and
-    nothing else is. Otherwise requests would wait forever. After a sleep at level 2, the weights must be loaded first.
-    """
-    now = Activity()
+    asked = [request for _, _, request in workload.requests()]
+    now, first = State(), 0
     for step in workload.steps:
-        if isinstance(step, Burst) and not now.serves:
+        if isinstance(step, Burst):
+            after = after_burst(now, step, asked[:first])
+            first += len(step.requests)
+        else:
+            after = after_action(now, step)
+        if after is None:
             return False
-        for change in changes_of(step):
-            after = after_change(now, change)
-            if after is None:
-                return False
-            now = after
-        if isinstance(step, Burst) and not now.serves:
-            return False
-    return now.serves
+        now = after
+    return now.activity.serves and bool(asked)
 
 
-def after_change(now: Activity, change: Step | Change) -> Activity | None:
-    """Return what the engine does after a change; None if the change is impossible at this moment."""
-    match change:
-        case Pause():
-            return Activity(change) if now.serves else None
-        case Sleep(level=level):
-            asleep = frozenset({SleepPart.WEIGHTS, SleepPart.KV} if level else ())
-            return Activity(change, asleep, level > 1) if now.serves else None
-        case Resume():
-            return Activity() if isinstance(now.by, Pause) else None
-        case Wake(part=part):
-            left = now.asleep - {part} if part is not SleepPart.ALL else frozenset()
-            possible = isinstance(now.by, Sleep) and (part is SleepPart.ALL or part in now.asleep)
-            return Activity(now.by if left else None, left, now.lacks_weights) if possible else None
-        case UpdateWeights():
-            loads = SleepPart.WEIGHTS not in now.asleep
-            return msgspec.structs.replace(now, lacks_weights=False) if loads else None
-    return now
+def after_action(now: State, step: Action) -> State | None:
+    """Return the state after a step that is not a burst; None if it is impossible, as most are in an open session."""
+    return step.after(now) if step.spares_sessions or not now.open_sessions else None
 
 
-def changes_of(step: Step) -> tuple[Step | Change, ...]:
-    """Return the changes during a burst; of another step, the step itself."""
-    if not isinstance(step, Burst):
-        return (step,)
-    return step.meanwhile.changes if step.meanwhile is not None else ()
+def after_burst(now: State, burst: Burst, earlier: Sequence[Request]) -> State | None:
+    """Return the state after a burst; None if a request or a change during it is impossible.
+
+    An engine that is stopped during a burst serves again within it. `earlier`: all requests before it.
+    """
+    chats = {number: request.chat for number, request in enumerate(earlier)}
+    used = {request.adapter for request in burst.requests if request.adapter is not None}
+    if not burst.requests or not used <= now.loaded or not now.activity.serves:
+        return None
+    if not all(is_valid_request(request, chats) for request in burst.requests):
+        return None
+    after = after_turns(now, burst, earlier)
+    for change in burst.changes:
+        after = None if after is None else change.during(after)
+    return after if after is not None and after.activity.serves else None
 
 
 def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
@@ -146,45 +84,33 @@ def is_pooled(request: Request) -> bool:
     return plain and not request.chat and request.abort is None and not request.door
 
 
-def sessions_continue(workload: Workload) -> bool:
-    """Return whether each turn of a session continues the one before it without the last token, with the same adapter
-    and salt, and each session is open until it is closed or a turn is aborted, once. A turn of a streaming session
-    keeps the last token, and may have any adapter. While a session is open, only requests are sent and sessions closed:
-    nothing else can be said of an engine that holds blocks and is idle.
+def after_turns(now: State, burst: Burst, earlier: Sequence[Request]) -> State | None:
+    """Return the state after the turns of sessions in a burst; None if one is impossible.
+
+    Each turn of a session continues the one before it without the last token, with the same adapter and salt, and each
+    session is open until it is closed or a turn is aborted, once. A turn of a streaming session keeps the last token,
+    and may have any adapter. While a session is open, only requests are sent and sessions closed.
     """
-    latest: dict[str, int] = {}
-    of = {number: request for number, _, request in workload.requests()}
-    ended: set[str] = set()
-    first = 0
-    for step in workload.steps:
-        if isinstance(step, CloseSession):
-            if step.name not in latest:
-                return False
-            ended.add(step.name)
-        elif not isinstance(step, Burst) and latest.keys() - ended:
-            return False
-        if isinstance(step, Burst):
-            turns = {n: r for n, r in enumerate(step.requests, first) if r.session}
-            names = {turn.session for turn in turns.values()}
-            held = turns or latest.keys() - ended
-            if len(names) < len(turns) or names & ended or (held and step.meanwhile is not None):
-                return False
-            if not all(is_turn(turn, latest.get(turn.session or ""), of) for turn in turns.values()):
-                return False
-            latest |= {turn.session or "": number for number, turn in turns.items()}
-            ended |= {turn.session or "" for turn in turns.values() if turn.abort is not None}
-            first += len(step.requests)
-    return True
+    turns = {number: request for number, request in enumerate(burst.requests, len(earlier)) if request.session}
+    names = {turn.session for turn in turns.values()}
+    held = turns or now.open_sessions
+    if len(names) < len(turns) or names & now.ended or (held and burst.meanwhile is not None):
+        return None
+    if not all(is_turn(turn, now.turns.get(turn.session or ""), earlier) for turn in turns.values()):
+        return None
+    latest = {turn.session or "": number for number, turn in turns.items()}
+    aborted = {turn.session or "" for turn in turns.values() if turn.abort is not None}
+    return msgspec.structs.replace(now, turns={**now.turns, **latest}, ended=now.ended | aborted)
 
 
-def is_turn(turn: Request, before: int | None, of: dict[int, Request]) -> bool:
+def is_turn(turn: Request, before: int | None, earlier: Sequence[Request]) -> bool:
     """Return whether a request can be the next turn of a session. `before`: its latest turn; None opens it."""
     if turn.chat or turn.door or turn.surface not in (PLAIN, PLAIN.with_scores()) or turn.rank:
         return False
     prompt, streaming = turn.prompt, bool(turn.streaming)
     if before is None:
         return not prompt.cuts_history
-    known = of[before]
+    known = earlier[before]
     same = (bool(known.streaming), known.salt, known.priority) == (streaming, turn.salt, turn.priority)
     place = (prompt.continues, prompt.start, prompt.end) == (before, 0, None if streaming else -1)
     return same and place and bool(prompt.segments) and (streaming or known.adapter == turn.adapter)
@@ -218,30 +144,3 @@ def is_valid_cut(request: Request) -> bool:
     prompt = request.prompt
     cut = prompt.start >= 0 and (prompt.end is None or prompt.start < prompt.end or prompt.end == -1)
     return cut and prompt.continues is not None and not request.chat
-
-
-def names_are_loaded(workload: Workload) -> bool:
-    """Return whether every name is loaded when it is used, changed or unloaded, and not when a plain load loads it,
-    which engines refuse.
-    """
-    loaded: set[str] = set()
-    for step in workload.steps:
-        match step:
-            case SetAdapter(name=name, route=Route.LOAD | Route.SWITCH as route):
-                if route is Route.LOAD and name in loaded:
-                    return False
-                loaded.add(name)
-            case SetAdapter(name=name) | Unload(name=name):
-                if name not in loaded:
-                    return False
-                if isinstance(step, Unload):
-                    loaded.remove(name)
-            case Restart():
-                loaded.clear()
-            case Burst(requests=requests, meanwhile=meanwhile):
-                used = {r.adapter for r in requests if r.adapter is not None}
-                changed = {c.name for c in meanwhile.changes if isinstance(c, SetAdapter)} if meanwhile else set()
-                unknown = not changed <= loaded
-                if not requests or not used <= loaded or unknown:
-                    return False
-    return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, QueueSample, StepRecord
-from coldproof.harness.workload.steps import Burst, Reset, RestartSide, SetAdapter, Step, Unload
+from coldproof.harness.workload.steps import Burst, Step
 from coldproof.reports.schema.case import ChangeRow, QueueRow
 
 
@@ -30,26 +30,24 @@ def rows_during_bursts(history: History) -> Iterator[ChangeRow]:
 
 def change_row(record: StepRecord, step: Step, resets: dict[float, bool]) -> ChangeRow | None:
     """Return the change of one step; None without one."""
-    began, ended = record.started, record.finished
-    change = step.meanwhile.change if isinstance(step, Burst) and step.meanwhile is not None else step
-    if isinstance(step, Burst):
-        if record.change_began is None or record.change_ended is None:
-            return None
-        began, ended = record.change_began, record.change_ended
-    refused = record.error is not None
-    match change:
-        case SetAdapter(name=name, content=content, route=route):
-            kind = route.value
-        case Unload(name=name):
-            kind, content = "unload", ""
-        case Reset(scope=scope, prefix=prefix):
-            kind, name, content = "reset" if prefix else "reset of", ", ".join(scope), ""
-            refused = refused or not any(done for at, done in resets.items() if began <= at <= ended)
-        case RestartSide(side=side):
-            kind, name, content = f"restart of {side}", "", ""
-        case _:
-            return None
-    return ChangeRow(step=record.step, kind=kind, name=name, content=content, began=began, ended=ended, refused=refused)
+    if not isinstance(step, Burst):
+        mark, began, ended = step.mark(), record.started, record.finished
+    elif step.meanwhile is None or record.change_began is None or record.change_ended is None:
+        return None
+    else:
+        mark, began, ended = step.meanwhile.change.mark(), record.change_began, record.change_ended
+    if mark is None:
+        return None
+    done = not mark.resets or any(success for at, success in resets.items() if began <= at <= ended)
+    return ChangeRow(
+        step=record.step,
+        kind=mark.kind,
+        name=mark.name,
+        content=mark.content,
+        began=began,
+        ended=ended,
+        refused=record.error is not None or not done,
+    )
 
 
 def queue_rows(history: History) -> list[QueueRow]:

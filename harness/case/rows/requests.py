@@ -16,7 +16,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answers, question
 from coldproof.harness.judgement.reference_cache import Bounds, bounds
 from coldproof.harness.workload.describe import describe
-from coldproof.harness.workload.steps import Burst, Request
+from coldproof.harness.workload.steps import Request
 from coldproof.reports.schema.case import RequestRow, StepRow, TokenRow
 
 CONTEXT_TOKENS = 16  # tokens shown before and after the first difference
@@ -37,7 +37,7 @@ def step_rows(history: History) -> list[StepRow]:
                 error=(record.error or "") if record else "not reached",
             )
         )
-        first += len(step.requests) if isinstance(step, Burst) else 0
+        first += len(step.requests)
     return rows
 
 

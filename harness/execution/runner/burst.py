@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import Engine, EngineError
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import Identity, Outcome, QueueSample
-from coldproof.harness.workload.steps import Burst, Meanwhile, Resume, SetAdapter, Wake
+from coldproof.harness.workload.steps import Burst, Meanwhile, SetAdapter
 from coldproof.harness.workload.steps import Change as StepChange
 
 QUEUE_SECONDS = 0.2  # between two samples of the queue: a sample costs a server as much as a token
@@ -24,7 +24,7 @@ QUEUE_REQUESTS = 4  # the queue of a smaller burst is not sampled
 class Change:
     """A change during a burst, with those that follow it, and the requests that it overlaps."""
 
-    def __init__(self, meanwhile: Meanwhile, make: Callable[[StepChange], None], clock: Callable[[], float]) -> None:
+    def __init__(self, meanwhile: Meanwhile, make: Callable[[StepChange], object], clock: Callable[[], float]) -> None:
         self.change, self.after_tokens = meanwhile.change, meanwhile.after_tokens
         self.then, self.gap_seconds = list(meanwhile.then), meanwhile.gap_ms / 1000
         self.make, self.clock = make, clock
@@ -53,7 +53,7 @@ class Change:
         if not self.tried or not self.then or self.clock() < self.latest + self.gap_seconds:
             return False
         change = self.then.pop(0)
-        if self.problem is None or isinstance(change, Resume | Wake):
+        if self.problem is None or change.ends_stop:
             try:
                 self.make(change)
             except EngineError as problem:

@@ -22,7 +22,6 @@ from coldproof.adapters.protocol.engine import (
     EngineSilent,
     EngineStartError,
     RequestRefused,
-    SavesState,
     Served,
 )
 from coldproof.adapters.protocol.kv_events import Published
@@ -37,25 +36,13 @@ from coldproof.harness.execution.runner.adapter_names import AdapterNames
 from coldproof.harness.execution.runner.burst import BurstMonitor, Change
 from coldproof.harness.execution.runner.changes import Changes
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
+from coldproof.harness.execution.runner.perform import load_performers, perform, perform_apart
 from coldproof.harness.execution.runner.requests import RunRequests, outcome
 from coldproof.harness.execution.runner.served_weights import ServedWeights
 from coldproof.harness.execution.runner.step_log import StepLog
 from coldproof.harness.history.kv_events import RunEvents
-from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord, StepRecord
-from coldproof.harness.workload.steps import (
-    START_WEIGHTS,
-    Burst,
-    CloseSession,
-    Idle,
-    Restart,
-    RestoreState,
-    SaveState,
-    Step,
-    Unload,
-    Workload,
-    lives_of,
-    restored_after_change,
-)
+from coldproof.harness.history.records import History, Outcome, QueueSample, StepRecord
+from coldproof.harness.workload.steps import START_WEIGHTS, Burst, Step, Workload, lives_of
 
 Reported = TypeVar("Reported")
 
@@ -99,6 +86,7 @@ class WorkloadRun:
         next_engine: Callable[[EngineChange], Engine] | None = None,
         idle_first: bool = False,
     ) -> None:
+        load_performers()
         self.engine, self.workload, self.nonce = engine, workload, nonce
         self.on_request = on_request
         self.stall_seconds, self.settle_seconds = stall_seconds, settle_seconds
@@ -106,16 +94,21 @@ class WorkloadRun:
         self.policy = policy
         self.next_engine, self.lives = next_engine, lives_of(workload)
         self.idle_first = idle_first
-        resets: list[ResetRecord] = []
         self.adapters = AdapterNames(engine, nonce, contents, folder)
-        self.weights = ServedWeights(engine, versions or {}, folder, nonce, clock=self.clock, on_clear=resets.append)
         self.changes = Changes(
-            engine, self.adapters, self.weights, resets, clock=self.clock, on_restart=self.continue_counters
+            engine,
+            clock=self.clock,
+            make=lambda change: perform(change, self),
+            make_apart=lambda change, sides: perform_apart(change, self, sides),
+        )
+        self.weights = ServedWeights(
+            engine, versions or {}, folder, nonce, clock=self.clock, on_clear=self.changes.resets.append
         )
         self.step_log = StepLog(engine, nonce)
         self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
         self.requests.tagged |= self.step_log.recorded is not None
         self.requests.difference = self.lives.pop(0)
+        self.current = 0  # the number of the step that is run
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
         self.baseline = self.last_metrics = Metrics()
@@ -196,16 +189,16 @@ class WorkloadRun:
         records, first_request = [], 0
         for number, step in enumerate(self.workload.steps):
             records.append(self.step(number, step, first_request))
-            first_request += len(step.requests) if isinstance(step, Burst) else 0
+            first_request += len(step.requests)
             if self.lost is not None:
                 break
         return tuple(records)
 
     def step(self, number: int, step: Step, first_request: int) -> StepRecord:
         """Run one step and return its record, with the metrics before and after it."""
-        before, started = self.last_metrics, self.clock()
+        self.current, before, started = number, self.last_metrics, self.clock()
         try:
-            effects = self.perform(number, step, first_request)
+            effects = self.effects_of(number, step, first_request)
         except EngineError as problem:
             effects = StepEffects(problem=problem)
         if effects.problem is not None:
@@ -227,24 +220,11 @@ class WorkloadRun:
             silent=isinstance(effects.problem, EngineSilent),
         )
 
-    def perform(self, number: int, step: Step, first_request: int) -> StepEffects:
+    def effects_of(self, number: int, step: Step, first_request: int) -> StepEffects:
         """Execute a step. Raises EngineError."""
-        match step:
-            case Burst():
-                return self.burst(number, step, first_request)
-            case SaveState() | RestoreState():
-                return StepEffects(moved_tokens=self.move_state(number, step))
-            case Restart():
-                self.restart()
-            case Unload(name=name):
-                self.adapters.unload(name)
-            case Idle(ms=ms):
-                self.idle(ms)
-            case CloseSession(name=name, aborted=aborted):
-                self.requests.close_session(self.adapters.actual(name), aborted=aborted)
-            case _:
-                self.changes.make(step)
-        return StepEffects()
+        if isinstance(step, Burst):
+            return self.burst(number, step, first_request)
+        return StepEffects(moved_tokens=perform(step, self))
 
     def burst(self, number: int, step: Burst, first_request: int) -> StepEffects:
         """Send all requests, make the change during them if the step has one, and wait for all."""
@@ -281,21 +261,6 @@ class WorkloadRun:
             self.note_loss(served.result)
         widened = self.requests.widened(ended, change)
         self.requests.outcomes[widened.request] = widened
-
-    def move_state(self, number: int, step: SaveState | RestoreState) -> int:
-        """Save or restore the cached state; return the number of tokens. Raises RequestRefused if unsupported.
-
-        An engine may refuse what another one saved about which something was different: that restores nothing.
-        """
-        if not isinstance(self.engine, SavesState):
-            raise RequestRefused(501, self.engine.capabilities[Capability.SAVED_STATE].evidence)
-        move = self.engine.save_state if isinstance(step, SaveState) else self.engine.restore_state
-        try:
-            return move(self.adapters.actual(step.name))
-        except RequestRefused:
-            if restored_after_change(self.workload, number):
-                return 0
-            raise
 
     def restart(self) -> None:
         """Replace the engine by the next one over its storage. Counters and times continue.

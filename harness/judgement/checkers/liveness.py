@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from coldproof.adapters.protocol.metrics import increase
+from coldproof.harness.history.adapter_changes import change_of
 from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, may_be_refused, never_fits
-from coldproof.harness.workload.steps import Burst, CloseSession, Meanwhile, Route, SetAdapter
+from coldproof.harness.workload.steps import CloseSession, Route
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -74,10 +75,8 @@ def was_unloaded(history: History, outcome: Outcome) -> bool:
 
     A reload in place never unloads an adapter.
     """
-    match history.workload.steps[outcome.step]:
-        case Burst(meanwhile=Meanwhile(change=SetAdapter(route=Route.UNLOAD_LOAD))):
-            return outcome.overlapped
-    return False
+    change = change_of(history, outcome.step)
+    return change is not None and change.route is Route.UNLOAD_LOAD and outcome.overlapped
 
 
 def ended_by_failed_loads(history: History) -> set[int]:

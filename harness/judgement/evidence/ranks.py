@@ -9,9 +9,6 @@ import msgspec
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.evidence.cache import shares
-from coldproof.harness.workload.steps import Burst, Pause, Reset, SetAdapter, Sleep, UpdateWeights
-
-CHANGES = SetAdapter | Reset | UpdateWeights | Pause | Sleep
 
 
 class Ranks(Evidence):
@@ -61,11 +58,7 @@ def asked_everywhere(history: History, step: int, end: int) -> bool:
 
 def changes(history: History, step: int) -> bool:
     """Return whether a step makes a change that each rank has to make, alone or during a burst."""
-    match history.workload.steps[step]:
-        case Burst(meanwhile=meanwhile):
-            return meanwhile is not None and any(isinstance(change, CHANGES) for change in meanwhile.changes)
-        case other:
-            return isinstance(other, CHANGES)
+    return any(change.reaches_every_rank for change in history.workload.steps[step].changes)
 
 
 def only_elsewhere(history: History, outcome: Outcome) -> bool:

@@ -24,7 +24,7 @@ from coldproof.harness.history.weights import (
 )
 from coldproof.harness.judgement.evidence.weights import could_hit_others
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.workload.steps import Pause, Reset, Sleep, Step, UpdateWeights, all_changes
+from coldproof.harness.workload.steps import UpdateWeights, all_changes
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.reports.schema.weight_updates import Invalidation
 
@@ -122,7 +122,7 @@ class ChangeOrder:
     def __init__(self, history: History) -> None:
         changes = list(enumerate(all_changes(history.workload)))
         updates = [place for place, change in changes if isinstance(change, UpdateWeights)]
-        resets = [place for place, change in changes if resets_cache(change)]
+        resets = [place for place, change in changes if change.clears_cache()]
         self.places = {id(u): place for u, place in zip(history.updates, updates, strict=False)}
         self.places |= {id(r): place for r, place in zip(history.resets, resets, strict=False)}
 
@@ -131,15 +131,3 @@ class ChangeOrder:
         if reset.ended == update.began and {id(reset), id(update)} <= self.places.keys():
             return self.places[id(reset)] < self.places[id(update)]
         return reset.ended <= update.began
-
-
-def resets_cache(change: Step) -> bool:
-    """Return whether the runner records a change as a reset."""
-    match change:
-        case Reset(prefix=prefix):
-            return prefix
-        case Pause(clear=clear):
-            return clear
-        case Sleep(level=level):
-            return level > 0
-    return False

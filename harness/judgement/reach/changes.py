@@ -82,7 +82,7 @@ def steps_with_loads(timeline: Timeline) -> Iterator[tuple[SetAdapter, StepRecor
             continue
         if isinstance(step, SetAdapter):
             yield step, record, record.started
-        elif isinstance(step, Burst) and step.meanwhile is not None and record.change_began is not None:
+        elif step.meanwhile is not None and record.change_began is not None:
             for change in step.meanwhile.changes:
                 if isinstance(change, SetAdapter):
                     yield change, record, record.change_began

@@ -24,7 +24,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
-from coldproof.harness.workload.steps import RestartSide, Workload, all_changes
+from coldproof.harness.workload.steps import Workload, all_changes
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.verdict import FailureClass
 
@@ -68,7 +68,7 @@ def confirm(
     A replay failed if one of the checkers that found the failure has a finding there too.
     """
     same = failing.judgement.history.nonce
-    if control is not None and not has_what_ends(failing.workload, control):
+    if control is not None and not has_what_steps_need(failing.workload, control):
         control = None
     agrees, replayed, note = None, [], "no fresh engine could be started"
     try:
@@ -128,10 +128,10 @@ def fails_alike(replayed: Judgement, found: Judgement) -> bool:
     return bool({f.checker for f in found.findings} & {f.checker for f in replayed.findings})
 
 
-def has_what_ends(workload: Workload, engine: CheckedEngine) -> bool:
-    """Return whether an engine has each side that a workload restarts. One without a cache has no tier, for example."""
-    ended = (change.side for change in all_changes(workload) if isinstance(change, RestartSide))
-    return all(engine.capabilities[side.failures].present for side in ended)
+def has_what_steps_need(workload: Workload, engine: CheckedEngine) -> bool:
+    """Return whether an engine has what each step of a workload is performed on."""
+    needed = (capability for change in all_changes(workload) for capability in change.needs())
+    return all(engine.capabilities[capability].present for capability in needed)
 
 
 def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXACT) -> bool | None:

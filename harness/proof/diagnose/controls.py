@@ -19,7 +19,6 @@ from coldproof.harness.workload.steps import (
     Segment,
     SetAdapter,
     Step,
-    Unload,
     Workload,
     adapter_changes,
     renumbered,
@@ -29,6 +28,7 @@ from coldproof.harness.workload.transform import (
     change_request,
     change_requests,
     one_request_per_burst,
+    without_adapters,
     without_steps,
 )
 from coldproof.harness.workload.validity import is_valid
@@ -105,24 +105,21 @@ def unique_names(workload: Workload, failing: int | None, *, switched: bool = Fa
     """
     if any(step.route is Route.SWITCH for step in adapter_changes(workload)) is not switched:
         return workload, failing
+    if any(step.meanwhile is not None for step in workload.steps):
+        return workload, failing  # during a change, either name may be right
     current: dict[str | None, str] = {}
     loads = 0
     steps: list[Step] = []
     for step in workload.steps:
-        match step:
-            case SetAdapter(name=name):
-                loads += 1
-                current[name] = name if name not in current else f"{name} {loads}"
-                steps.append(msgspec.structs.replace(step, name=current[name], route=Route.LOAD))
-            case Unload(name=name):
-                steps.append(Unload(current.get(name, name)))
-            case Burst() if step.meanwhile is None:
-                renamed = (msgspec.structs.replace(r, adapter=current.get(r.adapter, r.adapter)) for r in step.requests)
-                steps.append(msgspec.structs.replace(step, requests=tuple(renamed)))
-            case Burst():
-                return workload, failing  # during a change, either name may be right
-            case _:
-                steps.append(step)
+        if isinstance(step, Burst):
+            renamed = (msgspec.structs.replace(r, adapter=current.get(r.adapter, r.adapter)) for r in step.requests)
+            steps.append(msgspec.structs.replace(step, requests=tuple(renamed)))
+            continue
+        if isinstance(step, SetAdapter):
+            loads += 1
+            current[step.name] = step.name if step.name not in current else f"{step.name} {loads}"
+            step = msgspec.structs.replace(step, route=Route.LOAD)
+        steps.append(step.renamed(current))
     return Workload(tuple(steps)), failing
 
 
@@ -148,7 +145,7 @@ def contents_swapped(workload: Workload, failing: int | None) -> tuple[Workload,
 def other_route(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Replace reloads in place by unload and load, and vice versa; not for changes during a burst."""
     other = {Route.IN_PLACE: Route.UNLOAD_LOAD, Route.UNLOAD_LOAD: Route.IN_PLACE}
-    if any(isinstance(step, Burst) and step.meanwhile is not None for step in workload.steps):
+    if any(step.meanwhile is not None for step in workload.steps):
         return workload, failing
     return change_adapter_steps(
         workload, lambda s: msgspec.structs.replace(s, route=other.get(s.route, s.route))
@@ -170,22 +167,14 @@ def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, i
 
 def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Send each request as a burst of copies, if all are sent one at a time; the first copy keeps the number."""
-    if any(isinstance(step, Burst) and (len(step.requests) > 1 or step.meanwhile) for step in workload.steps):
+    if any(len(step.requests) > 1 or step.meanwhile for step in workload.steps):
         return workload, failing
     new = {number: number * COPIES for number, _, _ in workload.requests()}
     steps = [
-        msgspec.structs.replace(step, requests=(renumbered(step.requests[0], new),) * COPIES)
-        if isinstance(step, Burst)
-        else step
+        msgspec.structs.replace(step, requests=(renumbered(step.requests[0], new),) * COPIES) if step.requests else step
         for step in workload.steps
     ]
     return Workload(tuple(steps)), None if failing is None else new[failing]
-
-
-def base_model(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
-    """Send all requests to the base model and load no adapter."""
-    bare = without_steps(workload, SetAdapter, Unload)
-    return change_requests(bare, lambda r: msgspec.structs.replace(r, adapter=None)), failing
 
 
 def unrelated_salts(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -223,7 +212,7 @@ def on_both_sides(workload: Workload, failing: int | None) -> tuple[Workload, in
     """Make each change on both sides of a pair at once."""
     steps = [
         msgspec.structs.replace(step, meanwhile=msgspec.structs.replace(step.meanwhile, first=msgspec.UNSET, gap_ms=0))
-        if isinstance(step, Burst) and step.meanwhile is not None and step.meanwhile.first
+        if step.meanwhile is not None and step.meanwhile.first
         else step
         for step in workload.steps
     ]
@@ -255,7 +244,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     (f"{COPIES} copies of each request at once", SEQUENTIAL, many_at_once),
     ("no client disconnect", DISCONNECT, in_all_requests(abort=None)),
     ("no cache reset", RESET, lambda w, failing: (without_steps(w, Reset), failing)),
-    ("the base model only", ADAPTERS, base_model),
+    ("the base model only", ADAPTERS, lambda w, failing: (without_adapters(w), failing)),
     ("no salts", SALTS, in_all_requests(salt=None)),
     ("unrelated salts", SIMILAR_SALTS, unrelated_salts),
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),

@@ -35,8 +35,7 @@ def smaller(workload: Workload, failing: int | None, *, keep: tuple[type, ...] =
             yield from without(workload, steps=set(), requests=set(crowd[: len(crowd) // 2]))
             yield from without(workload, steps=set(), requests=set(crowd[len(crowd) // 2 :]))
     for number, step in numbers.items():
-        burst = workload.steps[step]
-        if number != failing and isinstance(burst, Burst) and len(burst.requests) > 1:
+        if number != failing and len(workload.steps[step].requests) > 1:
             yield from without(workload, steps=set(), requests={number})
     for number in numbers:
         yield from plainer(workload, number)
@@ -71,7 +70,7 @@ def joined(workload: Workload, failing: int | None) -> Iterator[Workload]:
 
 def alone(step: Step) -> Request | None:
     """Return the request of a step that is a single plain request with a prompt of its own; None for other steps."""
-    if not isinstance(step, Burst) or step.meanwhile is not None or len(step.requests) > 1:
+    if step.meanwhile is not None or len(step.requests) != 1:
         return None
     (request,) = step.requests
     return request if request.prompt.segments and request.prompt.continues is None and not request.chat else None
@@ -84,7 +83,7 @@ def plainer(workload: Workload, number: int) -> Iterator[Workload]:
     first = min(n for n, s, _ in workload.requests() if s == position)
     burst = workload.steps[position]
     for field, value in plain.items():
-        if isinstance(burst, Burst) and getattr(request, field) != value:
+        if getattr(request, field) != value:
             asked = msgspec.structs.replace(request, **{field: value})
             requests = (*burst.requests[: number - first], asked, *burst.requests[number - first + 1 :])
             changed = msgspec.structs.replace(burst, requests=requests)
@@ -98,7 +97,7 @@ def without(workload: Workload, *, steps: set[int], requests: set[int]) -> Itera
     left: list[Step] = []
     first = 0
     for position, step in enumerate(workload.steps):
-        count = len(step.requests) if isinstance(step, Burst) else 0
+        count = len(step.requests)
         if position not in steps:
             if isinstance(step, Burst):
                 kept = [r for i, r in enumerate(step.requests) if first + i not in requests]

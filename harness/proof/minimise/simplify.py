@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.harness.workload.steps import Burst, Request, Segment, Workload, first_part
+from coldproof.harness.workload.steps import Request, Segment, Workload, first_part
 from coldproof.harness.workload.transform import change_requests, one_request_per_burst
 from coldproof.harness.workload.validity import is_valid
 
@@ -29,7 +29,7 @@ def simpler(workload: Workload) -> Iterator[Workload]:
 
 def less_at_once(workload: Workload) -> Iterator[Workload]:
     """Yield variants in which all bursts or one burst are sent one request at a time, if they stay readable."""
-    crowds = [at for at, step in enumerate(workload.steps) if isinstance(step, Burst) and len(step.requests) > 1]
+    crowds = [at for at, step in enumerate(workload.steps) if len(step.requests) > 1]
     for chosen in dict.fromkeys([tuple(crowds), *((at,) for at in crowds)]):
         apart = one_request_per_burst(workload, chosen)
         if len(apart.steps) <= READABLE:

@@ -110,7 +110,7 @@ def mixed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
             break
         preempts = number == outgrowing
         chapter = draw(outgrowing_requests(limits, afterwards=True) if preempts else st.one_of(part_strategies(limits)))
-        before = sum(len(step.requests) for step in steps if isinstance(step, Burst))
+        before = sum(len(step.requests) for step in steps)
         steps += with_adapter_and_salt(draw, limits, chapter, before)
         steps.append(Idle(draw(st.sampled_from((20, 200)))))
     return Workload(tuple(steps))

@@ -32,7 +32,7 @@ def resets_of_running_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
     unused = Segment("aside", stem.length)
     steps: list[Step] = [ask(stem), ask(unused)]
     for i in range(draw(st.sampled_from((1, 2)))):
-        first = sum(len(step.requests) for step in steps if isinstance(step, Burst))
+        first = sum(len(step.requests) for step in steps)
         steps += [*under_load(draw, limits, stem, RUNNING), *without_last_block(draw, limits, stem)]
         turn = Request(prompt=Prompt((Segment(f"turn {i}", 5),), continues=first), max_tokens=8)
         steps += [ask(unused), ask(stem), Burst(requests=(turn,))]

@@ -34,9 +34,9 @@ from coldproof.harness.workload.steps import (
     Segment,
     SetAdapter,
     Step,
-    Unload,
     Workload,
     adapter_changes,
+    all_changes,
 )
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 from coldproof.harness.workload.validity import is_valid
@@ -48,10 +48,6 @@ TRIES = 6  # variations are tried until so many could not be applied
 LONG_SALT = "tenant-" + "0123456789" * 10  # salts differ only behind so many characters; servers refuse longer ones
 OFFSETS = (0, 10, 20, 30, 50, 100, 200)
 PRIORITIES = (-1000, -5, -1, 0, 0, 1, 5, 1000)
-# A workload with any other step keeps its order: what is promised after an update or a restart depends on it.
-VARIED = (Burst, SetAdapter, Unload, Reset, Idle)
-QUIET = (SetAdapter, Reset)  # changes during a burst with which a workload is varied
-
 Variation = Callable[[Draft, WorkloadLimits, Random], None]
 
 
@@ -77,13 +73,11 @@ def may_vary(workload: Workload) -> bool:
     It does after updates and restarts, where a path gets other files (which LORA-3 tests), and where a client cuts its
     history at a position of the earlier prompt.
     """
-    changes = (c for s in workload.steps if isinstance(s, Burst) and s.meanwhile for c in s.meanwhile.changes)
     files: dict[str, set[str]] = {}
     for load in adapter_changes(workload):
         files.setdefault(load.path, set()).add(load.content)
     return (
-        all(isinstance(step, VARIED) for step in workload.steps)
-        and all(isinstance(change, QUIET) for change in changes)
+        all(change.varies for change in all_changes(workload))
         and all(len(contents) == 1 for contents in files.values())
         and not any(request.prompt.cuts_history for _, _, request in workload.requests())
     )
@@ -108,7 +102,7 @@ def fits(workload: Workload, limits: WorkloadLimits) -> bool:
 def mixes_well(workload: Workload, limits: WorkloadLimits) -> bool:
     """Return whether no burst has a mixture of models for which GROUND-1 does not hold."""
     for step in workload.steps:
-        models = {request.adapter for request in step.requests} if isinstance(step, Burst) else set()
+        models = {request.adapter for request in step.requests}
         if len(models - {None}) > 1 and not limits.may_mix(ADAPTERS_TOGETHER):
             return False
         if len(models) > 1 and None in models and not limits.may_mix(BASE_WITH_ADAPTER):
@@ -304,7 +298,7 @@ def reset_meanwhile(draft: Draft, limits: WorkloadLimits, random: Random) -> Non
     scopes: list[tuple[ResetScope, ...]] = [()]
     if may_reset_running(limits):
         scopes += [(ResetScope.RUNNING,)] * 2
-    bursts = [edited for edited in draft.bursts() if isinstance(edited.step, Burst) and edited.step.meanwhile is None]
+    bursts = [edited for edited in draft.bursts() if edited.step.meanwhile is None]
     if Capability.CACHE_RESET in limits.can and bursts:
         edited = random.choice(bursts)
         most = edited.requests[0].request.max_tokens
