@@ -7,7 +7,9 @@ written; 4 wrong usage.
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from coldproof.harness.cli.bundles import ALLOWED_SIGNERS
@@ -19,14 +21,42 @@ from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import mark
 from coldproof.reports.format.text import many, slug, unique
-from coldproof.reports.register.entries import RegisterEntry, by_page
-from coldproof.reports.register.page import render_entries, render_index
 from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.stored_files import copy_folder
+from coldproof.reports.side_by_side import kinds
+from coldproof.reports.side_by_side.columns import Source
+from coldproof.reports.side_by_side.matrix import side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
+from coldproof.reports.views.overview import engine_name, headline
 
 BUNDLES = "bundles"  # the folder of the copies
 ATTACHED = "attached server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One accepted bundle. `folder`: of its copy, from the root of the site.
+
+    `signatures`: the names of its signature files; `manifest`: the SHA-256 of its manifest, which they sign.
+    """
+
+    results: Results
+    target: str
+    folder: str
+    verified: Verification
+    signatures: tuple[str, ...]
+    manifest: str
+
+    @property
+    def label(self) -> str:
+        """Return the engine, its version and the target."""
+        return f"{engine_name(self.results)} on {self.target}"
+
+    @property
+    def page(self) -> str:
+        """Return the folder of its page, which it shares with other bundles of this engine version and target."""
+        return slug(f"{engine_name(self.results)}-{self.target}").lower()
 
 
 def make_register(options: argparse.Namespace) -> int:
@@ -34,7 +64,7 @@ def make_register(options: argparse.Namespace) -> int:
     out: Path = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
-    entries: list[RegisterEntry] = []
+    entries: list[Entry] = []
     taken: set[str] = set()
     refused = 0
     for target, bundle in map(split_target, options.bundles):
@@ -61,19 +91,18 @@ def split_target(word: str) -> tuple[str, Path]:
     return ("" if bundle == Path(word) else target), bundle
 
 
-def entry(bundle: Path, target: str, verified: Verification, taken: set[str]) -> RegisterEntry:
+def entry(bundle: Path, target: str, verified: Verification, taken: set[str]) -> Entry:
     """Return the entry of an accepted bundle. `taken`: names of copies so far. Raises Refusal."""
     results = loaded(bundle)
     target = target or target_of(results)
     engine = results.engine.name if results.engine is not None else "engine"
     version = results.engine.version if results.engine is not None else ""
     name = unique(slug(f"{engine}-{version}-{target}-{results.started[:10]}").lower(), taken)
-    return RegisterEntry(
+    return Entry(
         results=results,
         target=target,
         folder=f"{BUNDLES}/{name}",
-        verified=tuple(verified.summary),
-        signature=str(verified.signature),
+        verified=verified,
         signatures=tuple(name for name in SIGNATURES if (bundle / name).is_file() and (bundle / name).stat().st_size),
         manifest=digest_of_file(bundle / NAME),
     )
@@ -87,16 +116,66 @@ def target_of(results: Results) -> str:
     return f"{results.environment.get('machine', 'unknown machine')}{worker}"
 
 
-def write_site(entries: Sequence[RegisterEntry], out: Path) -> None:
+def by_page(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries of each page, the newest first, and pages in the order of engines and targets."""
+    pages: dict[str, list[Entry]] = defaultdict(list)
+    for one in sorted(entries, key=lambda one: (one.results.started, one.folder), reverse=True):
+        pages[one.page].append(one)
+    return dict(sorted(pages.items()))
+
+
+def write_site(entries: Sequence[Entry], out: Path) -> None:
     """Write the index, and the page and the badge of each engine version and target. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     mark(out)
     version = coldproof_version()
-    write_text(out / "index.html", render_index(entries, version=version))
-    for page, own in by_page(entries).items():
+    pages = by_page(entries)
+    newest = [of_target(page, own) for page, own in pages.items()]
+    write_text(out / "index.html", render_side_by_side(side_by_side(newest, kinds.REGISTER, version=version)))
+    for page, own in pages.items():
         (out / page).mkdir()
-        write_text(out / page / "index.html", render_entries(own, version=version))
+        shown = side_by_side([of_bundle(one) for one in own], kinds.QUALIFICATIONS, version=version)
+        write_text(out / page / "index.html", render_side_by_side(shown))
         write_text(out / page / "badge.svg", badge_svg(own[0].results))
+
+
+def of_target(page: str, own: Sequence[Entry]) -> Source:
+    """Return the newest bundle of an engine version and target, for the index."""
+    newest = own[0]
+    return Source(
+        results=newest.results,
+        label=newest.label,
+        link=f"{newest.folder}/index.html",
+        cases=f"{newest.folder}/cases",
+        name=newest.folder,
+        files=((f"{many(len(own), 'bundle')} and how to verify them", f"{page}/index.html"),),
+        said=(headline(newest.results), sentence(str(newest.verified.signature))),
+    )
+
+
+def of_bundle(one: Entry) -> Source:
+    """Return a bundle for the page of its engine version and target."""
+    folder = f"../{one.folder}"
+    names = ("results.json", NAME, *one.signatures)
+    return Source(
+        results=one.results,
+        label=f"Bundle of {one.results.started[:10]}",
+        link=f"{folder}/index.html",
+        cases=f"{folder}/cases",
+        name=one.folder,
+        files=(*((name, f"{folder}/{name}") for name in names), ("badge", "badge.svg"), ("register", "../index.html")),
+        said=(
+            f"Verified by coldproof verify: accepted. SHA-256 of its manifest: {one.manifest}.",
+            sentence(str(one.verified.signature)),
+            *one.verified.summary,
+        ),
+        command=f"coldproof verify {one.folder}",
+    )
+
+
+def sentence(words: str) -> str:
+    """Return words as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 REGISTER = Subcommand(

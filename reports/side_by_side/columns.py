@@ -1,29 +1,55 @@
-"""The runs as columns of a page: a unique label and the column head of each."""
+"""The runs as columns of a page: a unique label, the column head and the links of each.
+
+A command makes a source of each run that it shows; all else on the page follows from the sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from coldproof.reports.format.text import unique
-from coldproof.reports.schema.results import Results
+from coldproof.reports.format.text import file_link, unique
+from coldproof.reports.schema.case import Case
+from coldproof.reports.schema.exit_codes import EXIT_HARNESS
+from coldproof.reports.schema.results import Results, Timing
 from coldproof.reports.views import overview
 
 _NAMED = 3  # cells in a heading; more are counted
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """The known cause of a counterexample, and its public report."""
+
+    cause: str
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A run, the link from the page to its own report ("" if there is none), and a name for it."""
+    """A run, and what its command knows of it.
+
+    `link`: from the page to its own report; "" if there is none. `name`: of the run. `label`: of its column; "": the
+    engine, with what sets it apart. `cases`: from the page to the folder of its cases; "" if there is none.
+    `problem`: why it could not be run; nothing is compared with it then. `explained`: by case, its known cause.
+    `said`: further sentences. `files`: words and link of each further file. `command`: checks the run again.
+    """
 
     results: Results
     link: str
     name: str
+    label: str = ""
+    cases: str = ""
+    problem: str = ""
+    explained: Mapping[str, Explanation] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One run. `label` is the engine, with enough details to be unique."""
+    """One run. `label` is unique on the page."""
 
     label: str
     anchor: str
@@ -41,6 +67,11 @@ class Column:
         return _named(self.source)[0]
 
     @property
+    def head(self) -> str:
+        """The first line of the column head."""
+        return self.source.label or self.engine
+
+    @property
     def invalid(self) -> bool:
         """Whether the run is invalid, so that none of its verdicts counts."""
         return bool(overview.failed_selftests(self.results))
@@ -48,34 +79,73 @@ class Column:
     @property
     def marks(self) -> list[str]:
         """Marks such as FAULT INJECTED that qualify all verdicts of the run."""
-        return overview.banners(self.results)
+        return [] if self.source.problem else overview.banners(self.results)
+
+    @property
+    def compared(self) -> bool:
+        """Whether the run is valid, so that its verdicts can be compared with others."""
+        return not (self.source.problem or self.invalid)
 
     @property
     def absent(self) -> str:
         """The text of an empty matrix cell in this column."""
+        if self.source.problem:
+            return "not tested"
         return "the run is invalid" if self.invalid else "not in this run"
 
     @property
     def counted(self) -> str:
         """The number of requirements with each verdict, as text."""
-        if self.invalid:
-            return overview.invalid_sentence(self.results)
+        if self.source.problem or self.invalid:
+            return self.source.problem or overview.invalid_sentence(self.results)
         found = [f"{count} {verdict.value.lower()}" for verdict, count in overview.counts(self.results) if count]
         return ", ".join(found) or "no requirement was tested"
 
     @property
     def headed(self) -> list[str]:
-        """The lines of the column head below the engine's name and version."""
+        """The lines of the column head below its first line."""
         engine = self.results.engine
+        if self.source.problem:
+            return []
+        named = [self.engine] if self.source.label and self.engine not in self.source.label else []
         reached = [f"{engine.adapter} adapter, {engine.worker} worker"] if engine else []
-        return [*reached, cells_text(self.cells)]
+        return [*named, *reached, cells_text(self.cells)]
+
+    def file_of(self, case: Case) -> str:
+        """Return the link to the file of a case; "" if there is none."""
+        return f"{self.source.cases}/{file_link(f'{case.id}.json')}" if self.source.cases else ""
+
+
+def untested(label: str, problem: str) -> Source:
+    """Return a run that could not be started, or did not come to its end."""
+    nothing = Results(
+        coldproof_version="",
+        started="",
+        duration_s=0.0,
+        complete=False,
+        headline=problem,
+        exit_code=EXIT_HARNESS,
+        command="",
+        profile="",
+        seed="",
+        engine=None,
+        environment={},
+        selftest=[],
+        calibration=None,
+        requirements=[],
+        cases=[],
+        waivers=[],
+        totals={},
+        timing=Timing(),
+    )
+    return Source(results=nothing, label=label, link="", name="", problem=problem)
 
 
 def columns(sources: Sequence[Source]) -> list[Column]:
     """Return one column for each run, in the order given."""
     named = zip(labels(sources), sources, strict=True)
     return [
-        Column(label, f"engine-{place}", source, cells_of(source.results))
+        Column(label, f"run-{place}", source, cells_of(source.results))
         for place, (label, source) in enumerate(named, start=1)
     ]
 
@@ -93,8 +163,8 @@ def cells_text(cells: Sequence[str]) -> str:
 
 
 def labels(sources: Sequence[Source]) -> list[str]:
-    """Return a unique label for each run: engine and version, and details only where they are needed."""
-    found = [_named(source) for source in sources]
+    """Return a unique label for each run: its own, or engine and version, with details only where they are needed."""
+    found = [(source.label,) if source.label else _named(source) for source in sources]
     for more in _MORE:
         said = [more(source) for source in sources]
         apart = [len({word for other, word in zip(found, said, strict=True) if other == one}) > 1 for one in found]
@@ -104,6 +174,7 @@ def labels(sources: Sequence[Source]) -> list[str]:
 
 
 def _named(source: Source) -> tuple[str, ...]:
+    """Return the engine and its version, without the label that a command gives."""
     return (overview.engine_name(source.results),) if source.results.engine else ("no engine", source.name)
 
 

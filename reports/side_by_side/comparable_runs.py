@@ -6,7 +6,8 @@ Nothing is summed over runs, and no verdict changes. Differences are reported fo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -48,36 +49,67 @@ class Trait(msgspec.Struct, frozen=True):
         return self.similar(one, other) if self.similar else self.value(one) == self.value(other)
 
 
-def differences(runs: Sequence[Column]) -> list[Difference]:
-    """Return the properties that differ, the decisive ones first. A single run has none."""
-    pairs = list(itertools.combinations([run.results for run in runs], 2))
-    return [_difference(trait, runs) for trait in _TRAITS if not all(trait.alike(*pair) for pair in pairs)]
+def differences(runs: Sequence[Column], *, series: bool = False) -> list[Difference]:
+    """Return the properties that differ, the decisive ones first. A single run has none.
+
+    `series`: each run follows on the one before, so that they should have one engine and one adapter.
+    """
+    ran = [run for run in runs if not run.source.problem]
+    pairs = list(itertools.combinations([run.results for run in ran], 2))
+    return [_difference(trait, ran) for trait in _traits(series) if not all(trait.alike(*pair) for pair in pairs)]
 
 
-def notes(runs: Sequence[Column]) -> list[str]:
-    """Return notes on incomplete or invalid runs, and on requirements that a run lacks."""
-    said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
-    valid = [run for run in runs if not run.invalid]
-    asked = {requirement.id for run in valid for requirement in run.results.requirements}
-    for run in valid:
-        lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
-        if lacking:
-            what = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(asked)} requirements"
-            said.append(f"Not in the run of {run.label}: {what}.")
+def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False) -> list[str]:
+    """Return notes on incomplete or invalid runs, and on what a run lacks. `by_time`: they are in order of their start.
+
+    The cells of other engines differ, and are compared in a series only.
+    """
+    ran = [run for run in runs if not run.source.problem]
+    said = [note for run in ran for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
+    valid = [run for run in ran if not run.invalid]
+    said += _lacking(valid, {run.label: {one.id for one in run.results.requirements} for run in valid}, "requirements")
+    if series:
+        said += _lacking(valid, {run.label: set(run.cells) for run in valid}, "cells")
+    if by_time:
+        said += [
+            f"The run of {later.label} started before that of {earlier.label}. The runs may be swapped."
+            for earlier, later in itertools.pairwise(ran)
+            if _swapped(earlier.results, later.results)
+        ]
     return said
 
 
-def comparable_groups(runs: Sequence[Column]) -> list[str]:
+def _lacking(runs: Sequence[Column], names: Mapping[str, set[str]], what: str) -> Iterator[str]:
+    """Yield what each run does not have of all that the runs have. `names`: of each run, by its label."""
+    every = set().union(*names.values())
+    for run in runs:
+        lacking = sorted(every - names[run.label])
+        if lacking:
+            said = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(every)} {what}"
+            yield f"Not in the run of {run.label}: {said if what == 'requirements' else f'{what} {said}'}."
+
+
+def _swapped(earlier: Results, later: Results) -> bool:
+    """Return whether the later run started first. Times that cannot be read or compared say nothing."""
+    try:
+        began, then = (datetime.fromisoformat(one.started) for one in (earlier, later))
+    except ValueError:
+        return False
+    return began.tzinfo is not None and then.tzinfo is not None and then < began
+
+
+def comparable_groups(runs: Sequence[Column], *, series: bool = False) -> list[str]:
     """Return a sentence for each group of comparable runs. A single run has none."""
-    groups = _groups([run for run in runs if not run.invalid])
-    return [_sentence(group, groups[0]) for group in groups] if len(runs) > 1 else []
+    traits = _traits(series)
+    groups = _groups([run for run in runs if run.compared], traits)
+    return [_sentence(group, groups[0], traits) for group in groups] if len(runs) > 1 else []
 
 
-def _groups(runs: Sequence[Column]) -> list[list[Column]]:
+def _groups(runs: Sequence[Column], traits: Sequence[Trait]) -> list[list[Column]]:
     """Return groups of runs that are pairwise comparable, the largest group first, else in the order given."""
     groups: list[list[Column]] = []
     for run in runs:
-        home = next((group for group in groups if not any(_unlike(run, other) for other in group)), None)
+        home = next((group for group in groups if not any(_unlike(run, other, traits) for other in group)), None)
         if home is None:
             groups.append([run])
         else:
@@ -85,19 +117,19 @@ def _groups(runs: Sequence[Column]) -> list[list[Column]]:
     return sorted(groups, key=lambda group: -len(group))
 
 
-def _sentence(group: list[Column], first: list[Column]) -> str:
+def _sentence(group: list[Column], first: list[Column], traits: Sequence[Trait]) -> str:
     said = "Can be compared with each other" if len(group) > 1 else "Not comparable with the other runs"
     named = f"{said}: {listed([run.label for run in group])}"
     if group is first:
         return f"{named}."
     # Similarity is not transitive: budgets are similar within a factor.
-    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run)))
+    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run, traits)))
     return f"{named}. Differs from {other.label} in: {listed(why)}."
 
 
-def _unlike(one: Column, other: Column) -> list[str]:
+def _unlike(one: Column, other: Column, traits: Sequence[Trait]) -> list[str]:
     """Return the decisive properties that differ between two runs."""
-    return [trait.what for trait in _TRAITS if trait.decisive and not trait.alike(one.results, other.results)]
+    return [trait.what for trait in traits if trait.decisive and not trait.alike(one.results, other.results)]
 
 
 def _difference(trait: Trait, runs: Sequence[Column]) -> Difference:
@@ -145,12 +177,17 @@ def _trait(what: str, *, of: str = "", decisive: bool = True) -> Trait:
     return Trait(what, lambda results: run_facts.traits(results)[name], CONSEQUENCE[name], decisive)
 
 
+def _traits(series: bool) -> tuple[Trait, ...]:
+    return (*_OF_ONE_ENGINE, *_TRAITS) if series else _TRAITS
+
+
+_OF_ONE_ENGINE = (_trait("engine"), _trait("adapter"))
 _TRAITS = (
     _trait("profile"),
     Trait(
         "budget",
         lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
-        "With the smaller budget, less was searched: violations may be missed.",
+        "With the smaller budget, less was searched: violations may be missed, and seem fixed or new.",
         similar=_similar_budgets,
     ),
     _trait("worker"),

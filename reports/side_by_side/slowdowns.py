@@ -6,13 +6,15 @@ Seconds per request include only the time of drawing examples, not the time of c
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import statistics
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from coldproof.reports.format.text import duration, number
 from coldproof.reports.schema.results import CellResult, Results
+from coldproof.reports.side_by_side.columns import Column
 
 # Two runs of one build on one machine draw different workloads and share the processors with other programs. Their
 # times differ by a third and more, so that only a larger factor is worth reporting.
@@ -22,9 +24,14 @@ MIN_STARTS = 3  # in both runs; the first start reads the files from disk
 MIN_START_DIFFERENCE = 1.0  # added to a start: what starts in less, in process, is measured by the machine's mood
 
 
-class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that takes longer, with both values as text and how many requests or starts they come from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """One thing that takes longer, with both values as text and how many requests or starts they come from.
 
+    `runs`: the labels of both.
+    """
+
+    runs: tuple[str, str]
     what: str
     before: str
     now: str
@@ -32,10 +39,17 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     counted: str
 
 
-def slowdowns(old: Results, new: Results) -> list[Slowdown]:
-    """Return the slowdowns: of the whole run first, then of requirements and cells by falling factor."""
+def slowdowns(columns: Sequence[Column]) -> list[Slowdown]:
+    """Return the slowdowns from each run to the next: of the whole run, then of requirements and cells by factor."""
+    ran = [column for column in columns if not column.source.problem]
+    return [one for before, now in itertools.pairwise(ran) for one in _between(before, now)]
+
+
+def _between(before: Column, now: Column) -> Iterator[Slowdown]:
+    old, new = before.results, now.results
     cells = sorted(_cells(old, new), key=lambda one: (-one.factor, one.what))
-    return [*_requests(old, new), *_starts(old, new), *cells]
+    for one in (*_requests(old, new), *_starts(old, new), *cells):
+        yield dataclasses.replace(one, runs=(before.label, now.label))
 
 
 def _requests(old: Results, new: Results) -> Iterator[Slowdown]:
@@ -70,7 +84,7 @@ def _slowdown(
     what: str, before: str, now: str, factor: float, counts: tuple[int, int], unit: str = "requests"
 ) -> Slowdown:
     counted = f"{number(counts[0])} and {number(counts[1])} {unit}"
-    return Slowdown(what=what, before=before, now=now, factor=factor, counted=counted)
+    return Slowdown(runs=("", ""), what=what, before=before, now=now, factor=factor, counted=counted)
 
 
 def _by_place(results: Results) -> Iterator[tuple[tuple[str, str], CellResult]]:
