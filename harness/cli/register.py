@@ -26,7 +26,7 @@ from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.stored_files import copy_folder
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.columns import Source
-from coldproof.reports.side_by_side.matrix import side_by_side
+from coldproof.reports.side_by_side.matrix import Made, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 from coldproof.reports.views.overview import engine_name, headline
 
@@ -128,54 +128,61 @@ def write_site(entries: Sequence[Entry], out: Path) -> None:
     """Write the index, and the page and the badge of each engine version and target. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     mark(out)
-    version = coldproof_version()
-    pages = by_page(entries)
+    version, pages = coldproof_version(), by_page(entries)
+    made = Made(headline=f"Engine versions and targets: {len(pages)}", version=version)
     newest = [of_target(page, own) for page, own in pages.items()]
-    write_text(out / "index.html", render_side_by_side(side_by_side(newest, kinds.REGISTER, version=version)))
+    write_text(out / "index.html", render_side_by_side(side_by_side(newest, kinds.REGISTER, made)))
     for page, own in pages.items():
         (out / page).mkdir()
-        shown = side_by_side([of_bundle(one) for one in own], kinds.QUALIFICATIONS, version=version)
-        write_text(out / page / "index.html", render_side_by_side(shown))
+        made = Made(headline=f"{own[0].label}: {headline(own[0].results)}", version=version)
+        write_text(
+            out / page / "index.html", render_side_by_side(side_by_side([*map(of_bundle, own)], kinds.REGISTER, made))
+        )
         write_text(out / page / "badge.svg", badge_svg(own[0].results))
 
 
 def of_target(page: str, own: Sequence[Entry]) -> Source:
     """Return the newest bundle of an engine version and target, for the index."""
-    newest = own[0]
-    return Source(
-        results=newest.results,
-        label=newest.label,
-        link=f"{newest.folder}/index.html",
-        cases=f"{newest.folder}/cases",
-        name=newest.folder,
-        files=((f"{many(len(own), 'bundle')} and how to verify them", f"{page}/index.html"),),
-        said=(headline(newest.results), sentence(str(newest.verified.signature))),
-    )
+    files = ((f"{many(len(own), 'bundle')} and how to verify them", f"{page}/index.html"),)
+    signature = str(own[0].verified.signature)
+    return source(own[0], "", own[0].label, files=files, said=(headline(own[0].results), signature))
 
 
 def of_bundle(one: Entry) -> Source:
     """Return a bundle for the page of its engine version and target."""
-    folder = f"../{one.folder}"
     names = ("results.json", NAME, *one.signatures)
-    return Source(
-        results=one.results,
-        label=f"Bundle of {one.results.started[:10]}",
-        link=f"{folder}/index.html",
-        cases=f"{folder}/cases",
-        name=one.folder,
-        files=(*((name, f"{folder}/{name}") for name in names), ("badge", "badge.svg"), ("register", "../index.html")),
-        said=(
-            f"Verified by coldproof verify: accepted. SHA-256 of its manifest: {one.manifest}.",
-            sentence(str(one.verified.signature)),
-            *one.verified.summary,
-        ),
+    files = [(name, f"../{one.folder}/{name}") for name in names]
+    accepted = f"verified by coldproof verify: accepted. SHA-256 of its manifest: {one.manifest}."
+    return source(
+        one,
+        "../",
+        f"Bundle of {one.results.started[:10]}",
+        files=(*files, ("badge", "badge.svg"), ("all engines", "../index.html")),
+        said=(accepted, *one.verified.summary),
         command=f"coldproof verify {one.folder}",
     )
 
 
-def sentence(words: str) -> str:
-    """Return words as a sentence."""
-    return f"{words[:1].upper()}{words[1:]}."
+def source(
+    one: Entry,
+    root: str,
+    label: str,
+    *,
+    files: tuple[tuple[str, str], ...],
+    said: tuple[str, ...],
+    command: str = "",
+) -> Source:
+    """Return a bundle as a column of a page. `root`: from the page to the root of the site."""
+    return Source(
+        results=one.results,
+        link=f"{root}{one.folder}/index.html",
+        name=one.folder,
+        label=label,
+        cases=f"{root}{one.folder}/cases",
+        said=tuple(f"{words[:1].upper()}{words[1:]}" for words in said),
+        files=files,
+        command=command,
+    )
 
 
 REGISTER = Subcommand(

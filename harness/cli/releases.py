@@ -27,11 +27,12 @@ from coldproof.harness.engine_releases.versions import chosen_releases
 from coldproof.harness.options import UsageError, parse_duration
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.write import write_text
+from coldproof.reports.format.text import many
 from coldproof.reports.schema.releases import ReleaseRow
-from coldproof.reports.schema.results import encode
+from coldproof.reports.schema.results import Results, encode
 from coldproof.reports.side_by_side import kinds
-from coldproof.reports.side_by_side.columns import Explanation, Source, untested
-from coldproof.reports.side_by_side.matrix import SideBySide, side_by_side
+from coldproof.reports.side_by_side.columns import Explanation, Source
+from coldproof.reports.side_by_side.matrix import Made, SideBySide, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 
 EXIT_INTERRUPTED = 130
@@ -88,23 +89,22 @@ def written(options: argparse.Namespace, runs: ReleaseRuns, rows: list[ReleaseRo
     version = coldproof_version()
     history = history_of(runs, rows, command=options.command_line, version=version, complete=complete)
     write_text(options.out / HISTORY_FILE, encode(history).decode())
-    shown = side_by_side(
-        [release_source(runs, row) for row in rows],
-        kinds.RELEASES,
+    made = Made(
+        headline=f"{history.engine}: {sum(not row.problem for row in rows)} of {many(len(rows), 'release')} tested",
         command=options.command_line,
         version=version,
         file=HISTORY_FILE,
+        missing=tuple(f"{row.version}: {row.problem}" for row in rows if row.problem),
         complete=complete,
     )
+    sources = [release_source(row, found) for row in rows if (found := runs.results(row.version)) is not None]
+    shown = side_by_side(sources, kinds.RELEASES, made)
     write_text(options.out / "index.html", render_side_by_side(shown))
     return shown
 
 
-def release_source(runs: ReleaseRuns, row: ReleaseRow) -> Source:
+def release_source(row: ReleaseRow, results: Results) -> Source:
     """Return one release as a column: the results of its run, with the known causes of its counterexamples."""
-    results = runs.results(row.version)
-    if row.problem or results is None:
-        return untested(row.version, row.problem)
     found = [case for verdict in row.verdicts.values() for case in verdict.cases if case.cause]
     return Source(
         results=results,

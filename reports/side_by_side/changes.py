@@ -137,10 +137,10 @@ class _Run:
 def changes(columns: Sequence[Column]) -> list[Change]:
     """Return what changed from each run to the next, the most urgent first. What did not change is not left out.
 
-    The order of results and cases in a run does not matter. A run that could not be started is passed over.
+    The order of results and cases in a run does not matter.
     """
     found: list[Change] = []
-    runs = [_Run(column) for column in columns if not column.source.problem]
+    runs = [_Run(column) for column in columns]
     earlier: dict[Place, _Run] = {}
     for last, now in zip([None, *runs], runs, strict=False):
         if last is not None:
@@ -158,18 +158,14 @@ def exit_code(found: Sequence[Change]) -> int:
     return int(not found or any(change.kind in NEW for change in found))
 
 
-def headline(found: Sequence[Change]) -> str:
-    """Return the changes in one sentence that can be quoted."""
-    kinds = [change.kind for change in found]
+def conclusion(found: Sequence[Change]) -> str:
+    """Return whether anything is new, in capitals."""
+    kinds = {change.kind for change in found}
     if not kinds:
-        return "NOTHING COMPARED — neither run has a valid verdict"
-    if ChangeKind.NEWLY_VIOLATED in kinds or ChangeKind.FAILS_DIFFERENTLY in kinds:
-        word = "NEW FAILURES"
-    elif ChangeKind.NO_LONGER_EXERCISED in kinds:
-        word = "LESS EXERCISED THAN BEFORE"
-    else:
-        word = "NO NEW FAILURES"
-    return f"{word} — " + ", ".join(f"{count} {kind.value}" for kind, count in counts(found) if count)
+        return "NOTHING COMPARED"
+    if kinds & {ChangeKind.NEWLY_VIOLATED, ChangeKind.FAILS_DIFFERENTLY}:
+        return "NEW FAILURES"
+    return "LESS EXERCISED THAN BEFORE" if ChangeKind.NO_LONGER_EXERCISED in kinds else "NO NEW FAILURES"
 
 
 def counts(found: Sequence[Change]) -> list[tuple[ChangeKind, int]]:

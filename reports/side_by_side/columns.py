@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from coldproof.reports.format.text import file_link, unique
 from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS
-from coldproof.reports.schema.results import Results, Timing
+from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 
 _NAMED = 3  # cells in a heading; more are counted
@@ -31,8 +30,8 @@ class Source:
 
     `link`: from the page to its own report; "" if there is none. `name`: of the run. `label`: of its column; "": the
     engine, with what sets it apart. `cases`: from the page to the folder of its cases; "" if there is none.
-    `problem`: why it could not be run; nothing is compared with it then. `explained`: by case, its known cause.
-    `said`: further sentences. `files`: words and link of each further file. `command`: checks the run again.
+    `explained`: by case, its known cause. `said`: further sentences. `files`: words and link of each further file.
+    `command`: checks the run again.
     """
 
     results: Results
@@ -40,7 +39,6 @@ class Source:
     name: str
     label: str = ""
     cases: str = ""
-    problem: str = ""
     explained: Mapping[str, Explanation] = field(default_factory=dict)
     said: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
@@ -79,25 +77,18 @@ class Column:
     @property
     def marks(self) -> list[str]:
         """Marks such as FAULT INJECTED that qualify all verdicts of the run."""
-        return [] if self.source.problem else overview.banners(self.results)
-
-    @property
-    def compared(self) -> bool:
-        """Whether the run is valid, so that its verdicts can be compared with others."""
-        return not (self.source.problem or self.invalid)
+        return overview.banners(self.results)
 
     @property
     def absent(self) -> str:
         """The text of an empty matrix cell in this column."""
-        if self.source.problem:
-            return "not tested"
         return "the run is invalid" if self.invalid else "not in this run"
 
     @property
     def counted(self) -> str:
         """The number of requirements with each verdict, as text."""
-        if self.source.problem or self.invalid:
-            return self.source.problem or overview.invalid_sentence(self.results)
+        if self.invalid:
+            return overview.invalid_sentence(self.results)
         found = [f"{count} {verdict.value.lower()}" for verdict, count in overview.counts(self.results) if count]
         return ", ".join(found) or "no requirement was tested"
 
@@ -105,8 +96,6 @@ class Column:
     def headed(self) -> list[str]:
         """The lines of the column head below its first line."""
         engine = self.results.engine
-        if self.source.problem:
-            return []
         named = [self.engine] if self.source.label and self.engine not in self.source.label else []
         reached = [f"{engine.adapter} adapter, {engine.worker} worker"] if engine else []
         return [*named, *reached, cells_text(self.cells)]
@@ -114,31 +103,6 @@ class Column:
     def file_of(self, case: Case) -> str:
         """Return the link to the file of a case; "" if there is none."""
         return f"{self.source.cases}/{file_link(f'{case.id}.json')}" if self.source.cases else ""
-
-
-def untested(label: str, problem: str) -> Source:
-    """Return a run that could not be started, or did not come to its end."""
-    nothing = Results(
-        coldproof_version="",
-        started="",
-        duration_s=0.0,
-        complete=False,
-        headline=problem,
-        exit_code=EXIT_HARNESS,
-        command="",
-        profile="",
-        seed="",
-        engine=None,
-        environment={},
-        selftest=[],
-        calibration=None,
-        requirements=[],
-        cases=[],
-        waivers=[],
-        totals={},
-        timing=Timing(),
-    )
-    return Source(results=nothing, label=label, link="", name="", problem=problem)
 
 
 def columns(sources: Sequence[Source]) -> list[Column]:

@@ -54,9 +54,8 @@ def differences(runs: Sequence[Column], *, series: bool = False) -> list[Differe
 
     `series`: each run follows on the one before, so that they should have one engine and one adapter.
     """
-    ran = [run for run in runs if not run.source.problem]
-    pairs = list(itertools.combinations([run.results for run in ran], 2))
-    return [_difference(trait, ran) for trait in _traits(series) if not all(trait.alike(*pair) for pair in pairs)]
+    pairs = list(itertools.combinations([run.results for run in runs], 2))
+    return [_difference(trait, runs) for trait in _traits(series) if not all(trait.alike(*pair) for pair in pairs)]
 
 
 def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False) -> list[str]:
@@ -64,16 +63,15 @@ def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False
 
     The cells of other engines differ, and are compared in a series only.
     """
-    ran = [run for run in runs if not run.source.problem]
-    said = [note for run in ran for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
-    valid = [run for run in ran if not run.invalid]
+    said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
+    valid = [run for run in runs if not run.invalid]
     said += _lacking(valid, {run.label: {one.id for one in run.results.requirements} for run in valid}, "requirements")
     if series:
         said += _lacking(valid, {run.label: set(run.cells) for run in valid}, "cells")
     if by_time:
         said += [
             f"The run of {later.label} started before that of {earlier.label}. The runs may be swapped."
-            for earlier, later in itertools.pairwise(ran)
+            for earlier, later in itertools.pairwise(runs)
             if _swapped(earlier.results, later.results)
         ]
     return said
@@ -101,7 +99,7 @@ def _swapped(earlier: Results, later: Results) -> bool:
 def comparable_groups(runs: Sequence[Column], *, series: bool = False) -> list[str]:
     """Return a sentence for each group of comparable runs. A single run has none."""
     traits = _traits(series)
-    groups = _groups([run for run in runs if run.compared], traits)
+    groups = _groups([run for run in runs if not run.invalid], traits)
     return [_sentence(group, groups[0], traits) for group in groups] if len(runs) > 1 else []
 
 

@@ -7,15 +7,16 @@ whose detector failed its self-test has only empty cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, changes
+from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, changes, conclusion, counts
 from coldproof.reports.side_by_side.columns import Column, Source, columns
+from coldproof.reports.side_by_side.kinds import Kind
 from coldproof.reports.side_by_side.slowdowns import Slowdown, slowdowns
 from coldproof.reports.views import overview, run_facts
 from coldproof.reports.views.requirements import (
@@ -75,19 +76,22 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What the runs of a page are. `column`: one of them, in a word. `sections`: of the page, in their order.
+class Made:
+    """How the page was made. `headline`: its first words; "": they follow from the runs. `command`: that made it.
 
-    `series`: each run follows on the one before, and what changed is shown. `by_time`: in the order of their start.
+    `version`: its Coldproof; `file`: with the same data. `missing`: a sentence for each run that has no results.
+    `complete`: whether the command came to its end.
     """
 
-    title: str
-    about: str
-    column: str
-    sections: tuple[str, ...]
-    headline: Callable[[SideBySide], str]
-    series: bool = False
-    by_time: bool = False
+    headline: str = ""
+    command: str = ""
+    version: str = ""
+    file: str = ""
+    missing: tuple[str, ...] = ()
+    complete: bool = True
+
+
+_MADE = Made()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +99,23 @@ class SideBySide:
     """All that the page shows: all columns, and all requirements by area.
 
     `changes`: from each run to the next, and `slower`: what takes longer than before; none without a series.
-    `command`: that made the page; `version`: its Coldproof; `file`: with the same data. `complete`: it came to its end.
     """
 
     kind: Kind
+    made: Made
     columns: list[Column]
     areas: list[Area[Row]]
     changes: list[Change]
     slower: list[Slowdown]
-    command: str = ""
-    version: str = ""
-    file: str = ""
-    complete: bool = True
 
     @property
     def headline(self) -> str:
-        """The page in one sentence."""
-        return self.kind.headline(self)
+        """The page in one sentence. No verdict holds for several engines, so that it has one in a series only."""
+        runs = f"{many(len(self.columns), 'run')} of {many(len(self.engines), 'engine')}, requirement by requirement"
+        if not self.kind.series:
+            return self.made.headline or runs
+        found = ", ".join(f"{count} {kind.value}" for kind, count in counts(self.changes) if count)
+        return f"{self.made.headline or conclusion(self.changes)} — {found or 'no change of a verdict'}"
 
     @property
     def engines(self) -> list[str]:
@@ -136,15 +140,7 @@ class SideBySide:
         return [verdict for verdict in overview.WORST_FIRST if verdict in found]
 
 
-def side_by_side(
-    sources: Sequence[Source],
-    kind: Kind,
-    *,
-    command: str = "",
-    version: str = "",
-    file: str = "",
-    complete: bool = True,
-) -> SideBySide:
+def side_by_side(sources: Sequence[Source], kind: Kind, made: Made = _MADE) -> SideBySide:
     """Set the runs side by side: columns in the order given, requirements sorted by id."""
     runs = columns(sources)
     found = changes(runs) if kind.series else []
@@ -157,14 +153,11 @@ def side_by_side(
         areas.setdefault(area(name), []).append(row)
     return SideBySide(
         kind=kind,
+        made=made,
         columns=runs,
         areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
         changes=found if len(runs) == 2 else [one for one in found if one.kind not in STILL],
         slower=slowdowns(runs) if kind.series else [],
-        command=command,
-        version=version,
-        file=file,
-        complete=complete,
     )
 
 

@@ -41,8 +41,7 @@ class Slowdown:
 
 def slowdowns(columns: Sequence[Column]) -> list[Slowdown]:
     """Return the slowdowns from each run to the next: of the whole run, then of requirements and cells by factor."""
-    ran = [column for column in columns if not column.source.problem]
-    return [one for before, now in itertools.pairwise(ran) for one in _between(before, now)]
+    return [one for before, now in itertools.pairwise(columns) for one in _between(before, now)]
 
 
 def _between(before: Column, now: Column) -> Iterator[Slowdown]:

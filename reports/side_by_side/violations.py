@@ -56,7 +56,7 @@ def causes(columns: Sequence[Column]) -> list[Cause]:
     """Return every counterexample of the runs under its cause, the unknown causes first. An invalid run has none."""
     groups: dict[tuple[object, ...], list[Violation]] = {}
     for column in columns:
-        for case in sorted(column.results.cases if column.compared else (), key=_place):
+        for case in sorted(() if column.invalid else column.results.cases, key=_place):
             explained = explanation(column, case)
             key = (explained,) if explained else (case.requirement, case.signature)
             groups.setdefault(key, []).append(Violation(column, case, explained))

@@ -56,7 +56,7 @@ from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.columns import Explanation
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown
-from coldproof.reports.side_by_side.matrix import SideBySide, side_by_side
+from coldproof.reports.side_by_side.matrix import Made, SideBySide, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 
 CASES = sorted((ROOT / "findings").glob(f"*/*/{CASE}"))
@@ -201,7 +201,11 @@ def beside(results: Results) -> SideBySide:
 def compared(results: Results) -> SideBySide:
     """Return the results as the earlier of two runs, with all that a command may know of a run."""
     old = source(results, said=(results.headline,), explained={case.id: explained(case) for case in results.cases})
-    return side_by_side([old, source(everything())], kinds.TWO_RUNS, command=results.command, version="1")
+    return side_by_side(
+        [old, source(everything())],
+        kinds.TWO_RUNS,
+        Made(headline=results.headline, command=results.command, missing=(results.problem,)),
+    )
 
 
 def explained(case: Case) -> Explanation:

@@ -228,8 +228,8 @@ def test_the_command_writes_history_json_and_the_page(tmp_path: Path, capsys: py
         ("3.0", []),
     ]
     page = Page((out / "index.html").read_text(encoding="utf-8"))
-    said = "vLLM: 2 releases of 3 tested; 1 violation fixed by a later release, 0 new in one"
+    said = "vLLM: 2 of 3 releases tested — 1 fixed"
     assert said in page.text
     assert said in capsys.readouterr().out
-    assert "the run ended with exit code 3; its output is in 3.0.log" in page.text
+    assert "3.0: the run ended with exit code 3; its output is in 3.0.log" in page.text
     assert {"runs/1.0/index.html", "runs/2.0/index.html", "history.json"} <= set(page.attributes("href"))

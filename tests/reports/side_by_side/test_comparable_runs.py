@@ -10,7 +10,7 @@ from support import report_samples as samples
 from support.side_by_side_samples import run, source
 
 from coldproof.reports.schema.results import InjectedFault, Results, SelfTestRow
-from coldproof.reports.side_by_side.columns import Column, cells_of, untested
+from coldproof.reports.side_by_side.columns import Column, cells_of
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.views.run_facts import LARGE_FACTOR
 
@@ -213,10 +213,3 @@ def test_runs_in_the_wrong_order_may_be_swapped() -> None:
     runs = named(A=run(), B=run(started="2026-02-28T12:00:00Z"))
     assert notes(runs, by_time=True) == ["The run of B started before that of A. The runs may be swapped."]
     assert notes(runs, series=True) == []
-
-
-def test_a_run_that_could_not_be_started_is_compared_with_none() -> None:
-    """Nothing is known of it."""
-    runs = [*named(A=run(**asked(0.0))), Column("B", "B", untested("B", "not installed"), [])]
-    assert (differences(runs, series=True), notes(runs, series=True, by_time=True)) == ([], [])
-    assert comparable_groups(runs, series=True) == ["Not comparable with the other runs: A."]
