@@ -26,6 +26,7 @@ from coldproof.reports.views.requirements import (
     RequirementView,
     area,
     requirement_views,
+    verdict_class,
 )
 
 
@@ -73,6 +74,11 @@ class Row:
         """The different verdicts of the row, worst first."""
         found = {cell.requirement.verdict for cell in self.cells if cell is not None}
         return [verdict for verdict in overview.WORST_FIRST if verdict in found]
+
+    @property
+    def kinds(self) -> str:
+        """The CSS classes of its verdicts. The filter shows the row while one of them is selected."""
+        return " ".join(map(verdict_class, self.verdicts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side.changes import MEANING, STILL, ChangeKind, counts, of_kind
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
-from coldproof.reports.side_by_side.matrix import Row, SideBySide
+from coldproof.reports.side_by_side.matrix import SideBySide
 from coldproof.reports.side_by_side.violations import causes, explanation
 from coldproof.reports.views.requirements import main_figures, verdict_class
 from coldproof.reports.views.run_facts import traits
@@ -48,15 +48,9 @@ def render_side_by_side(shown: SideBySide) -> str:
         found=shown.verdicts,
         filtered="rows",
         traits=traits,
-        verdict_classes=verdict_classes,
         together=comparable_groups(shown.columns, series=series),
         notes=notes(shown.columns, series=series, by_time=shown.kind.by_time),
         differences=differences(shown.columns, series=series),
         changed=[(kind, of_kind(shown.changes, kind)) for kind, count in counts(shown.changes) if count],
         causes=causes(shown.columns),
     )
-
-
-def verdict_classes(row: Row) -> str:
-    """Return the CSS classes of a row's verdicts. The filter shows a row while one of them is selected."""
-    return " ".join(map(verdict_class, row.verdicts))

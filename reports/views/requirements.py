@@ -67,6 +67,14 @@ class LayerView:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeView:
+    """One requirement over all columns, and its anchor on the page."""
+
+    row: RequirementResult
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequirementView:
     """A requirement with its anchor, its cells and its evidence."""
 
@@ -83,6 +91,30 @@ class Row:
 
     view: RequirementView
     cells: list[CellView | LayerView | None]
+
+    @property
+    def id(self) -> str:
+        """Return the requirement's id."""
+        return self.view.requirement.id
+
+    @property
+    def title(self) -> str:
+        """Return the requirement's title."""
+        return self.view.requirement.title
+
+    @property
+    def anchor(self) -> str:
+        """Return the anchor of the requirement's section."""
+        return self.view.anchor
+
+    @property
+    def kinds(self) -> str:
+        """Return the CSS class of the verdict."""
+        return verdict_class(self.view.requirement.verdict)
+
+    def shown(self, overall: bool) -> list[CellView | LayerView | WholeView | None]:
+        """Return the fields of the row. `overall`: the first one has the verdict over all columns."""
+        return [*([WholeView(self.view.requirement, self.view.anchor)] if overall else []), *self.cells]
 
 
 @dataclass(frozen=True, slots=True)
