@@ -7,9 +7,8 @@ written; 4 wrong usage.
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coldproof.harness.cli.bundles import ALLOWED_SIGNERS
@@ -34,37 +33,12 @@ BUNDLES = "bundles"  # the folder of the copies
 ATTACHED = "attached server"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One accepted bundle. `folder`: of its copy, from the root of the site.
-
-    `signatures`: the names of its signature files; `manifest`: the SHA-256 of its manifest, which they sign.
-    """
-
-    results: Results
-    target: str
-    folder: str
-    verified: Verification
-    signatures: tuple[str, ...]
-    manifest: str
-
-    @property
-    def label(self) -> str:
-        """Return the engine, its version and the target."""
-        return f"{engine_name(self.results)} on {self.target}"
-
-    @property
-    def page(self) -> str:
-        """Return the folder of its page, which it shares with other bundles of this engine version and target."""
-        return slug(f"{engine_name(self.results)}-{self.target}").lower()
-
-
 def make_register(options: argparse.Namespace) -> int:
     """Verify the bundles, write the site with the accepted ones, and return the exit code. Raises Refusal."""
     out: Path = options.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
-    entries: list[Entry] = []
+    bundles: dict[str, list[Source]] = {}  # by the folder of their page
     taken: set[str] = set()
     refused = 0
     for target, bundle in map(split_target, options.bundles):
@@ -73,12 +47,14 @@ def make_register(options: argparse.Namespace) -> int:
             refused += 1
             say(indented([f"REFUSED: {bundle}", *map(str, found.reasons)]).rstrip())
             continue
-        entries.append(entry(bundle, target, found, taken))
+        one = bundle_source(bundle, target, found, taken)
+        bundles.setdefault(slug(one.label).lower(), []).append(one)
         with writing(out):
-            copy_folder(bundle, out / entries[-1].folder)
+            copy_folder(bundle, out / one.name)
     with writing(out):
-        write_site(entries, out)
-    say(f"{many(len(entries), 'bundle')} of {len(options.bundles)} in {out / 'index.html'}")
+        write_site(bundles, out)
+    count = many(len(options.bundles) - refused, "bundle")
+    say(f"{count} of {len(options.bundles)} in {out / 'index.html'}")
     return EXIT_FAILED if refused else EXIT_OK
 
 
@@ -91,20 +67,30 @@ def split_target(word: str) -> tuple[str, Path]:
     return ("" if bundle == Path(word) else target), bundle
 
 
-def entry(bundle: Path, target: str, verified: Verification, taken: set[str]) -> Entry:
-    """Return the entry of an accepted bundle. `taken`: names of copies so far. Raises Refusal."""
+def bundle_source(bundle: Path, target: str, verified: Verification, taken: set[str]) -> Source:
+    """Return an accepted bundle as a column of the index. `taken`: names of copies so far. Raises Refusal.
+
+    Its label is the engine, its version and the target; bundles that share it share a page.
+    """
     results = loaded(bundle)
     target = target or target_of(results)
     engine = results.engine.name if results.engine is not None else "engine"
     version = results.engine.version if results.engine is not None else ""
-    name = unique(slug(f"{engine}-{version}-{target}-{results.started[:10]}").lower(), taken)
-    return Entry(
+    folder = f"{BUNDLES}/{unique(slug(f'{engine}-{version}-{target}-{results.started[:10]}').lower(), taken)}"
+    signed = [name for name in SIGNATURES if (bundle / name).is_file() and (bundle / name).stat().st_size]
+    return Source(
         results=results,
-        target=target,
-        folder=f"{BUNDLES}/{name}",
-        verified=verified,
-        signatures=tuple(name for name in SIGNATURES if (bundle / name).is_file() and (bundle / name).stat().st_size),
-        manifest=digest_of_file(bundle / NAME),
+        link=f"{folder}/index.html",
+        name=folder,
+        label=f"{engine_name(results)} on {target}",
+        cases=f"{folder}/cases",
+        said=(
+            headline(results),
+            f"Verified by coldproof verify: accepted. SHA-256 of its manifest: {digest_of_file(bundle / NAME)}.",
+            *(f"{words[:1].upper()}{words[1:]}" for words in verified.summary),
+        ),
+        files=tuple((name, f"{folder}/{name}") for name in ("results.json", NAME, *signed)),
+        command=f"coldproof verify {folder}",
     )
 
 
@@ -116,73 +102,38 @@ def target_of(results: Results) -> str:
     return f"{results.environment.get('machine', 'unknown machine')}{worker}"
 
 
-def by_page(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Return the entries of each page, the newest first, and pages in the order of engines and targets."""
-    pages: dict[str, list[Entry]] = defaultdict(list)
-    for one in sorted(entries, key=lambda one: (one.results.started, one.folder), reverse=True):
-        pages[one.page].append(one)
-    return dict(sorted(pages.items()))
-
-
-def write_site(entries: Sequence[Entry], out: Path) -> None:
+def write_site(bundles: Mapping[str, list[Source]], out: Path) -> None:
     """Write the index, and the page and the badge of each engine version and target. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     mark(out)
-    version, pages = coldproof_version(), by_page(entries)
-    made = Made(headline=f"Engine versions and targets: {len(pages)}", version=version)
-    newest = [of_target(page, own) for page, own in pages.items()]
-    write_text(out / "index.html", render_side_by_side(side_by_side(newest, kinds.REGISTER, made)))
-    for page, own in pages.items():
+    index = []
+    for page, sources in sorted(bundles.items()):
+        newest, *older = sorted(sources, key=lambda one: (one.results.started, one.name), reverse=True)
+        words = f"{many(len(sources), 'bundle')} and how to verify them"
+        index.append(dataclasses.replace(newest, files=((words, f"{page}/index.html"),), command=""))
         (out / page).mkdir()
-        made = Made(headline=f"{own[0].label}: {headline(own[0].results)}", version=version)
-        write_text(
-            out / page / "index.html", render_side_by_side(side_by_side([*map(of_bundle, own)], kinds.REGISTER, made))
-        )
-        write_text(out / page / "badge.svg", badge_svg(own[0].results))
+        own = [on_its_page(one) for one in (newest, *older)]
+        write_page(own, f"{newest.label}: {headline(newest.results)}", out / page)
+        write_text(out / page / "badge.svg", badge_svg(newest.results))
+    write_page(index, f"Engine versions and targets: {len(bundles)}", out)
 
 
-def of_target(page: str, own: Sequence[Entry]) -> Source:
-    """Return the newest bundle of an engine version and target, for the index."""
-    files = ((f"{many(len(own), 'bundle')} and how to verify them", f"{page}/index.html"),)
-    signature = str(own[0].verified.signature)
-    return source(own[0], "", own[0].label, files=files, said=(headline(own[0].results), signature))
-
-
-def of_bundle(one: Entry) -> Source:
-    """Return a bundle for the page of its engine version and target."""
-    names = ("results.json", NAME, *one.signatures)
-    files = [(name, f"../{one.folder}/{name}") for name in names]
-    accepted = f"verified by coldproof verify: accepted. SHA-256 of its manifest: {one.manifest}."
-    return source(
+def on_its_page(one: Source) -> Source:
+    """Return a bundle as a column of its page, which is in a folder of the site."""
+    files = [(name, f"../{link}") for name, link in one.files]
+    return dataclasses.replace(
         one,
-        "../",
-        f"Bundle of {one.results.started[:10]}",
+        link=f"../{one.link}",
+        cases=f"../{one.cases}",
+        label=f"Bundle of {one.results.started[:10]}",
         files=(*files, ("badge", "badge.svg"), ("all engines", "../index.html")),
-        said=(accepted, *one.verified.summary),
-        command=f"coldproof verify {one.folder}",
     )
 
 
-def source(
-    one: Entry,
-    root: str,
-    label: str,
-    *,
-    files: tuple[tuple[str, str], ...],
-    said: tuple[str, ...],
-    command: str = "",
-) -> Source:
-    """Return a bundle as a column of a page. `root`: from the page to the root of the site."""
-    return Source(
-        results=one.results,
-        link=f"{root}{one.folder}/index.html",
-        name=one.folder,
-        label=label,
-        cases=f"{root}{one.folder}/cases",
-        said=tuple(f"{words[:1].upper()}{words[1:]}" for words in said),
-        files=files,
-        command=command,
-    )
+def write_page(sources: Sequence[Source], words: str, folder: Path) -> None:
+    """Write a page of bundles side by side. `words`: its headline. Raises OSError."""
+    shown = side_by_side(sources, kinds.REGISTER, Made(headline=words, version=coldproof_version()))
+    write_text(folder / "index.html", render_side_by_side(shown))
 
 
 REGISTER = Subcommand(

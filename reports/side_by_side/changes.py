@@ -22,32 +22,39 @@ NO_CASE = ""  # the signature of a violation without a saved case; it never equa
 
 
 class ChangeKind(enum.StrEnum):
-    """How a requirement changed in a cell. The most urgent kinds come first."""
+    """How a requirement changed in a cell. The most urgent kinds come first.
 
-    NEWLY_VIOLATED = "newly violated"
-    FAILS_DIFFERENTLY = "fails in a different way"
-    NO_LONGER_EXERCISED = "no longer exercised"
-    WAIVER_REMOVED = "waiver removed"
-    STILL_VIOLATED = "still violated"
-    NEWLY_WAIVED = "newly waived"
-    STILL_WAIVED = "still waived"
-    FIXED = "fixed"
-    NEWLY_EXERCISED = "newly exercised"
-    UNCHANGED = "unchanged"
+    `like`: the verdict whose colour it has, so that a colour has one meaning. `meaning`: in a sentence.
+    """
 
+    like: Verdict
+    meaning: str
 
-MEANING = {
-    ChangeKind.NEWLY_VIOLATED: "Violated now; did not fail before.",
-    ChangeKind.FAILS_DIFFERENTLY: "Failed before, and fails now with a new signature.",
-    ChangeKind.NO_LONGER_EXERCISED: "Had a verdict before, has none now. Earlier failures are not shown to be fixed.",
-    ChangeKind.WAIVER_REMOVED: "The same failure as before; it was waived as a known issue and is not waived now.",
-    ChangeKind.STILL_VIOLATED: "Violated in both runs, with the same signature.",
-    ChangeKind.NEWLY_WAIVED: "Waived as a known issue now, and not before.",
-    ChangeKind.STILL_WAIVED: "The same known issue in both runs.",
-    ChangeKind.FIXED: "Failed before, and conforms now with the required evidence.",
-    ChangeKind.NEWLY_EXERCISED: "Conforms now, and had no verdict before.",
-    ChangeKind.UNCHANGED: "Conforms in both runs, or has no verdict in either.",
-}
+    def __new__(cls, value: str, like: Verdict, meaning: str) -> ChangeKind:
+        member = str.__new__(cls, value)
+        member._value_, member.like, member.meaning = value, like, meaning
+        return member
+
+    NEWLY_VIOLATED = "newly violated", Verdict.VIOLATED, "Violated now; did not fail before."
+    FAILS_DIFFERENTLY = (
+        *("fails in a different way", Verdict.VIOLATED),
+        "Failed before, and fails now with a new signature.",
+    )
+    NO_LONGER_EXERCISED = (
+        *("no longer exercised", Verdict.NOT_EXERCISED),
+        "Had a verdict before, has none now. Earlier failures are not shown to be fixed.",
+    )
+    WAIVER_REMOVED = (
+        *("waiver removed", Verdict.INCONCLUSIVE),
+        "The same failure as before; it was waived as a known issue and is not waived now.",
+    )
+    STILL_VIOLATED = "still violated", Verdict.VIOLATED, "Violated in both runs, with the same signature."
+    NEWLY_WAIVED = "newly waived", Verdict.KNOWN_ISSUE, "Waived as a known issue now, and not before."
+    STILL_WAIVED = "still waived", Verdict.KNOWN_ISSUE, "The same known issue in both runs."
+    FIXED = "fixed", Verdict.CONFORMS, "Failed before, and conforms now with the required evidence."
+    NEWLY_EXERCISED = "newly exercised", Verdict.CONFORMS, "Conforms now, and had no verdict before."
+    UNCHANGED = "unchanged", Verdict.UNSUPPORTED, "Conforms in both runs, or has no verdict in either."
+
 
 NEW = (ChangeKind.NEWLY_VIOLATED, ChangeKind.FAILS_DIFFERENTLY, ChangeKind.NO_LONGER_EXERCISED)
 STILL = (ChangeKind.STILL_VIOLATED, ChangeKind.STILL_WAIVED, ChangeKind.UNCHANGED)  # the same as before
@@ -168,15 +175,10 @@ def conclusion(found: Sequence[Change]) -> str:
     return "LESS EXERCISED THAN BEFORE" if ChangeKind.NO_LONGER_EXERCISED in kinds else "NO NEW FAILURES"
 
 
-def counts(found: Sequence[Change]) -> list[tuple[ChangeKind, int]]:
-    """Return the number of changes of each kind, zeros included."""
-    kinds = [change.kind for change in found]
-    return [(kind, kinds.count(kind)) for kind in ChangeKind]
-
-
-def of_kind(found: Sequence[Change], kind: ChangeKind) -> list[Change]:
-    """Return the changes of one kind, by run, requirement and signature."""
-    return [change for change in found if change.kind is kind]
+def by_kind(found: Sequence[Change]) -> list[tuple[ChangeKind, list[Change]]]:
+    """Return the changes of each kind that there is, by run, requirement and signature."""
+    kinds = [(kind, [change for change in found if change.kind is kind]) for kind in ChangeKind]
+    return [(kind, changes) for kind, changes in kinds if changes]
 
 
 def _judged(earlier: Mapping[Place, _Run], place: Place) -> bool:

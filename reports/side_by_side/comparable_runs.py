@@ -15,7 +15,7 @@ from coldproof.reports.format.text import duration, listed, number
 from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.views import run_facts
-from coldproof.reports.views.run_facts import CONSEQUENCE, LARGE_FACTOR
+from coldproof.reports.views.run_facts import LARGE_FACTOR
 
 UNKNOWN = "unknown"  # what an environment reports outside a checkout
 _NAMED = 6  # requirements named in a sentence; the page lists all of them
@@ -169,29 +169,31 @@ def _noise(results: Results) -> str:
     return "not used, comparison is token-exact" if calibration.exact else f"{number(calibration.noise_nats)} nats"
 
 
-def _trait(what: str, *, of: str = "", decisive: bool = True) -> Trait:
-    """Return a property that is also used to compare two runs of one engine."""
-    name = of or what
-    return Trait(what, lambda results: run_facts.traits(results)[name], CONSEQUENCE[name], decisive)
+def _trait(what: str, consequence: str, *, of: str = "", decisive: bool = True) -> Trait:
+    """Return one of the properties that describe a run. `of`: its name there."""
+    return Trait(what, lambda results: run_facts.traits(results)[of or what], consequence, decisive)
 
 
 def _traits(series: bool) -> tuple[Trait, ...]:
     return (*_OF_ONE_ENGINE, *_TRAITS) if series else _TRAITS
 
 
-_OF_ONE_ENGINE = (_trait("engine"), _trait("adapter"))
+_OF_ONE_ENGINE = (
+    _trait("engine", "The runs are of different engines."),
+    _trait("adapter", "Another adapter may support and report different things."),
+)
 _TRAITS = (
-    _trait("profile"),
+    _trait("profile", "Cells and search depth may differ."),
     Trait(
         "budget",
         lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
         "With the smaller budget, less was searched: violations may be missed, and seem fixed or new.",
         similar=_similar_budgets,
     ),
-    _trait("worker"),
-    _trait("comparison rule", of="rule"),
-    _trait("oracle"),
-    _trait("injected fault"),
+    _trait("worker", "The model worker and the fingerprint worker detect different faults."),
+    _trait("comparison rule", "Answers were compared in a different way.", of="rule"),
+    _trait("oracle", "The cold answers are from a different source."),
+    _trait("injected fault", "The results do not describe the same engine."),
     Trait(
         "Coldproof",
         lambda results: results.coldproof_version,
@@ -209,5 +211,5 @@ _TRAITS = (
         "A requirement that is VIOLATED in one run may be a KNOWN ISSUE in the other.",
         decisive=False,
     ),
-    _trait("machine", decisive=False),
+    _trait("machine", "Times cannot be compared.", decisive=False),
 )

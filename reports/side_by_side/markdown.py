@@ -9,7 +9,7 @@ from coldproof.reports.format.markdown import MAX_ITEMS, code, escaped, section,
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import listed, number
 from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.side_by_side.changes import NO_CASE, Change, ChangeKind, Transition, of_kind
+from coldproof.reports.side_by_side.changes import NO_CASE, Change, ChangeKind, Transition, by_kind
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.side_by_side.comparable_runs import Difference, comparable_groups, differences, notes
 from coldproof.reports.side_by_side.matrix import MatrixCell, Row, SideBySide
@@ -25,8 +25,7 @@ def side_by_side_markdown(shown: SideBySide) -> str:
     """Return the headline, the facts of the runs, which are comparable, what changed, the matrix, and the reasons."""
     blocks = [f"## Coldproof: {shown.kind.title}", "", f"**{escaped(shown.headline)}**", ""]
     blocks += [*_facts(shown), *_likeness(shown)]
-    for kind in ChangeKind:
-        found = of_kind(shown.changes, kind)
+    for kind, found in by_kind(shown.changes):
         blocks += _unchanged(found) if kind is ChangeKind.UNCHANGED else _section(kind, found, len(shown.columns))
     blocks += [
         *_slower(shown.slower, several=len(shown.columns) > 2),
@@ -104,7 +103,7 @@ def _unchanged(found: Sequence[Change]) -> list[str]:
     conform = sum(len(transition.cells) for transition in transitions if transition.now is Verdict.CONFORMS)
     undecided = sum(len(transition.cells) for transition in transitions) - conform
     said = f"{conform} conform in both runs, {undecided} have no verdict in either"
-    return [f"Unchanged, by requirement and cell: {said}.", ""] if found else []
+    return [f"Unchanged, by requirement and cell: {said}.", ""]
 
 
 def _slower(found: Sequence[Slowdown], *, several: bool) -> list[str]:

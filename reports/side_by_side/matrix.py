@@ -14,7 +14,7 @@ from coldproof.reports.assemble.causes import causes
 from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, changes, conclusion, counts
+from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, by_kind, changes, conclusion
 from coldproof.reports.side_by_side.columns import Column, Source, columns
 from coldproof.reports.side_by_side.kinds import Kind
 from coldproof.reports.side_by_side.slowdowns import Slowdown, slowdowns
@@ -120,7 +120,7 @@ class SideBySide:
         runs = f"{many(len(self.columns), 'run')} of {many(len(self.engines), 'engine')}, requirement by requirement"
         if not self.kind.series:
             return self.made.headline or runs
-        found = ", ".join(f"{count} {kind.value}" for kind, count in counts(self.changes) if count)
+        found = ", ".join(f"{len(found)} {kind.value}" for kind, found in by_kind(self.changes))
         return f"{self.made.headline or conclusion(self.changes)} — {found or 'no change of a verdict'}"
 
     @property

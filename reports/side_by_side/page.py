@@ -6,33 +6,17 @@ from pathlib import Path
 
 from coldproof.reports.assemble.causes import waived_text
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.side_by_side.changes import MEANING, STILL, ChangeKind, counts, of_kind
+from coldproof.reports.side_by_side.changes import STILL, ChangeKind, by_kind
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.side_by_side.matrix import SideBySide
 from coldproof.reports.side_by_side.violations import causes, explanation
-from coldproof.reports.views.requirements import main_figures, verdict_class
+from coldproof.reports.views.requirements import main_figures
 from coldproof.reports.views.run_facts import traits
-
-# Each kind of change has the colour of a similar verdict, so that a colour has one meaning.
-_LIKE = {
-    ChangeKind.NEWLY_VIOLATED: Verdict.VIOLATED,
-    ChangeKind.FAILS_DIFFERENTLY: Verdict.VIOLATED,
-    ChangeKind.NO_LONGER_EXERCISED: Verdict.NOT_EXERCISED,
-    ChangeKind.WAIVER_REMOVED: Verdict.INCONCLUSIVE,
-    ChangeKind.STILL_VIOLATED: Verdict.VIOLATED,
-    ChangeKind.NEWLY_WAIVED: Verdict.KNOWN_ISSUE,
-    ChangeKind.STILL_WAIVED: Verdict.KNOWN_ISSUE,
-    ChangeKind.FIXED: Verdict.CONFORMS,
-    ChangeKind.NEWLY_EXERCISED: Verdict.CONFORMS,
-    ChangeKind.UNCHANGED: Verdict.UNSUPPORTED,
-}
-_COLOUR = {kind: verdict_class(verdict) for kind, verdict in _LIKE.items()}
 
 TEMPLATES = PageTemplates(
     folders=(Path(__file__).parent / "templates",),
     filters={"main_figures": main_figures, "waived_text": waived_text, "explanation": explanation},
-    values={"kinds": ChangeKind, "meaning": MEANING, "colour": _COLOUR, "still": STILL},
+    values={"kinds": ChangeKind, "still": STILL},
 )
 
 
@@ -51,6 +35,6 @@ def render_side_by_side(shown: SideBySide) -> str:
         together=comparable_groups(shown.columns, series=series),
         notes=notes(shown.columns, series=series, by_time=shown.kind.by_time),
         differences=differences(shown.columns, series=series),
-        changed=[(kind, of_kind(shown.changes, kind)) for kind, count in counts(shown.changes) if count],
+        changed=by_kind(shown.changes),
         causes=causes(shown.columns),
     )

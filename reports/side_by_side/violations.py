@@ -11,35 +11,20 @@ from coldproof.reports.side_by_side.columns import Column, Explanation
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A counterexample of one run. `explained`: its known cause; None if it is not known."""
+    """A counterexample of one run."""
 
     column: Column
     case: Case
-    explained: Explanation | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Violations with one cause. Without a known one, those of one requirement that fail in the same way."""
 
+    known: bool
+    reason: str
+    link: str
     violations: list[Violation]
-
-    @property
-    def known(self) -> bool:
-        """Return whether the cause is known."""
-        return self.violations[0].explained is not None
-
-    @property
-    def reason(self) -> str:
-        """Return the cause in words; the way in which they fail if it is not known."""
-        first = self.violations[0]
-        return first.explained.cause if first.explained else f"{first.case.requirement}: {first.case.signature}"
-
-    @property
-    def link(self) -> str:
-        """Return the public report, or what is said in place of one."""
-        explained = self.violations[0].explained
-        return explained.link if explained else ""
 
     @property
     def runs(self) -> list[str]:
@@ -54,13 +39,13 @@ class Cause:
 
 def causes(columns: Sequence[Column]) -> list[Cause]:
     """Return every counterexample of the runs under its cause, the unknown causes first. An invalid run has none."""
-    groups: dict[tuple[object, ...], list[Violation]] = {}
+    groups: dict[tuple[bool, str, str], list[Violation]] = {}
     for column in columns:
         for case in sorted(() if column.invalid else column.results.cases, key=_place):
-            explained = explanation(column, case)
-            key = (explained,) if explained else (case.requirement, case.signature)
-            groups.setdefault(key, []).append(Violation(column, case, explained))
-    return sorted(map(Cause, groups.values()), key=lambda one: one.known)
+            known = explanation(column, case)
+            key = (True, known.cause, known.link) if known else (False, f"{case.requirement}: {case.signature}", "")
+            groups.setdefault(key, []).append(Violation(column, case))
+    return sorted((Cause(*key, found) for key, found in groups.items()), key=lambda one: one.known)
 
 
 def _place(case: Case) -> tuple[str, str, str]:

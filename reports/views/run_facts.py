@@ -12,19 +12,6 @@ from coldproof.reports.views import overview
 LARGE_FACTOR = 2.0
 MACHINE = ("machine", "cpus", "memory")  # the parts of the environment that times depend on
 
-# The properties that must be equal, and the consequence of a difference.
-CONSEQUENCE = {
-    "engine": "The runs are of different engines.",
-    "adapter": "Another adapter may support and report different things.",
-    "worker": "The model worker and the fingerprint worker detect different faults.",
-    "profile": "Cells and search depth may differ.",
-    "oracle": "The cold answers are from a different source.",
-    "rule": "Answers were compared in a different way.",
-    "injected fault": "The results do not describe the same engine.",
-    "Coldproof": "A new violation may come from a new check.",
-    "machine": "Times cannot be compared.",
-}
-
 
 def facts(runs: Sequence[Results]) -> list[tuple[str, list[str]]]:
     """Return the name of each property, and its value in each run as text."""
@@ -61,7 +48,7 @@ def run_description(results: Results) -> dict[str, str]:
 
 
 def traits(results: Results) -> dict[str, str]:
-    """Return the properties that must be equal in comparable runs, by the names in CONSEQUENCE."""
+    """Return the properties that must be equal in comparable runs, by name."""
     engine, calibration = results.engine, results.calibration
     return {
         "engine": engine.name if engine else "not reached",

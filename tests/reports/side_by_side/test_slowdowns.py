@@ -64,7 +64,7 @@ def whole(requests: int = 10_000, **figures: Any) -> Results:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        (whole(requests_per_minute=900.0), whole(requests_per_minute=600.0), ["requests per minute, whole run"]),
+        (whole(requests_per_minute=900.0), whole(requests_per_minute=600.0), ["one request, whole run"]),
         (whole(requests_per_minute=900.0), whole(requests_per_minute=601.0), []),
         (whole(requests_per_minute=900.0), whole(MIN_REQUESTS - 1, requests_per_minute=90.0), []),
         (whole(requests_per_minute=900.0), whole(), []),
