@@ -14,13 +14,10 @@ DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views"
 REPORTS: dict[str, tuple[str, ...]] = {
     "reports/files": (),
     **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
-    "reports/comparison": DRAWS,
     "reports/findings": DRAWS,
-    "reports/register": DRAWS,
     "reports/side_by_side": DRAWS,
     "reports/kill_matrix": DRAWS,
     "reports/noise_curve": DRAWS,
-    "reports/release_history": DRAWS,
     "reports/run_report": DRAWS,
 }
 REPORTS["reports/exports"] = tuple(REPORTS)

@@ -30,20 +30,20 @@ from coldproof.harness.cli.io import (
 )
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.reports.assemble.assemble import assemble, read_events, with_end
-from coldproof.reports.comparison.comparison import compare, exit_code
-from coldproof.reports.comparison.markdown import comparison_markdown
-from coldproof.reports.comparison.page import render_comparison
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.stored_files import decode, read_lines
+from coldproof.reports.side_by_side import kinds
+from coldproof.reports.side_by_side.changes import exit_code
 from coldproof.reports.side_by_side.columns import Source
-from coldproof.reports.side_by_side.markdown import matrix_markdown
-from coldproof.reports.side_by_side.matrix import engine_matrix
-from coldproof.reports.side_by_side.page import render_matrix
+from coldproof.reports.side_by_side.markdown import side_by_side_markdown
+from coldproof.reports.side_by_side.matrix import SideBySide, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
 
 _PAGE = "index.html"
+_CASES = "cases"
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -120,16 +120,22 @@ def from_events(log: Path) -> Results:
 
 def compare_runs(options: argparse.Namespace) -> int:
     """Read both runs, write the requested files and return the exit code. Raises Refusal."""
-    old, new = loaded(options.old), loaded(options.new)
+    here = (options.html or Path(_PAGE)).parent
+    sources = [linked_source(run, here, label) for run, label in ((options.old, "Before"), (options.new, "Now"))]
     with interpreting(f"{options.old} and {options.new}"):
-        comparison = compare(old, new)
+        shown = side_by_side(sources, kinds.TWO_RUNS)
         if options.markdown is None and options.html is None:
-            write_stdout(comparison_markdown(comparison))
-        if options.markdown is not None:
-            write(options.markdown, comparison_markdown(comparison))
-        if options.html is not None:
-            write(options.html, render_comparison(comparison))
-        return exit_code(comparison)
+            write_stdout(side_by_side_markdown(shown))
+        written(shown, options.html, options.markdown)
+        return exit_code(shown.changes)
+
+
+def written(shown: SideBySide, page: Path | None, markdown: Path | None) -> None:
+    """Write the forms that were asked for. Raises Refusal."""
+    if page is not None:
+        write(page, render_side_by_side(shown))
+    if markdown is not None:
+        write(markdown, side_by_side_markdown(shown))
 
 
 COMPARE = Subcommand(
@@ -144,7 +150,7 @@ COMPARE = Subcommand(
 )
 
 
-def side_by_side(options: argparse.Namespace) -> int:
+def compare_engines(options: argparse.Namespace) -> int:
     """Read all runs, write the requested files and return the exit code. Raises Refusal."""
     page = options.out or (None if options.markdown else Path(_PAGE))
     here = (page or options.markdown).parent
@@ -153,17 +159,13 @@ def side_by_side(options: argparse.Namespace) -> int:
     sources = [linked_source(one, here) for one in options.runs]
     check_paths(options.runs, [target for target in (page, options.markdown) if target])
     with interpreting(", ".join(map(str, options.runs))):
-        shown = engine_matrix(sources)
-        if page is not None:
-            write(page, render_matrix(shown))
-        if options.markdown is not None:
-            write(options.markdown, matrix_markdown(shown))
+        written(side_by_side(sources, kinds.ENGINES), page, options.markdown)
     return 0
 
 
 SIDE_BY_SIDE = Subcommand(
     "write one page that shows which engine conforms to which requirement",
-    side_by_side,
+    compare_engines,
     argument(
         "runs",
         type=Path,
@@ -191,15 +193,18 @@ def check_paths(runs: Sequence[Path], targets: Sequence[Path]) -> None:
             raise Refusal(USAGE, f"{target} is the report of one of the runs; choose another file with --out")
 
 
-def linked_source(path: Path, here: Path) -> Source:
-    """Read a run, with the relative link from the folder `here` to its report."""
+def linked_source(path: Path, here: Path, label: str = "") -> Source:
+    """Read a run, with the relative links from the folder `here` to its report and its cases."""
     results = loaded(path)
     file = results_file(path).absolute()
     page = file.parent / _PAGE
     near = _near(page, here)
+    linked = near is not None and page.is_file()
     return Source(
         results=results,
-        link=_link(near) if near is not None and page.is_file() else "",
+        label=label,
+        link=_link(near) if near is not None and linked else "",
+        cases=_link(near.with_name(_CASES)) if near is not None and linked and (file.parent / _CASES).is_dir() else "",
         name=str(near.with_name(file.name)) if near is not None else str(PurePath(file.parent.name, file.name)),
     )
 

@@ -27,11 +27,16 @@ from coldproof.harness.engine_releases.versions import chosen_releases
 from coldproof.harness.options import UsageError, parse_duration
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.release_history.page import headline, render_history
-from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
-from coldproof.reports.schema.results import encode
+from coldproof.reports.format.text import many
+from coldproof.reports.schema.releases import ReleaseRow
+from coldproof.reports.schema.results import Results, encode
+from coldproof.reports.side_by_side import kinds
+from coldproof.reports.side_by_side.columns import Explanation, Source
+from coldproof.reports.side_by_side.matrix import Made, SideBySide, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
 
 EXIT_INTERRUPTED = 130
+HISTORY_FILE = "history.json"
 
 
 def engine_of(name: str) -> EngineSpec:
@@ -71,22 +76,44 @@ def run_history(options: argparse.Namespace) -> int:
             for version in releases:
                 rows.append(runs.row(version))
                 say(f"{version}: {rows[-1].problem or verdicts_text(rows[-1])}")
-                history = written(options, runs, rows, complete=version == releases[-1])
+                shown = written(options, runs, rows, complete=version == releases[-1])
         except KeyboardInterrupt:
             say(f"interrupted; {len(rows)} of {len(releases)} releases are in {options.out / 'index.html'}")
             return EXIT_INTERRUPTED
-    say(f"{headline(history)}\n{options.out / 'index.html'}")
+    say(f"{shown.headline}\n{options.out / 'index.html'}")
     return FAILED if any(row.problem for row in rows) else 0
 
 
-def written(
-    options: argparse.Namespace, runs: ReleaseRuns, rows: list[ReleaseRow], *, complete: bool
-) -> ReleaseHistory:
-    """Write both files for the releases so far, and return what they show."""
-    history = history_of(runs, rows, command=options.command_line, version=coldproof_version(), complete=complete)
-    write_text(options.out / "history.json", encode(history).decode())
-    write_text(options.out / "index.html", render_history(history))
-    return history
+def written(options: argparse.Namespace, runs: ReleaseRuns, rows: list[ReleaseRow], *, complete: bool) -> SideBySide:
+    """Write both files for the releases so far, and return what the page shows."""
+    version = coldproof_version()
+    history = history_of(runs, rows, command=options.command_line, version=version, complete=complete)
+    write_text(options.out / HISTORY_FILE, encode(history).decode())
+    made = Made(
+        headline=f"{history.engine}: {sum(not row.problem for row in rows)} of {many(len(rows), 'release')} tested",
+        command=options.command_line,
+        version=version,
+        file=HISTORY_FILE,
+        missing=tuple(f"{row.version}: {row.problem}" for row in rows if row.problem),
+        complete=complete,
+    )
+    sources = [release_source(row, found) for row in rows if (found := runs.results(row.version)) is not None]
+    shown = side_by_side(sources, kinds.RELEASES, made)
+    write_text(options.out / "index.html", render_side_by_side(shown))
+    return shown
+
+
+def release_source(row: ReleaseRow, results: Results) -> Source:
+    """Return one release as a column: the results of its run, with the known causes of its counterexamples."""
+    found = [case for verdict in row.verdicts.values() for case in verdict.cases if case.cause]
+    return Source(
+        results=results,
+        label=row.version,
+        link=f"{row.report}/index.html",
+        cases=f"{row.report}/cases",
+        name=row.report,
+        explained={case.id: Explanation(case.cause, case.link) for case in found},
+    )
 
 
 def verdicts_text(row: ReleaseRow) -> str:

@@ -55,6 +55,10 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
                 return ReleaseRow(version=version, verdicts={}, problem=ended, report=relative(folder, self.out))
         return row_of(version, results, relative(folder, self.out), self.causes(version, results))
 
+    def results(self, version: str) -> Results | None:
+        """Return the results of a release whose run came to its end."""
+        return finished(self.out / "runs" / version)
+
     def python(self, version: str) -> Path:
         """Return the interpreter for a release. Raises NoEnvironment."""
         if version in self.pythons:
@@ -155,7 +159,7 @@ def history_of(
     runs: ReleaseRuns, rows: Sequence[ReleaseRow], *, command: str, version: str, complete: bool
 ) -> ReleaseHistory:
     """Return the history of the releases that ran."""
-    stored = [results for row in rows if (results := finished(runs.out / "runs" / row.version)) is not None]
+    stored = [results for row in rows if (results := runs.results(row.version)) is not None]
     workers = dict.fromkeys(results.engine.worker for results in stored if results.engine is not None)
     return ReleaseHistory(
         engine=next((one.engine.name for one in stored if one.engine is not None), runs.engine.name),

@@ -28,7 +28,7 @@ SHARED = Path(__file__).parent / "templates"
 
 
 _NUMBERS: tuple[Callable[..., object], ...] = (text.number, text.duration, text.moment, text.day_and_time)
-_TEXTS = (text.token_text, text.tail, text.one_line, text.web_link, text.slug, text.report_name, areas)
+_TEXTS = (text.token_text, text.tail, text.one_line, text.web_link, text.slug, text.report_name, text.many, areas)
 FILTERS: Mapping[str, Callable[..., object]] = {
     **{function.__name__: function for function in (*_NUMBERS, *_TEXTS)},
     "kind": verdict_class,

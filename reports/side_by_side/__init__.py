@@ -1,1 +1,1 @@
-"""Shows runs of several engines side by side."""
+"""Shows runs side by side on one page: two runs, releases, engines or qualifications."""

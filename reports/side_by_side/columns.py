@@ -1,11 +1,15 @@
-"""The runs as columns of a page: a unique label and the column head of each."""
+"""The runs as columns of a page: a unique label, the column head and the links of each.
+
+A command makes a source of each run that it shows; all else on the page follows from the sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from coldproof.reports.format.text import unique
+from coldproof.reports.format.text import file_link, unique
+from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 
@@ -13,17 +17,37 @@ _NAMED = 3  # cells in a heading; more are counted
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """The known cause of a counterexample, and its public report."""
+
+    cause: str
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A run, the link from the page to its own report ("" if there is none), and a name for it."""
+    """A run, and what its command knows of it.
+
+    `link`: from the page to its own report; "" if there is none. `name`: of the run. `label`: of its column; "": the
+    engine, with what sets it apart. `cases`: from the page to the folder of its cases; "" if there is none.
+    `explained`: by case, its known cause. `said`: further sentences. `files`: words and link of each further file.
+    `command`: checks the run again.
+    """
 
     results: Results
     link: str
     name: str
+    label: str = ""
+    cases: str = ""
+    explained: Mapping[str, Explanation] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One run. `label` is the engine, with enough details to be unique."""
+    """One run. `label` is unique on the page."""
 
     label: str
     anchor: str
@@ -39,6 +63,11 @@ class Column:
     def engine(self) -> str:
         """The engine and its version; not unique."""
         return _named(self.source)[0]
+
+    @property
+    def head(self) -> str:
+        """The first line of the column head."""
+        return self.source.label or self.engine
 
     @property
     def invalid(self) -> bool:
@@ -65,17 +94,22 @@ class Column:
 
     @property
     def headed(self) -> list[str]:
-        """The lines of the column head below the engine's name and version."""
+        """The lines of the column head below its first line."""
         engine = self.results.engine
+        named = [self.engine] if self.source.label and self.engine not in self.source.label else []
         reached = [f"{engine.adapter} adapter, {engine.worker} worker"] if engine else []
-        return [*reached, cells_text(self.cells)]
+        return [*named, *reached, cells_text(self.cells)]
+
+    def file_of(self, case: Case) -> str:
+        """Return the link to the file of a case; "" if there is none."""
+        return f"{self.source.cases}/{file_link(f'{case.id}.json')}" if self.source.cases else ""
 
 
 def columns(sources: Sequence[Source]) -> list[Column]:
     """Return one column for each run, in the order given."""
     named = zip(labels(sources), sources, strict=True)
     return [
-        Column(label, f"engine-{place}", source, cells_of(source.results))
+        Column(label, f"run-{place}", source, cells_of(source.results))
         for place, (label, source) in enumerate(named, start=1)
     ]
 
@@ -93,8 +127,8 @@ def cells_text(cells: Sequence[str]) -> str:
 
 
 def labels(sources: Sequence[Source]) -> list[str]:
-    """Return a unique label for each run: engine and version, and details only where they are needed."""
-    found = [_named(source) for source in sources]
+    """Return a unique label for each run: its own, or engine and version, with details only where they are needed."""
+    found = [(source.label,) if source.label else _named(source) for source in sources]
     for more in _MORE:
         said = [more(source) for source in sources]
         apart = [len({word for other, word in zip(found, said, strict=True) if other == one}) > 1 for one in found]
@@ -104,6 +138,7 @@ def labels(sources: Sequence[Source]) -> list[str]:
 
 
 def _named(source: Source) -> tuple[str, ...]:
+    """Return the engine and its version, without the label that a command gives."""
     return (overview.engine_name(source.results),) if source.results.engine else ("no engine", source.name)
 
 

@@ -6,7 +6,8 @@ Nothing is summed over runs, and no verdict changes. Differences are reported fo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -14,7 +15,7 @@ from coldproof.reports.format.text import duration, listed, number
 from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.views import run_facts
-from coldproof.reports.views.run_facts import CONSEQUENCE, LARGE_FACTOR
+from coldproof.reports.views.run_facts import LARGE_FACTOR
 
 UNKNOWN = "unknown"  # what an environment reports outside a checkout
 _NAMED = 6  # requirements named in a sentence; the page lists all of them
@@ -48,36 +49,65 @@ class Trait(msgspec.Struct, frozen=True):
         return self.similar(one, other) if self.similar else self.value(one) == self.value(other)
 
 
-def differences(runs: Sequence[Column]) -> list[Difference]:
-    """Return the properties that differ, the decisive ones first. A single run has none."""
+def differences(runs: Sequence[Column], *, series: bool = False) -> list[Difference]:
+    """Return the properties that differ, the decisive ones first. A single run has none.
+
+    `series`: each run follows on the one before, so that they should have one engine and one adapter.
+    """
     pairs = list(itertools.combinations([run.results for run in runs], 2))
-    return [_difference(trait, runs) for trait in _TRAITS if not all(trait.alike(*pair) for pair in pairs)]
+    return [_difference(trait, runs) for trait in _traits(series) if not all(trait.alike(*pair) for pair in pairs)]
 
 
-def notes(runs: Sequence[Column]) -> list[str]:
-    """Return notes on incomplete or invalid runs, and on requirements that a run lacks."""
+def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False) -> list[str]:
+    """Return notes on incomplete or invalid runs, and on what a run lacks. `by_time`: they are in order of their start.
+
+    The cells of other engines differ, and are compared in a series only.
+    """
     said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
     valid = [run for run in runs if not run.invalid]
-    asked = {requirement.id for run in valid for requirement in run.results.requirements}
-    for run in valid:
-        lacking = sorted(asked - {requirement.id for requirement in run.results.requirements})
-        if lacking:
-            what = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(asked)} requirements"
-            said.append(f"Not in the run of {run.label}: {what}.")
+    said += _lacking(valid, {run.label: {one.id for one in run.results.requirements} for run in valid}, "requirements")
+    if series:
+        said += _lacking(valid, {run.label: set(run.cells) for run in valid}, "cells")
+    if by_time:
+        said += [
+            f"The run of {later.label} started before that of {earlier.label}. The runs may be swapped."
+            for earlier, later in itertools.pairwise(runs)
+            if _swapped(earlier.results, later.results)
+        ]
     return said
 
 
-def comparable_groups(runs: Sequence[Column]) -> list[str]:
+def _lacking(runs: Sequence[Column], names: Mapping[str, set[str]], what: str) -> Iterator[str]:
+    """Yield what each run does not have of all that the runs have. `names`: of each run, by its label."""
+    every = set().union(*names.values())
+    for run in runs:
+        lacking = sorted(every - names[run.label])
+        if lacking:
+            said = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(every)} {what}"
+            yield f"Not in the run of {run.label}: {said if what == 'requirements' else f'{what} {said}'}."
+
+
+def _swapped(earlier: Results, later: Results) -> bool:
+    """Return whether the later run started first. Times that cannot be read or compared say nothing."""
+    try:
+        began, then = (datetime.fromisoformat(one.started) for one in (earlier, later))
+    except ValueError:
+        return False
+    return began.tzinfo is not None and then.tzinfo is not None and then < began
+
+
+def comparable_groups(runs: Sequence[Column], *, series: bool = False) -> list[str]:
     """Return a sentence for each group of comparable runs. A single run has none."""
-    groups = _groups([run for run in runs if not run.invalid])
-    return [_sentence(group, groups[0]) for group in groups] if len(runs) > 1 else []
+    traits = _traits(series)
+    groups = _groups([run for run in runs if not run.invalid], traits)
+    return [_sentence(group, groups[0], traits) for group in groups] if len(runs) > 1 else []
 
 
-def _groups(runs: Sequence[Column]) -> list[list[Column]]:
+def _groups(runs: Sequence[Column], traits: Sequence[Trait]) -> list[list[Column]]:
     """Return groups of runs that are pairwise comparable, the largest group first, else in the order given."""
     groups: list[list[Column]] = []
     for run in runs:
-        home = next((group for group in groups if not any(_unlike(run, other) for other in group)), None)
+        home = next((group for group in groups if not any(_unlike(run, other, traits) for other in group)), None)
         if home is None:
             groups.append([run])
         else:
@@ -85,19 +115,19 @@ def _groups(runs: Sequence[Column]) -> list[list[Column]]:
     return sorted(groups, key=lambda group: -len(group))
 
 
-def _sentence(group: list[Column], first: list[Column]) -> str:
+def _sentence(group: list[Column], first: list[Column], traits: Sequence[Trait]) -> str:
     said = "Can be compared with each other" if len(group) > 1 else "Not comparable with the other runs"
     named = f"{said}: {listed([run.label for run in group])}"
     if group is first:
         return f"{named}."
     # Similarity is not transitive: budgets are similar within a factor.
-    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run)))
+    other, why = next((run, why) for run in first for one in group if (why := _unlike(one, run, traits)))
     return f"{named}. Differs from {other.label} in: {listed(why)}."
 
 
-def _unlike(one: Column, other: Column) -> list[str]:
+def _unlike(one: Column, other: Column, traits: Sequence[Trait]) -> list[str]:
     """Return the decisive properties that differ between two runs."""
-    return [trait.what for trait in _TRAITS if trait.decisive and not trait.alike(one.results, other.results)]
+    return [trait.what for trait in traits if trait.decisive and not trait.alike(one.results, other.results)]
 
 
 def _difference(trait: Trait, runs: Sequence[Column]) -> Difference:
@@ -139,24 +169,31 @@ def _noise(results: Results) -> str:
     return "not used, comparison is token-exact" if calibration.exact else f"{number(calibration.noise_nats)} nats"
 
 
-def _trait(what: str, *, of: str = "", decisive: bool = True) -> Trait:
-    """Return a property that is also used to compare two runs of one engine."""
-    name = of or what
-    return Trait(what, lambda results: run_facts.traits(results)[name], CONSEQUENCE[name], decisive)
+def _trait(what: str, consequence: str, *, of: str = "", decisive: bool = True) -> Trait:
+    """Return one of the properties that describe a run. `of`: its name there."""
+    return Trait(what, lambda results: run_facts.traits(results)[of or what], consequence, decisive)
 
 
+def _traits(series: bool) -> tuple[Trait, ...]:
+    return (*_OF_ONE_ENGINE, *_TRAITS) if series else _TRAITS
+
+
+_OF_ONE_ENGINE = (
+    _trait("engine", "The runs are of different engines."),
+    _trait("adapter", "Another adapter may support and report different things."),
+)
 _TRAITS = (
-    _trait("profile"),
+    _trait("profile", "Cells and search depth may differ."),
     Trait(
         "budget",
         lambda results: f"{duration(_given(results) or None)} for each requirement and cell",
-        "With the smaller budget, less was searched: violations may be missed.",
+        "With the smaller budget, less was searched: violations may be missed, and seem fixed or new.",
         similar=_similar_budgets,
     ),
-    _trait("worker"),
-    _trait("comparison rule", of="rule"),
-    _trait("oracle"),
-    _trait("injected fault"),
+    _trait("worker", "The model worker and the fingerprint worker detect different faults."),
+    _trait("comparison rule", "Answers were compared in a different way.", of="rule"),
+    _trait("oracle", "The cold answers are from a different source."),
+    _trait("injected fault", "The results do not describe the same engine."),
     Trait(
         "Coldproof",
         lambda results: results.coldproof_version,
@@ -174,5 +211,5 @@ _TRAITS = (
         "A requirement that is VIOLATED in one run may be a KNOWN ISSUE in the other.",
         decisive=False,
     ),
-    _trait("machine", decisive=False),
+    _trait("machine", "Times cannot be compared.", decisive=False),
 )

@@ -1,20 +1,23 @@
-"""Builds the matrix of requirements by engine. Each cell of the matrix has one run's verdict and a link to its report.
+"""Builds the matrix of requirements by run. Each cell of the matrix has one run's verdict and a link to its report.
 
-Invariant: nothing is summed over engines. A requirement that a run does not have is an empty cell, never a verdict. A
-run whose detector failed its self-test has only empty cells.
+Invariant: nothing is summed over runs. A requirement that a run does not have is an empty cell, never a verdict. A run
+whose detector failed its self-test has only empty cells.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.format.text import many, slug, unique
 from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
 from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, by_kind, changes, conclusion
 from coldproof.reports.side_by_side.columns import Column, Source, columns
+from coldproof.reports.side_by_side.kinds import Kind
+from coldproof.reports.side_by_side.slowdowns import Slowdown, slowdowns
 from coldproof.reports.views import overview, run_facts
 from coldproof.reports.views.requirements import (
     AREA_TITLES,
@@ -23,18 +26,24 @@ from coldproof.reports.views.requirements import (
     RequirementView,
     area,
     requirement_views,
+    verdict_class,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One requirement in one run. `link` leads to the requirement in that run's own report; "" if there is none."""
+    """One requirement in one run. `link` leads to the requirement in that run's own report; "" if there is none.
+
+    `help`: what would help to get a conclusive verdict; "" if nothing is missing. `change`: the most urgent change from
+    the run before; None if there is none, or in no series.
+    """
 
     column: Column
     requirement: RequirementResult
     link: str
     causes: list[Cause]
-    help: str  # what would help to get a conclusive verdict; "" if nothing is missing
+    help: str
+    change: ChangeKind | None
 
     @property
     def figures(self) -> list[str]:
@@ -66,19 +75,53 @@ class Row:
         found = {cell.requirement.verdict for cell in self.cells if cell is not None}
         return [verdict for verdict in overview.WORST_FIRST if verdict in found]
 
+    @property
+    def kinds(self) -> str:
+        """The CSS classes of its verdicts. The filter shows the row while one of them is selected."""
+        return " ".join(map(verdict_class, self.verdicts))
 
-@dataclass(frozen=True, slots=True)
-class EngineMatrix:
-    """The whole matrix: all columns, and all requirements by area."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How the page was made. `headline`: its first words; "": they follow from the runs. `command`: that made it.
+
+    `version`: its Coldproof; `file`: with the same data. `missing`: a sentence for each run that has no results.
+    `complete`: whether the command came to its end.
+    """
+
+    headline: str = ""
+    command: str = ""
+    version: str = ""
+    file: str = ""
+    missing: tuple[str, ...] = ()
+    complete: bool = True
+
+
+_MADE = Made()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """All that the page shows: all columns, and all requirements by area.
+
+    `changes`: from each run to the next, and `slower`: what takes longer than before; none without a series.
+    """
+
+    kind: Kind
+    made: Made
     columns: list[Column]
     areas: list[Area[Row]]
+    changes: list[Change]
+    slower: list[Slowdown]
 
     @property
     def headline(self) -> str:
-        """The number of runs and engines. It has no verdict, because no verdict holds for several engines."""
-        runs, engines = len(self.columns), len(self.engines)
-        return f"{many(runs, 'run')} of {many(engines, 'engine')}, requirement by requirement"
+        """The page in one sentence. No verdict holds for several engines, so that it has one in a series only."""
+        runs = f"{many(len(self.columns), 'run')} of {many(len(self.engines), 'engine')}, requirement by requirement"
+        if not self.kind.series:
+            return self.made.headline or runs
+        found = ", ".join(f"{len(found)} {kind.value}" for kind, found in by_kind(self.changes))
+        return f"{self.made.headline or conclusion(self.changes)} — {found or 'no change of a verdict'}"
 
     @property
     def engines(self) -> list[str]:
@@ -88,7 +131,8 @@ class EngineMatrix:
     @property
     def facts(self) -> list[tuple[str, list[str]]]:
         """The facts of the runs: for each fact its name and one value for each column."""
-        return run_facts.facts([column.results for column in self.columns])
+        verdicts = ("Verdicts", [column.counted for column in self.columns])
+        return [verdicts, *run_facts.facts([column.results for column in self.columns])]
 
     @property
     def wide(self) -> bool:
@@ -102,16 +146,25 @@ class EngineMatrix:
         return [verdict for verdict in overview.WORST_FIRST if verdict in found]
 
 
-def engine_matrix(sources: Sequence[Source]) -> EngineMatrix:
-    """Build the matrix: columns in the order given, requirements sorted by id."""
+def side_by_side(sources: Sequence[Source], kind: Kind, made: Made = _MADE) -> SideBySide:
+    """Set the runs side by side: columns in the order given, requirements sorted by id."""
     runs = columns(sources)
+    found = changes(runs) if kind.series else []
     views = [_views(run) for run in runs]
+    marks = {(one.column.label, one.requirement): one.kind for one in reversed(found) if one.kind not in STILL}
     taken: set[str] = set()
     areas: dict[str, list[Row]] = {}
     for name in sorted({name for one in views for name in one}, key=_by_number):
-        row = _row(name, unique(f"requirement-{slug(name).lower()}", taken), runs, views)
+        row = _row(name, unique(f"requirement-{slug(name).lower()}", taken), runs, views, marks)
         areas.setdefault(area(name), []).append(row)
-    return EngineMatrix(runs, [Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()])
+    return SideBySide(
+        kind=kind,
+        made=made,
+        columns=runs,
+        areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
+        changes=found if len(runs) == 2 else [one for one in found if one.kind not in STILL],
+        slower=slowdowns(runs) if kind.series else [],
+    )
 
 
 def _views(column: Column) -> dict[str, RequirementView]:
@@ -121,7 +174,13 @@ def _views(column: Column) -> dict[str, RequirementView]:
     return {view.requirement.id: view for view in reversed(requirement_views(column.results.requirements))}
 
 
-def _row(name: str, anchor: str, runs: list[Column], views: list[dict[str, RequirementView]]) -> Row:
+def _row(
+    name: str,
+    anchor: str,
+    runs: list[Column],
+    views: list[dict[str, RequirementView]],
+    marks: Mapping[tuple[str, str], ChangeKind],
+) -> Row:
     here = [(run, one.get(name)) for run, one in zip(runs, views, strict=True)]
     asked = [(column, view.requirement) for column, view in here if view is not None]
     first = asked[0][1]
@@ -132,11 +191,14 @@ def _row(name: str, anchor: str, runs: list[Column], views: list[dict[str, Requi
         parts=first.parts,
         upstream=list(dict.fromkeys(link for _, requirement in asked for link in requirement.upstream)),
         otherwise=[column.label for column, other in asked if other.parts.required != first.parts.required],
-        cells=[None if view is None else _matrix_cell(column, view) for column, view in here],
+        cells=[
+            None if view is None else _matrix_cell(column, view, marks.get((column.label, name)))
+            for column, view in here
+        ],
     )
 
 
-def _matrix_cell(column: Column, view: RequirementView) -> MatrixCell:
+def _matrix_cell(column: Column, view: RequirementView, change: ChangeKind | None) -> MatrixCell:
     requirement = view.requirement
     own = set(requirement.cases)
     return MatrixCell(
@@ -145,6 +207,7 @@ def _matrix_cell(column: Column, view: RequirementView) -> MatrixCell:
         link=f"{column.source.link}#{view.anchor}" if column.source.link else "",
         causes=causes([case for case in column.results.cases if case.id in own]),
         help=_help(requirement),
+        change=change,
     )
 
 

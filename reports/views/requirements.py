@@ -59,10 +59,10 @@ class CellView:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerView:
-    """One requirement in one layer, and the anchor of its first cell on the page."""
+class FieldView:
+    """One requirement in one column of the matrix, and the anchor of its evidence on the page."""
 
-    row: LayerVerdict
+    row: CellResult | LayerVerdict | RequirementResult
     anchor: str
 
 
@@ -82,7 +82,31 @@ class Row:
     """One row of the matrix: a requirement and its result in each cell or layer, None where it did not run."""
 
     view: RequirementView
-    cells: list[CellView | LayerView | None]
+    cells: list[FieldView | None]
+
+    @property
+    def id(self) -> str:
+        """Return the requirement's id."""
+        return self.view.requirement.id
+
+    @property
+    def title(self) -> str:
+        """Return the requirement's title."""
+        return self.view.requirement.title
+
+    @property
+    def anchor(self) -> str:
+        """Return the anchor of the requirement's section."""
+        return self.view.anchor
+
+    @property
+    def kinds(self) -> str:
+        """Return the CSS class of the verdict."""
+        return verdict_class(self.view.requirement.verdict)
+
+    def shown(self, overall: bool) -> list[FieldView | None]:
+        """Return the fields of the row. `overall`: the first one has the verdict over all columns."""
+        return [*([FieldView(self.view.requirement, self.view.anchor)] if overall else []), *self.cells]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +144,10 @@ def matrix(views: Sequence[RequirementView]) -> Matrix:
     Cells in which more requirements ran come first; layers keep their order.
     """
     layered = len({one.layer for view in views for one in view.requirement.layers}) > 1
-    fields = [by_layer(view) if layered else {cell.row.label: cell for cell in view.cells} for view in views]
+    fields = [
+        by_layer(view) if layered else {cell.row.label: FieldView(cell.row, cell.anchor) for cell in view.cells}
+        for view in views
+    ]
     counted = Counter(name for named in fields for name in named)
     names = (
         sorted(counted, key=(*LAYER_ORDER, *counted).index) if layered else [name for name, _ in counted.most_common()]
@@ -139,10 +166,10 @@ def matrix(views: Sequence[RequirementView]) -> Matrix:
     )
 
 
-def by_layer(view: RequirementView) -> dict[str, LayerView]:
+def by_layer(view: RequirementView) -> dict[str, FieldView]:
     """Return the requirement's verdict in each layer, with the anchor of the first cell there."""
     anchors = {cell.row.layer: cell.anchor for cell in reversed(view.cells)}
-    return {one.layer: LayerView(one, anchors[one.layer]) for one in view.requirement.layers}
+    return {one.layer: FieldView(one, anchors[one.layer]) for one in view.requirement.layers}
 
 
 def area(requirement_id: str) -> str:

@@ -1,12 +1,8 @@
-"""Describes a run, and gives the reasons why two runs may not be comparable.
-
-These reasons are warnings. They never change a finding.
-"""
+"""Describes a run: its facts, and the properties that must be equal in comparable runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from coldproof.reports.format.text import duration, number
 from coldproof.reports.schema.results import Calibration, Results
@@ -16,36 +12,11 @@ from coldproof.reports.views import overview
 LARGE_FACTOR = 2.0
 MACHINE = ("machine", "cpus", "memory")  # the parts of the environment that times depend on
 
-# The properties that must be equal, and the consequence of a difference.
-CONSEQUENCE = {
-    "engine": "The runs are of different engines.",
-    "adapter": "Another adapter may support and report different things.",
-    "worker": "The model worker and the fingerprint worker detect different faults.",
-    "profile": "Cells and search depth may differ.",
-    "oracle": "The cold answers are from a different source.",
-    "rule": "Answers were compared in a different way.",
-    "injected fault": "The results do not describe the same engine.",
-    "Coldproof": "A new violation may come from a new check.",
-    "machine": "Times cannot be compared.",
-}
-
 
 def facts(runs: Sequence[Results]) -> list[tuple[str, list[str]]]:
     """Return the name of each property, and its value in each run as text."""
     described = [run_description(results) for results in runs]
     return [(name, [properties[name] for properties in described]) for name in described[0]]
-
-
-def comparability_warnings(old: Results, new: Results) -> list[str]:
-    """Return the reasons why the runs may not be comparable, one or two sentences each."""
-    return [
-        *run_problems(old, "The earlier run"),
-        *run_problems(new, "The later run"),
-        *_unlike(old, new),
-        *_selected(old, new),
-        *_budgets(old, new),
-        *_order(old, new),
-    ]
 
 
 def budget(results: Results) -> float:
@@ -77,7 +48,7 @@ def run_description(results: Results) -> dict[str, str]:
 
 
 def traits(results: Results) -> dict[str, str]:
-    """Return the properties that must be equal in comparable runs, by the names in CONSEQUENCE."""
+    """Return the properties that must be equal in comparable runs, by name."""
     engine, calibration = results.engine, results.calibration
     return {
         "engine": engine.name if engine else "not reached",
@@ -105,50 +76,3 @@ def run_problems(results: Results, which: str) -> Iterator[str]:
         yield f"{which} is invalid because the detector self-test failed. Its verdicts are not used."
     if not results.complete:
         yield f"{which} is incomplete. Requirements that did not run are not verified."
-
-
-def _unlike(old: Results, new: Results) -> Iterator[str]:
-    before, now = traits(old), traits(new)
-    for name, consequence in CONSEQUENCE.items():
-        if before[name] != now[name]:
-            yield f"Different {name}: before “{before[name]}”, now “{now[name]}”. {consequence}"
-
-
-def _selected(old: Results, new: Results) -> Iterator[str]:
-    """Yield the requirements and cells that were selected in only one of the runs."""
-    for what, before, now in zip(("requirements", "cells"), _selection(old), _selection(new), strict=True):
-        only = {"before": sorted(before - now), "now": sorted(now - before)}
-        words = [f"only {when} {', '.join(names)}" for when, names in only.items() if names]
-        if words:
-            yield f"Different {what}: {'; '.join(words)}."
-
-
-def _selection(results: Results) -> tuple[set[str], set[str]]:
-    requirements = results.requirements
-    return {r.id for r in requirements}, {cell.cell for r in requirements for cell in r.cells}
-
-
-def _budgets(old: Results, new: Results) -> Iterator[str]:
-    before, now = budget(old), budget(new)
-    if not before or not now:
-        return
-    figures = f"{duration(before)} before, {duration(now)} now"
-    if before >= LARGE_FACTOR * now:
-        yield f"Much smaller example budget: {figures}. A violation may only seem fixed."
-    elif now >= LARGE_FACTOR * before:
-        yield f"Much larger example budget: {figures}. A new violation may have existed before."
-
-
-def _order(old: Results, new: Results) -> Iterator[str]:
-    before, now = _started(old), _started(new)
-    if before is not None and now is not None and now < before:
-        yield "The later run started before the earlier one. The runs may be swapped."
-
-
-def _started(results: Results) -> datetime | None:
-    """Return when a run started, or None if the file has no comparable time."""
-    try:
-        moment = datetime.fromisoformat(results.started)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None

@@ -46,9 +46,6 @@ from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.comparison.comparison import compare
-from coldproof.reports.comparison.markdown import comparison_markdown
-from coldproof.reports.comparison.page import render_comparison
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
@@ -56,9 +53,11 @@ from coldproof.reports.format.shell import command_line
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.schema.case import Case, read_case
 from coldproof.reports.schema.results import Results
-from coldproof.reports.side_by_side.markdown import matrix_markdown
-from coldproof.reports.side_by_side.matrix import EngineMatrix, engine_matrix
-from coldproof.reports.side_by_side.page import render_matrix
+from coldproof.reports.side_by_side import kinds
+from coldproof.reports.side_by_side.columns import Explanation
+from coldproof.reports.side_by_side.markdown import side_by_side_markdown
+from coldproof.reports.side_by_side.matrix import Made, SideBySide, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
 
 CASES = sorted((ROOT / "findings").glob(f"*/*/{CASE}"))
 STEPS = 2  # the section of a bug report that has the commands
@@ -194,9 +193,24 @@ def toml_is_ours(text: str, like: str) -> None:
     shows_no_control(text)
 
 
-def beside(results: Results) -> EngineMatrix:
-    """Return the results beside others."""
-    return engine_matrix([source(results), source(everything())])
+def beside(results: Results) -> SideBySide:
+    """Return the results beside those of another engine."""
+    return side_by_side([source(results), source(everything())], kinds.ENGINES)
+
+
+def compared(results: Results) -> SideBySide:
+    """Return the results as the earlier of two runs, with all that a command may know of a run."""
+    old = source(results, said=(results.headline,), explained={case.id: explained(case) for case in results.cases})
+    return side_by_side(
+        [old, source(everything())],
+        kinds.TWO_RUNS,
+        Made(headline=results.headline, command=results.command, missing=(results.problem,)),
+    )
+
+
+def explained(case: Case) -> Explanation:
+    """Return a cause in the words of the case."""
+    return Explanation(case.sentence, case.signature)
 
 
 FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] = {
@@ -206,10 +220,10 @@ FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] =
     "badge": (badge_svg, xml_is_ours),
     "terminal": (lambda results: on_terminal(results, Path("report")), terminal_is_ours),
     "known issues": (proposals, toml_is_ours),
-    "comparison": (lambda results: comparison_markdown(compare(results, everything())), markdown_is_ours),
-    "side by side": (lambda results: matrix_markdown(beside(results)), markdown_is_ours),
-    "side-by-side page": (lambda results: render_matrix(beside(results)), html_is_ours),
-    "comparison page": (lambda results: render_comparison(compare(results, everything())), html_is_ours),
+    "comparison": (lambda results: side_by_side_markdown(compared(results)), markdown_is_ours),
+    "side by side": (lambda results: side_by_side_markdown(beside(results)), markdown_is_ours),
+    "side-by-side page": (lambda results: render_side_by_side(beside(results)), html_is_ours),
+    "comparison page": (lambda results: render_side_by_side(compared(results)), html_is_ours),
 }
 
 

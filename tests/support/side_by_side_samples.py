@@ -10,7 +10,7 @@ from support import report_samples as samples
 from coldproof.reports.schema import results as results_module
 from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.side_by_side.columns import Source
+from coldproof.reports.side_by_side.columns import Column, Source, columns
 
 
 def run(name: str = "vLLM", version: str = "0.32.0", **changes: Any) -> Results:
@@ -22,9 +22,19 @@ def run(name: str = "vLLM", version: str = "0.32.0", **changes: Any) -> Results:
     return samples.results(**{"engine": changed, **changes})
 
 
-def source(results: Results, link: str = "x/index.html", name: str = "x/results.json") -> Source:
+def source(results: Results, link: str = "x/index.html", name: str = "x/results.json", **changes: Any) -> Source:
     """A run whose own report is below the page."""
-    return Source(results=results, link=link, name=name)
+    return Source(results=results, link=link, name=name, **changes)
+
+
+def pair(old: Results, new: Results) -> list[Source]:
+    """Two runs as `coldproof compare` takes them."""
+    return [source(old, label="Before"), source(new, label="Now")]
+
+
+def two(old: Results, new: Results) -> list[Column]:
+    """The columns of two runs."""
+    return columns(pair(old, new))
 
 
 def everything() -> list[Source]:

@@ -11,76 +11,57 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from coldproof.harness.fleet.matrix import PROFILE_CELLS, Unit
-from coldproof.harness.fleet.merge.shared_facts import (
-    engine_and_calibration,
-    engine_summary,
-    known_issue_rows,
-    merged_start,
-    merged_timing,
-    self_tests,
-)
+from coldproof.harness.fleet.merge.shared_facts import engine_summary, merged_start, shared_events
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, with_unit_test_name
 from coldproof.harness.fleet.store import Record
-from coldproof.harness.release.bundle.merge import ONCE
+from coldproof.harness.release.run.merged import ONCE, Member, merged_results, merged_waivers
 from coldproof.reports.assemble.assemble import Event, assemble
-from coldproof.reports.format.text import many, storable
+from coldproof.reports.format.text import many
 from coldproof.reports.schema.results import FleetRow, Results
 from coldproof.reports.schema.verdict import Verdict
 
 # Events that are not copied from a unit: the merged result has its own. A unit's problem is in its record.
 UNIT_ONLY = (*ONCE, "selftest", "engine", "calibration", "measured", "problem", "phase")
+NAMED = {"case": ("case",), "finding": ("replay",)}  # the parts of events that name a cell
 MAX_NAMED = 3  # units named in a message
 
 
 def fleet_results(fleet: Fleet, parts: Sequence[Part]) -> Results:
-    """Return the merged results of all units."""
-    begun = [part for part in parts if part.start is not None]
-    events = sorted((event for part in begun for event in unit_events(part)), key=lambda event: event["at"])
-    end = max([fleet.at, *(event["at"] for event in events), *(part.finish for part in begun)])
-    made = [
-        {"event": "run_started", "at": fleet.at, **merged_start(fleet, begun)},
-        {"event": "selftest", "at": fleet.at, "rows": self_tests(begun)},
-        *events,
-        *engine_and_calibration(begun, end),
-        *merged_timing(begun, end),
-        {"event": "waivers", "at": end, "waivers": known_issue_rows(begun)},
+    """Return the merged results of all units. A unit begins on the driver's clock, not on its node's."""
+    begun = [(part, start, part.record) for part in parts if (start := part.start) is not None and part.record]
+    units = [
+        Member(part.unit.machine.name, list(unit_events(part, rec)), start, rec.began) for part, start, rec in begun
     ]
+    ran = [part for part, *_ in begun]
     problem = problem_of(fleet, parts)
-    if problem:
-        made.append({"event": "problem", "at": end, "message": problem, "usage": False})
-    made.append({"event": "run_finished", "at": end, "complete": not problem})
-    results = assemble([e for e in made if e["event"] != "selftest" or e["rows"]])
-    results = msgspec.structs.replace(results, fleet=[fleet_row(part) for part in parts])
-    return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+    results = merged_results(
+        units,
+        {"event": "run_started", "at": fleet.at, **merged_start(fleet, ran, units)},
+        [*shared_events(ran), *([{"event": "problem", "message": problem, "usage": False}] if problem else [])],
+        waivers=merged_waivers([[with_unit_test_name(event, part.unit) for event in part.log] for part in ran]),
+        without=UNIT_ONLY,
+        until=max((part.finish for part in ran), default=0.0),
+        complete=not problem,
+    )
+    return msgspec.structs.replace(results, fleet=[fleet_row(part) for part in parts])
 
 
-def unit_events(part: Part) -> Iterator[Event]:
-    """Yield a unit's events in the driver's clock and with merged names. Tests without a verdict become an ERROR."""
-    first = part.start
-    if first is None or part.record is None:
-        return
-    later = part.record.began - first["at"]
+def unit_events(part: Part, record: Record) -> Iterator[Event]:
+    """Yield a unit's events with merged names. Tests without a verdict become an ERROR if the unit failed."""
     concluded = {(e["requirement"], e["cell"], e["test"]) for e in part.log if e["event"] == "verdict"}
     for event in part.log:
-        if event["event"] in UNIT_ONLY:
-            continue
-        yield merged_event(event, part.unit, later)
-        if event["event"] != "requirement" or not part.record.problem:
+        yield merged_event(event, part.unit)
+        if event["event"] != "requirement" or not record.problem:
             continue
         if (event["id"], event["cell"], event["test"]) not in concluded:
-            yield merged_event(error_verdict(event, part.record), part.unit, later)
+            yield merged_event(error_verdict(event, record), part.unit)
 
 
-def merged_event(event: Event, unit: Unit, later: float) -> Event:
-    """Return an event with its time and names in the merged result. `later`: seconds to add."""
-    changed = {**with_unit_test_name(event, unit), "at": round(event["at"] + later, 3)}
-    if "cell" in event:
-        changed["cell"] = unit.column(event["cell"])
-    if event["event"] == "case":
-        changed["case"] = {**event["case"], "cell": unit.column(event["case"]["cell"])}
-    if event["event"] == "finding":
-        changed["replay"] = {**event["replay"], "cell": unit.column(event["replay"]["cell"])}
-    return changed
+def merged_event(event: Event, unit: Unit) -> Event:
+    """Return an event with its names in the merged result."""
+    changed = with_unit_test_name(event, unit)
+    named = {name: {**event[name], "cell": unit.column(event[name]["cell"])} for name in NAMED.get(event["event"], ())}
+    return {**changed, **named, **({"cell": unit.column(event["cell"])} if "cell" in event else {})}
 
 
 def error_verdict(announced: Event, record: Record) -> Event:

@@ -9,25 +9,31 @@ the start of each shard.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.case.known_issues import KnownIssue, passes
 from coldproof.harness.options import QUALIFY, UsageError
 from coldproof.harness.release.bundle.check_coverage import check_shards
 from coldproof.harness.release.bundle.refusal import Reason, not_accepted
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
+from coldproof.harness.release.run.merged import (
+    Member,
+    merged_environments,
+    merged_results,
+    merged_values,
+    merged_waivers,
+    stored,
+)
 from coldproof.harness.release.run.record import Qualification
-from coldproof.reports.assemble.assemble import Event, assemble, last_of, read_events
+from coldproof.reports.assemble.assemble import Event, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import claim, mark
-from coldproof.reports.format.text import storable
-from coldproof.reports.schema.results import RequirementResult, Results, Waiver
+from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.stored_files import UnreadableFile, check_files_below, copy_file, copy_folder, files_below
 
 # The fields of a run's start that must be equal in all shards, and their names in messages.
@@ -39,7 +45,6 @@ ALIKE = {
     "least_shown": "the number of --allow-not-exercised",
 }
 COMMIT = "coldproof commit"
-ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged run has one of each
 
 
 def read_shard(folder: Path) -> list[Event]:
@@ -116,78 +121,25 @@ def bundle_results(folders: Sequence[Path]) -> Results:
     Raises LookupError if a folder has no start of a run, and OSError.
     """
     logs = [read_events(folder / EVENTS) for folder in folders]
-    results = assemble(logs[0] if len(logs) == 1 else merge_logs(logs))
-    return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+    return stored(logs[0]) if len(logs) == 1 else merged_shards(logs)
 
 
-def merge_logs(logs: Sequence[list[Event]]) -> list[Event]:
-    """Return the events of several shards as those of one run. Raises LookupError if a shard has no start."""
-    starts = [last_of(log, "run_started") for log in logs]
-    begun = [start for start in starts if start is not None]
-    if len(begun) < len(logs):
+def merged_shards(logs: Sequence[list[Event]]) -> Results:
+    """Return the results of several shards as those of one run. Raises LookupError if a shard has no start."""
+    starts = [start for log in logs if (start := last_of(log, "run_started")) is not None]
+    if len(starts) < len(logs):
         raise LookupError("the events have no start of a run")
-    first = min(begun, key=lambda start: start["at"])
-    between = [
-        {**event, "at": round(event["at"] - start["at"] + first["at"], 3)}
-        for log, start in zip(logs, begun, strict=True)
-        for event in log
-        if event["event"] not in ONCE
+    first = min(starts, key=lambda start: start["at"])
+    shards = [
+        Member(f"shard {start.get('shard', '')}", log, start, first["at"])
+        for log, start in zip(logs, starts, strict=True)
     ]
-    between.sort(key=lambda event: event["at"])
-    end = between[-1]["at"] if between else first["at"]
+    differing = {name: merged_values((one.name, one.start[name]) for one in shards) for name in ("seed", "command")}
     finished = [last_of(log, "run_finished") for log in logs]
-    complete = all(event is not None and event["complete"] for event in finished)
-    events = [{**first, **merged_start(begun)}, *between]
-    return [
-        *events,
-        {"event": "waivers", "at": end, "waivers": waiver_rows(logs, assemble(events).requirements)},
-        {"event": "run_finished", "at": end, "complete": complete},
-    ]
-
-
-def merged_start(starts: Sequence[Event]) -> Event:
-    """Return the fields of the merged start that may differ between shards."""
-    named = [(start.get("shard", ""), start) for start in starts]
-    return {
-        "shard": "",
-        "seed": merge_values(((shard, start["seed"]) for shard, start in named), of="shard "),
-        "command": merge_values(((shard, start["command"]) for shard, start in named), of="shard "),
-        "environment": merge_environments(named, of="shard "),
-    }
-
-
-def merge_environments(starts: Sequence[tuple[str, Event]], *, of: str = "") -> dict[str, str]:
-    """Return the merged facts about the machines, from start events with the names of their owners."""
-    return {
-        name: merge_values(((who, start["environment"].get(name, "unknown")) for who, start in starts), of=of)
-        for name in dict.fromkeys(name for _, start in starts for name in start["environment"])
-    }
-
-
-def merge_values(values: Iterable[tuple[str, str]], *, of: str = "") -> str:
-    """Return the value that all share, or each value with the names of its owners. `of`: a word before the names."""
-    whose: dict[str, list[str]] = defaultdict(list)
-    for who, value in values:
-        whose[value].append(who)
-    if len(whose) == 1:
-        return next(iter(whose))
-    return "; ".join(f"{value} ({of}{', '.join(dict.fromkeys(who))})" for value, who in whose.items())
-
-
-def waiver_rows(logs: Sequence[list[Event]], requirements: list[RequirementResult]) -> list[dict[str, object]]:
-    """Return every known issue with its state in the merged run."""
-    rows: dict[tuple[object, ...], list[Waiver]] = {}
-    for log in logs:
-        for row in msgspec.convert((last_of(log, "waivers") or {}).get("waivers", []), list[Waiver]):
-            rows.setdefault((row.requirement, row.cell, row.signature, row.fingerprint, row.versions), []).append(row)
-    return [msgspec.to_builtins(merge_waiver_rows(same, requirements)) for same in rows.values()]
-
-
-def merge_waiver_rows(rows: list[Waiver], requirements: list[RequirementResult]) -> Waiver:
-    """Merge the rows of one known issue. It is used if any shard used it, and stale only if the merged run says so."""
-    used, first = [name for row in rows for name in row.cases], rows[0]
-    state = "used" if used else first.state
-    if not used and len({row.state for row in rows}) > 1:
-        issue = KnownIssue(first.requirement, first.versions, first.reason, first.link, cell=first.cell)
-        state = "stale" if passes(issue, requirements) else "not exercised"
-    return msgspec.structs.replace(first, cases=used, state=state)
+    return merged_results(
+        shards,
+        {**first, **differing, "shard": "", "environment": merged_environments(shards)},
+        [],
+        waivers=merged_waivers(logs),
+        complete=all(event is not None and event["complete"] for event in finished),
+    )

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
+from support.page import Page
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.case.finding_records import FOLDER
+from coldproof.harness.cli.main import main
 from coldproof.harness.engine_releases.release_runs import (
     ReleaseRuns,
     history_of,
@@ -20,6 +22,7 @@ from coldproof.harness.engine_releases.release_runs import (
 )
 from coldproof.harness.engine_releases.replays import Replay, replayed, summary
 from coldproof.harness.options import UsageError
+from coldproof.reports.schema.releases import ReleaseHistory
 from coldproof.reports.schema.results import Results, write_results
 from coldproof.reports.schema.verdict import Verdict
 
@@ -209,3 +212,24 @@ def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results 
 def test_the_first_and_the_last_failing_release_are_named(fails: dict[str, bool | None], said: str) -> None:
     """A release that could not be tested is no border."""
     assert summary([Replay(version, failed, "") for version, failed in fails.items()]) == said
+
+
+def test_the_command_writes_history_json_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a column for each release, and exit code 3 if the run of one did not come to its end."""
+    bad, good = (interpreter(tmp_path / "bin", *one) for one in (("1.0", sample(Verdict.VIOLATED)), ("2.0", sample())))
+    broken = interpreter(tmp_path / "bin", "3.0", None)
+    pythons = [f"--python={version}={path}" for version, path in (("1.0", bad), ("2.0", good), ("3.0", broken))]
+    out = tmp_path / "out"
+    assert main(["history", "--releases", "1.0,2.0,3.0", *pythons, "--out", str(out)]) == 3
+    history = msgspec.json.decode((out / "history.json").read_bytes(), type=ReleaseHistory)
+    assert [(row.version, list(row.verdicts)) for row in history.releases] == [
+        ("1.0", ["LORA-1"]),
+        ("2.0", ["LORA-1"]),
+        ("3.0", []),
+    ]
+    page = Page((out / "index.html").read_text(encoding="utf-8"))
+    said = "vLLM: 2 of 3 releases tested — 1 fixed"
+    assert said in page.text
+    assert said in capsys.readouterr().out
+    assert "3.0: the run ended with exit code 3; its output is in 3.0.log" in page.text
+    assert {"runs/1.0/index.html", "runs/2.0/index.html", "history.json"} <= set(page.attributes("href"))

@@ -10,7 +10,7 @@ from support import report_samples as samples
 from support.side_by_side_samples import run, source
 
 from coldproof.reports.schema.results import InjectedFault, Results, SelfTestRow
-from coldproof.reports.side_by_side.columns import Column
+from coldproof.reports.side_by_side.columns import Column, cells_of
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.views.run_facts import LARGE_FACTOR
 
@@ -21,7 +21,7 @@ assert CALIBRATION is not None
 
 def named(**runs: Results) -> list[Column]:
     """Runs by their labels."""
-    return [Column(label, label, source(results), []) for label, results in runs.items()]
+    return [Column(label, label, source(results), cells_of(results)) for label, results in runs.items()]
 
 
 def asked(share: float, *ids: str) -> dict[str, Any]:
@@ -157,3 +157,59 @@ def test_of_one_run_there_is_nothing_to_compare() -> None:
     """No sentence, no difference."""
     runs = named(A=run())
     assert (comparable_groups(runs), differences(runs), notes(runs)) == ([], [], [])
+
+
+# A series: runs of one engine, each after the other
+
+
+ENGINE = run().engine
+assert ENGINE is not None
+OTHER = {
+    "engine": {"engine": msgspec.structs.replace(ENGINE, name="SGLang")},
+    "adapter": {"engine": msgspec.structs.replace(ENGINE, adapter="endpoint")},
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_runs_of_a_series_should_have_one_engine(what: str) -> None:
+    """Another engine or adapter is told of a series only."""
+    runs = named(A=run(), B=run(**OTHER[what]))
+    assert [one.what for one in differences(runs, series=True)] == [what]
+    assert comparable_groups(runs, series=True)[1].endswith(f"Differs from A in: {what}.")
+    assert differences(runs) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": "0.33.0"},
+        {"started": "2026-03-02T12:00:00+02:00"},
+        {"started": "yesterday"},
+        {"started": "2026-02-01T12:00:00"},
+        {"duration_s": 1.0},
+        {"calibration": msgspec.structs.replace(CALIBRATION, rule="other words", noise_nats=0.1)},
+    ],
+)
+def test_what_may_differ_in_a_series_is_not_told(changes: dict[str, Any]) -> None:
+    """A new version is what one compares for; a time that cannot be read says nothing."""
+    runs = named(A=run(), B=run(**changes))
+    assert differences(runs, series=True) == []
+    assert notes(runs, series=True, by_time=True) == []
+
+
+def test_cells_that_a_run_of_a_series_lacks_are_named() -> None:
+    """The cells of different engines differ by nature."""
+    cells = (samples.cell("default"), samples.cell("tight"))
+    runs = named(
+        A=run(requirements=[samples.requirement("A-1", "x", *cells)]),
+        B=run(requirements=[samples.requirement("A-1", "x", cells[0])]),
+    )
+    assert notes(runs, series=True) == ["Not in the run of B: cells tight."]
+    assert notes(runs) == []
+
+
+def test_runs_in_the_wrong_order_may_be_swapped() -> None:
+    """Where the columns are in the order of time."""
+    runs = named(A=run(), B=run(started="2026-02-28T12:00:00Z"))
+    assert notes(runs, by_time=True) == ["The run of B started before that of A. The runs may be swapped."]
+    assert notes(runs, series=True) == []

@@ -24,24 +24,30 @@ from coldproof.reports.schema.results import (
     write_results,
 )
 from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
-from coldproof.reports.side_by_side.columns import labels
-from coldproof.reports.side_by_side.markdown import matrix_markdown
-from coldproof.reports.side_by_side.matrix import EngineMatrix, Row, engine_matrix
-from coldproof.reports.side_by_side.page import render_matrix
+from coldproof.reports.side_by_side.columns import Source, labels
+from coldproof.reports.side_by_side.kinds import ENGINES
+from coldproof.reports.side_by_side.markdown import side_by_side_markdown
+from coldproof.reports.side_by_side.matrix import Row, SideBySide, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
 
 
 @pytest.fixture(scope="module")
-def full() -> EngineMatrix:
+def full() -> SideBySide:
     """A page with all that there can be in one."""
-    return engine_matrix(everything())
+    return engines(everything())
 
 
-def of(*runs: Results) -> EngineMatrix:
+def engines(sources: list[Source]) -> SideBySide:
+    """The page of several engines."""
+    return side_by_side(sources, ENGINES)
+
+
+def of(*runs: Results) -> SideBySide:
     """These runs side by side."""
-    return engine_matrix([source(one) for one in runs])
+    return engines([source(one) for one in runs])
 
 
-def rows(shown: EngineMatrix) -> dict[str, Row]:
+def rows(shown: SideBySide) -> dict[str, Row]:
     """By requirement."""
     return {row.id: row for area in shown.areas for row in area.rows}
 
@@ -61,7 +67,7 @@ def squares(page: Page) -> list[str]:
 # Rows and columns
 
 
-def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: EngineMatrix) -> None:
+def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: SideBySide) -> None:
     """And never a verdict; nor is any of an invalid run."""
     found = {
         row.id: [None if square is None else square.requirement.verdict for square in row.cells]
@@ -69,7 +75,7 @@ def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: EngineM
     }
     assert found["LORA-1"] == [Verdict.VIOLATED, Verdict.NOT_EXERCISED, None, None]
     assert found["LORA-2"] == [None, Verdict.CONFORMS, None, None]
-    page = Page(render_matrix(full))
+    page = Page(render_side_by_side(full))
     assert squares(page).count("absent") == sum(verdicts.count(None) for verdicts in found.values())
     assert page.text.count("the run is invalid") == len(found)
 
@@ -123,7 +129,7 @@ def test_a_statement_in_other_words_is_said() -> None:
     changed = msgspec.structs.replace(asked(Verdict.CONFORMS), parts=StatementParts(required=["Another thing."]))
     shown = of(run(requirements=[asked(Verdict.CONFORMS)]), run("SGLang", requirements=[changed]))
     assert rows(shown)["LORA-1"].otherwise == ["SGLang 0.32.0"]
-    assert "The statement differs in the run of SGLang 0.32.0." in Page(render_matrix(shown)).text
+    assert "The statement differs in the run of SGLang 0.32.0." in Page(render_side_by_side(shown)).text
 
 
 # Why
@@ -155,16 +161,16 @@ def test_what_shows_nothing_says_what_would_help(requirement: RequirementResult,
     (square,) = rows(shown)["LORA-1"].cells
     assert square is not None
     assert square.help == help
-    assert (f"What would help: {help}." in Page(render_matrix(shown)).text) is bool(help)
-    assert (f"What would help: {help}." in matrix_markdown(shown)) is bool(help)
+    assert (f"What would help: {help}." in Page(render_side_by_side(shown)).text) is bool(help)
+    assert (f"What would help: {help}." in side_by_side_markdown(shown)) is bool(help)
 
 
-def test_the_page_says_why_each_engine_has_its_verdict(full: EngineMatrix) -> None:
+def test_the_page_says_why_each_engine_has_its_verdict(full: SideBySide) -> None:
     """Reason, evidence, cells and causes under the statement; a long reason is whole in the fold."""
     long = "because " * 60
     shown = of(run(requirements=[asked(Verdict.UNSUPPORTED, reason=long)]))
-    assert long.strip() in Page(render_matrix(shown)).text
-    text = Page(render_matrix(full)).text
+    assert long.strip() in Page(render_side_by_side(shown)).text
+    text = Page(render_side_by_side(full)).text
     below = text[text.index("Statements and reasons", text.index("Requirements by engine")) :]
     assert "A conforming engine answers as the new adapter cold" in below
     assert "VIOLATED vLLM 0.32.0 2 distinct counterexamples" in below
@@ -178,14 +184,14 @@ def test_the_page_says_why_a_requirement_matters_and_how_it_is_detected() -> Non
     """From the template that the report of one run uses, too."""
     parts = StatementParts(required=["It does."], why_it_can_break=["a key."], oracle=["a cold start."])
     one = msgspec.structs.replace(samples.requirement("LORA-1", "reload"), parts=parts)
-    text = Page(render_matrix(engine_matrix([source(run(requirements=[one]))]))).text
+    text = Page(render_side_by_side(engines([source(run(requirements=[one]))]))).text
     assert "It can break: a key." in text
     assert "Compared with: a cold start." in text
 
 
-def test_every_run_has_its_line_on_top(full: EngineMatrix) -> None:
+def test_every_run_has_its_line_on_top(full: SideBySide) -> None:
     """How many of each verdict, time to the verdict, rule, oracle and date; an invalid run has none of its verdicts."""
-    page = Page(render_matrix(full))
+    page = Page(render_side_by_side(full))
     top = page.text[: page.text.index("What can be compared", page.text.index("Started"))]
     assert "4 runs of 3 engines, requirement by requirement" in top
     assert "38.2 s to the first, 6 min 53 s to the last" in top
@@ -201,9 +207,9 @@ def test_a_broken_engine_is_marked_in_its_column() -> None:
     """Its squares look like any other's."""
     fault = InjectedFault(name="salts-are-cut", summary="s", stands_for="f", acted=True)
     shown = of(run(fault=fault))
-    marked = [at["class"] for tag, at in Page(render_matrix(shown)).elements if tag == "strong"]
+    marked = [at["class"] for tag, at in Page(render_side_by_side(shown)).elements if tag == "strong"]
     assert marked == ["line wrong", "under wrong"]
-    assert "FAULT INJECTED" in matrix_markdown(shown)
+    assert "FAULT INJECTED" in side_by_side_markdown(shown)
 
 
 # The page
@@ -225,15 +231,15 @@ def test_squares_lead_into_the_runs_own_reports(tmp_path: Path) -> None:
 
 def test_a_square_without_a_link_says_the_same() -> None:
     """The verdict is text of ours; only the way to the other page is missing."""
-    with_link, without = (Page(render_matrix(engine_matrix([source(run(), link)]))) for link in ("a/index.html", ""))
+    with_link, without = (Page(render_side_by_side(engines([source(run(), link)]))) for link in ("a/index.html", ""))
     assert squares(with_link) == squares(without)
     assert not [link for link in without.attributes("href") if not link.startswith("#")]
     assert "report at x/results.json" in without.text
 
 
-def test_the_filter_knows_every_verdict_of_a_row(full: EngineMatrix) -> None:
+def test_the_filter_knows_every_verdict_of_a_row(full: SideBySide) -> None:
     """In the matrix and below it alike, and the matrix's rows are found by what is said below."""
-    page = Page(render_matrix(full))
+    page = Page(render_side_by_side(full))
     filtered = [at for _, at in page.elements if "data-row" in at]
     kinds = {box["value"] for tag, box in page.elements if tag == "input" and box.get("type") == "checkbox"}
     known = {option["value"] for tag, option in page.elements if tag == "option"} - {""}
@@ -243,10 +249,10 @@ def test_the_filter_knows_every_verdict_of_a_row(full: EngineMatrix) -> None:
     assert set(page.attributes("data-twin")) == set(page.attributes("id", tag="article"))
 
 
-def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: EngineMatrix) -> None:
+def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: SideBySide) -> None:
     """Also with ids that differ only in what an anchor cannot hold."""
     odd = of(run(requirements=[samples.requirement(name, "x") for name in ("R 1", "R/1", "r-1", "S", "-title")]))
-    for page in (Page(render_matrix(full)), Page(render_matrix(odd))):
+    for page in (Page(render_side_by_side(full)), Page(render_side_by_side(odd))):
         ids = list(page.attributes("id"))
         assert len(ids) == len(set(ids))
         assert {link[1:] for link in page.attributes("href") if link.startswith("#")} <= set(ids)
@@ -256,59 +262,59 @@ def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: EngineMat
 def test_hostile_text_is_text() -> None:
     """In names, reasons, ids, evidence and everywhere else of two runs: no element, no handler, no odd link."""
     runs = [samples.poisoned(samples.HOSTILE + more) for more in (samples.SURROGATE, " | b\n# head")]
-    shown = engine_matrix([source(runs[0], "", samples.HOSTILE), source(msgspec.structs.replace(runs[1], selftest=[]))])
-    page = Page(render_matrix(shown))
+    shown = engines([source(runs[0], "", samples.HOSTILE), source(msgspec.structs.replace(runs[1], selftest=[]))])
+    page = Page(render_side_by_side(shown))
     assert page.open == []
-    assert render_matrix(shown) == visible(render_matrix(shown))
+    assert render_side_by_side(shown) == visible(render_side_by_side(shown))
     tags = [tag for tag, _ in page.elements]
     assert not {"img", "iframe", "base", "link", "svg"} & set(tags)
     assert tags.count("script") == 1
     assert not [name for _, at in page.elements for name in at if name.startswith("on") or name in ("style", "src")]
     assert not [link for link in page.attributes("href") if not link.startswith(("#", "x/index.html"))]
     assert "⟨U+202E⟩gnp.exe" in page.text
-    text = matrix_markdown(shown)
+    text = side_by_side_markdown(shown)
     assert "<" not in text
     assert "&lt;script&gt;" in text
     assert visible(text) == text
     assert not re.search(r"^# head", text, flags=re.MULTILINE)
 
 
-def test_the_page_loads_nothing_and_links_to_what_it_is_of(full: EngineMatrix) -> None:
+def test_the_page_loads_nothing_and_links_to_what_it_is_of(full: SideBySide) -> None:
     """One file, to be sent by mail."""
-    source_text = render_matrix(full)
+    source_text = render_side_by_side(full)
     assert "url(" not in source_text
     assert "@import" not in source_text
     links = {link.partition("#")[0] for link in Page(source_text).attributes("href")} - {""}
     assert links == {"vllm/index.html", "sglang/index.html", "none/index.html"}
 
 
-def test_the_same_runs_give_the_same_bytes(full: EngineMatrix) -> None:
+def test_the_same_runs_give_the_same_bytes(full: SideBySide) -> None:
     """Also read back from their files, where keys are sorted."""
     stored = [
         source(msgspec.json.decode(encode(one.results), type=Results), one.link, one.name) for one in everything()
     ]
-    assert render_matrix(engine_matrix(stored)) == render_matrix(full)
-    assert matrix_markdown(engine_matrix(stored)) == matrix_markdown(full)
+    assert render_side_by_side(engines(stored)) == render_side_by_side(full)
+    assert side_by_side_markdown(engines(stored)) == side_by_side_markdown(full)
 
 
-def test_every_verdict_has_its_meaning_on_the_page(full: EngineMatrix) -> None:
+def test_every_verdict_has_its_meaning_on_the_page(full: SideBySide) -> None:
     """A legend, as in a run's own report."""
-    text = Page(render_matrix(full)).text
+    text = Page(render_side_by_side(full)).text
     assert all(meaning in text for meaning in VERDICT_MEANING.values())
 
 
 def test_runs_without_a_verdict_that_counts_say_so() -> None:
     """And draw no empty table."""
     shown = of(run(requirements=[]))
-    assert "No run has a valid verdict." in Page(render_matrix(shown)).text
-    assert "No run has a valid verdict." in matrix_markdown(shown)
-    assert "data-filter" not in {name for _, at in Page(render_matrix(shown)).elements for name in at}
+    assert "No run has a valid verdict." in Page(render_side_by_side(shown)).text
+    assert "No run has a valid verdict." in side_by_side_markdown(shown)
+    assert "data-filter" not in {name for _, at in Page(render_side_by_side(shown)).elements for name in at}
 
 
 def test_many_runs_of_many_requirements_stay_small() -> None:
     """Ten engines and forty requirements; and paper is told what it has no room for."""
     many = [samples.requirement(f"R-{i}", "x", *(samples.cell(f"c{j}") for j in range(3))) for i in range(40)]
-    source_text = render_matrix(of(*(run(f"engine {place}", requirements=many) for place in range(10))))
+    source_text = render_side_by_side(of(*(run(f"engine {place}", requirements=many) for place in range(10))))
     assert len(source_text.encode()) < 2_000_000
     assert "10 columns do not fit on a printed page" in Page(source_text).text
 
@@ -316,9 +322,9 @@ def test_many_runs_of_many_requirements_stay_small() -> None:
 # Markdown
 
 
-def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: EngineMatrix) -> None:
+def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: SideBySide) -> None:
     """In that order, each table with as many squares in every row."""
-    text = matrix_markdown(full)
+    text = side_by_side_markdown(full)
     assert re.findall("^### (.*)$", text, flags=re.MULTILINE) == ["What can be compared", "Requirements", "Why"]
     assert "| LORA-2 two | not in this run | ✓ CONFORMS, 40 examples | the run is invalid | not in this run |" in text
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
@@ -328,7 +334,7 @@ def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: Engine
 def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> None:
     """A list that is cut loses no violation to what is unsupported."""
     lacks = [asked(Verdict.UNSUPPORTED), msgspec.structs.replace(asked(Verdict.VIOLATED), id="SALT-1")]
-    text = matrix_markdown(of(run(requirements=lacks), run("SGLang", "0.5", requirements=lacks[:1])))
+    text = side_by_side_markdown(of(run(requirements=lacks), run("SGLang", "0.5", requirements=lacks[:1])))
     assert re.findall("^- [*].*$", text, flags=re.MULTILINE) == [
         "- **SALT-1** ✕ VIOLATED vLLM 0.32.0: so it is.",
         f"- **LORA-1** – UNSUPPORTED vLLM 0.32.0 and SGLang 0.5: so it is. What would help: {ANOTHER}.",
@@ -338,7 +344,7 @@ def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> No
 def test_the_markdown_is_bounded() -> None:
     """CI systems refuse a long one."""
     many = [samples.requirement(f"R-{i}", "x", samples.cell(verdict=Verdict.ERROR)) for i in range(300)]
-    text = matrix_markdown(of(run(requirements=many)))
+    text = side_by_side_markdown(of(run(requirements=many)))
     assert "And 250 more requirements." in text
     assert "- and 250 more" in text
     assert len(text.splitlines()) < 150
@@ -361,14 +367,14 @@ def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.Ca
     page, text = reports / "index.html", reports / "side.md"
     assert command_line.main(["side-by-side", *runs, "--out", str(page), "--markdown", str(text)]) == 0
     assert capfd.readouterr() == ("", "")
-    shown = engine_matrix(
+    shown = engines(
         [
             source(run(), "vllm/index.html", "vllm/results.json"),
             source(run("SGLang", "0.5"), "sglang/index.html", "sglang/results.json"),
         ]
     )
-    assert page.read_text(encoding="utf-8") == render_matrix(shown)
-    assert text.read_text(encoding="utf-8") == matrix_markdown(shown)
+    assert page.read_text(encoding="utf-8") == render_side_by_side(shown)
+    assert text.read_text(encoding="utf-8") == side_by_side_markdown(shown)
 
 
 def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Engines side by side in a real browser: filtered, walked by keyboard, printed, in the hand, without scripts."""
+"""Runs side by side in a real browser: filtered, walked by keyboard, printed, in the hand, without scripts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, r
 from support.nightly import with_samples
 from support.side_by_side_samples import everything, run, source
 
-from coldproof.reports.side_by_side.matrix import engine_matrix
-from coldproof.reports.side_by_side.page import render_matrix
+from coldproof.reports.side_by_side.kinds import ENGINES, RELEASES
+from coldproof.reports.side_by_side.matrix import Made, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def full() -> str:
     """A page with all that there can be in one."""
-    return render_matrix(engine_matrix(everything()))
+    return render_side_by_side(side_by_side(everything(), ENGINES))
 
 
 def test_a_row_is_shown_while_one_of_its_verdicts_is(opened: Any, full: str) -> None:
@@ -99,13 +100,15 @@ def test_printing_opens_every_fold(opened: Any, full: str) -> None:
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, engines: int) -> None:
     """Tables that are wider scroll by themselves."""
     sources = [*everything(), *(source(run(f"engine {place}")) for place in range(5))]
-    assert_it_fits_every_screen(opened(render_matrix(engine_matrix(sources[:engines]))), tmp_path / "page.png")
+    assert_it_fits_every_screen(
+        opened(render_side_by_side(side_by_side(sources[:engines], ENGINES))), tmp_path / "page.png"
+    )
 
 
 def test_hostile_text_runs_nothing(opened: Any) -> None:
     """No dialog, no message, no request; the fixture looks."""
     bad = samples.poisoned(samples.HOSTILE)
-    page = opened(render_matrix(engine_matrix([source(bad), source(run(), "", samples.HOSTILE)])))
+    page = opened(render_side_by_side(side_by_side([source(bad), source(run(), "", samples.HOSTILE)], ENGINES)))
     assert page.locator("main img, main iframe, main script").count() == 0
     assert samples.SCRIPT in page.locator("body").evaluate("body => body.textContent")
 
@@ -114,5 +117,26 @@ def test_hostile_text_runs_nothing(opened: Any) -> None:
 @pytest.mark.parametrize("width", with_samples([1300, 390], 1300))
 def test_axe_finds_nothing_serious(opened: Any, full: str, scheme: str, width: int) -> None:
     """Contrast, names, order of headings, tables, with every fold open."""
-    page = opened(full, color_scheme=scheme, viewport={"width": width, "height": 900})
-    assert serious(page) == []
+    for shown in (full, series()):
+        page = opened(shown, color_scheme=scheme, viewport={"width": width, "height": 900})
+        assert serious(page) == []
+
+
+def series() -> str:
+    """Releases with changes, causes, a command, and one that could not be installed."""
+    good = run(requirements=[samples.requirement("LORA-1", "reload", samples.cell("hybrid"), samples.cell())])
+    releases = [
+        source(samples.results(samples.case()), label="1.0", cases="x/cases", said=("Said.",), command="coldproof x"),
+        source(good, label="2.0"),
+        source(samples.results(samples.case(signature="another")), label="3.0"),
+    ]
+    made = Made(headline="vLLM", command="coldproof history", file="history.json", missing=("4.0: not installed",))
+    return render_side_by_side(side_by_side(releases, RELEASES, made))
+
+
+def test_changes_are_readable_without_scripts_and_in_the_hand(opened: Any, tmp_path: Path) -> None:
+    """A verdict that changed says so in its square."""
+    page = opened(series(), java_script_enabled=False)
+    lora = page.locator(".matrix tr[data-twin=requirement-lora-1]")
+    assert lora.locator(".change").all_inner_texts() == ["fixed", "newly violated"]
+    assert_it_fits_every_screen(page, tmp_path / "page.png")

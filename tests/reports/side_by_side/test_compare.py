@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -14,19 +14,26 @@ import pytest
 from support import report_samples as samples
 from support.page import Page
 from support.paths import ROOT
+from support.side_by_side_samples import pair, source
 
 from coldproof.harness.cli import main as command_line
-from coldproof.reports.comparison.comparison import MEANING, ChangeKind, Comparison, compare
-from coldproof.reports.comparison.markdown import comparison_markdown
-from coldproof.reports.comparison.page import render_comparison
-from coldproof.reports.comparison.slowdowns import Slowdown
-from coldproof.reports.format.text import visible
 from coldproof.reports.schema.results import Results, write_results
 from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.side_by_side import kinds
+from coldproof.reports.side_by_side.changes import ChangeKind
+from coldproof.reports.side_by_side.markdown import side_by_side_markdown
+from coldproof.reports.side_by_side.matrix import SideBySide, side_by_side
+from coldproof.reports.side_by_side.page import render_side_by_side
+from coldproof.reports.side_by_side.slowdowns import Slowdown
 
 FAILING = samples.results(samples.case())
 BOTH_CELLS = samples.requirement("LORA-1", "in-place reload", samples.cell("hybrid"), samples.cell())
 CLEAN = samples.results(requirements=[BOTH_CELLS, *FAILING.requirements[1:]])
+
+
+def compare(old: Results, new: Results) -> SideBySide:
+    """The page of two runs."""
+    return side_by_side(pair(old, new), kinds.TWO_RUNS)
 
 
 def everything() -> tuple[Results, Results]:
@@ -67,17 +74,9 @@ def everything() -> tuple[Results, Results]:
 
 
 @pytest.fixture(scope="module")
-def full() -> Comparison:
+def full() -> SideBySide:
     """A comparison with all that there can be in one."""
     return compare(*everything())
-
-
-@pytest.fixture(scope="module")
-def hostile() -> Comparison:
-    """The same kind of thing with hostile text wherever an engine, a model or a user could have put it."""
-    old = samples.poisoned(samples.HOSTILE + samples.SURROGATE)
-    new = samples.poisoned(samples.HOSTILE + " | b\n# head")
-    return compare(old, msgspec.structs.replace(new, complete=False))
 
 
 def section(text: str, title: str) -> str:
@@ -88,17 +87,17 @@ def section(text: str, title: str) -> str:
 # Markdown
 
 
-def test_every_kind_has_its_section_worst_first(full: Comparison) -> None:
+def test_every_kind_has_its_section_worst_first(full: SideBySide) -> None:
     """What did not change is a number only: the page has the rest."""
-    found = re.findall(r"^### (.*)$", comparison_markdown(full), flags=re.MULTILINE)
+    found = re.findall(r"^### (.*)$", side_by_side_markdown(full), flags=re.MULTILINE)
     kinds = [kind.value.capitalize() for kind in ChangeKind if kind is not ChangeKind.UNCHANGED]
-    assert found == ["Comparability warnings", *kinds, "Slower"]
-    assert "1 conform in both runs, 0 have no verdict in either" in comparison_markdown(full)
+    assert found == ["What can be compared", *kinds, "Slower", "Requirements", "Why"]
+    assert "1 conform in both runs, 0 have no verdict in either" in side_by_side_markdown(full)
 
 
 def test_a_finding_says_how_where_and_how_to_see_it_again() -> None:
     """All that a maintainer asks first."""
-    text = section(comparison_markdown(compare(CLEAN, FAILING)), "Newly violated")
+    text = section(side_by_side_markdown(compare(CLEAN, FAILING)), "Newly violated")
     for part in (
         "- **LORA-1** stale state: Request r3",
         "  - CONFORMS → VIOLATED, in tiny-llama",
@@ -109,29 +108,17 @@ def test_a_finding_says_how_where_and_how_to_see_it_again() -> None:
         assert part in text
 
 
-def test_what_fails_otherwise_names_what_it_was(full: Comparison) -> None:
+def test_what_fails_otherwise_names_what_it_was(full: SideBySide) -> None:
     """And a waiver its reason."""
-    text = comparison_markdown(full)
+    text = side_by_side_markdown(full)
     assert "Did not occur this time: `signature0`" in section(text, "Fails in a different way")
     assert "Known issue: keyed by path" in section(text, "Newly waived")
     assert "in tiny-llama" in section(text, "No longer exercised")
 
 
-def test_slower_is_said_with_its_figures(full: Comparison) -> None:
+def test_slower_is_said_with_its_figures(full: SideBySide) -> None:
     """A factor without how many it is from is gossip."""
-    assert "by a factor of 10.0 (1\u202f312 and 1\u202f312 requests)" in section(comparison_markdown(full), "Slower")
-
-
-def test_no_text_leaves_its_place_in_the_markdown(hostile: Comparison) -> None:
-    """No element, no second cell, no line of its own; code spans are left out, for they show what they hold."""
-    text = comparison_markdown(hostile)
-    outside = re.sub(r"(?<!\\)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
-    assert "<" not in outside
-    assert "&lt;script&gt;" in outside
-    assert visible(text) == text
-    assert not re.search(r"^# head", text, flags=re.MULTILINE)
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
+    assert "by a factor of 10.0 (1\u202f312 and 1\u202f312 requests)" in section(side_by_side_markdown(full), "Slower")
 
 
 def test_the_markdown_is_bounded() -> None:
@@ -139,8 +126,8 @@ def test_the_markdown_is_bounded() -> None:
     names = [f"R-{number}" for number in range(300)]
     conforms = samples.results(requirements=[samples.requirement(name, "x") for name in names])
     comparison = compare(conforms, samples.results(requirements=[]))
-    slow = Slowdown(what="x", before="1", now="2", factor=2.0, counted="9 and 9 requests")
-    text = comparison_markdown(msgspec.structs.replace(comparison, slowdowns=[slow] * 300))
+    slow = Slowdown(runs=("Before", "Now"), what="x", before="1", now="2", factor=2.0, counted="9 and 9 requests")
+    text = side_by_side_markdown(dataclasses.replace(comparison, slower=[slow] * 300))
     assert "- and 250 more" in text
     assert "And 250 more." in text
     assert text.count("by a factor") == 50
@@ -149,59 +136,37 @@ def test_the_markdown_is_bounded() -> None:
 # The page
 
 
-def test_the_page_has_every_kind_with_its_meaning(full: Comparison) -> None:
-    """In sections that its links lead to."""
-    page = Page(render_comparison(full))
+def test_the_page_has_every_kind_with_its_meaning(full: SideBySide) -> None:
+    """In sections that its links lead to. What did not change is counted, and stands in the matrix."""
+    page = Page(render_side_by_side(full))
     assert page.open == []
     for kind in ChangeKind:
-        assert MEANING[kind] in page.text
+        assert (kind.meaning in page.text) is (kind is not ChangeKind.UNCHANGED)
         assert f"1 {kind.value}" in page.text
     ids = list(page.attributes("id"))
     assert len(ids) == len(set(ids))
     assert {link[1:] for link in page.attributes("href") if link.startswith("#")} <= set(ids)
-    assert "Comparability warnings: Different profile: before “smoke”, now “ci”." in page.text
+    assert (
+        "Comparability warnings: Not comparable with the other runs: Now. Differs from Before in: profile." in page.text
+    )
     assert "by a factor of 10.0" in page.text
 
 
 def test_the_page_of_two_equal_runs_says_so() -> None:
     """And has no empty table."""
-    text = Page(render_comparison(compare(CLEAN, CLEAN))).text
+    text = Page(render_side_by_side(compare(CLEAN, CLEAN))).text
     assert "NO NEW FAILURES" in text
     assert "No requirement changed." in text
     assert "to be distinguished from noise" in text
     assert "Comparability warnings" not in text
 
 
-def test_hostile_text_is_text_on_the_page(hostile: Comparison) -> None:
-    """It makes no element and no handler, hides nothing, and its own style is all that the policy allows."""
-    source = render_comparison(hostile)
-    page = Page(source)
-    assert page.open == []
-    assert source == visible(source)
-    assert not {"script", "img", "svg", "iframe", "base", "link"} & {tag for tag, _ in page.elements}
-    names = {name for _, attributes in page.elements for name in attributes}
-    assert not [name for name in names if name.startswith("on") or name in ("style", "src", "action")]
-    for part in (samples.SCRIPT, samples.IMAGE, "{{7*7}}", "⟨U+202E⟩gnp.exe"):
-        assert part in page.text
-    digest = base64.b64encode(hashlib.sha256("".join(page.raw["style"]).encode()).digest()).decode()
-    (policy,) = [at["content"] for _, at in page.elements if at.get("http-equiv") == "Content-Security-Policy"]
-    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
-
-
-def test_the_page_loads_nothing(full: Comparison) -> None:
-    """One file, to be sent by mail."""
-    source = render_comparison(full)
-    assert "url(" not in source
-    assert "@import" not in source
-    assert not [link for link in Page(source).attributes("href") if not link.startswith("#")]
-
-
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     """Whatever the order of what they hold."""
     old, new = everything()
     turned = msgspec.structs.replace(new, requirements=new.requirements[::-1], cases=new.cases[::-1])
-    assert render_comparison(compare(old, new)) == render_comparison(compare(old, turned))
-    assert comparison_markdown(compare(old, new)) == comparison_markdown(compare(old, turned))
+    assert render_side_by_side(compare(old, new)) == render_side_by_side(compare(old, turned))
+    assert side_by_side_markdown(compare(old, new)) == side_by_side_markdown(compare(old, turned))
 
 
 # The command
@@ -220,7 +185,7 @@ def test_without_a_file_the_markdown_is_on_stdout(
 ) -> None:
     """In UTF-8."""
     assert command_line.main(["compare", *files]) == 1
-    assert capfdbinary.readouterr().out == comparison_markdown(compare(CLEAN, FAILING)).encode()
+    assert capfdbinary.readouterr().out == side_by_side_markdown(compare(CLEAN, FAILING)).encode()
 
 
 def test_it_runs_in_a_locale_that_has_no_arrows(files: tuple[str, str]) -> None:
@@ -230,10 +195,10 @@ def test_it_runs_in_a_locale_that_has_no_arrows(files: tuple[str, str]) -> None:
         capture_output=True,
         check=False,
         cwd=ROOT,
-        env={"PYTHONIOENCODING": "ascii"},
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
     )
     assert (ran.returncode, ran.stderr) == (1, b"")
-    assert ran.stdout.decode() == comparison_markdown(compare(CLEAN, FAILING))
+    assert ran.stdout.decode() == side_by_side_markdown(compare(CLEAN, FAILING))
 
 
 @pytest.mark.parametrize(("order", "code"), [((0, 1), 1), ((1, 0), 0), ((0, 0), 0), ((1, 1), 0)])
@@ -248,9 +213,13 @@ def test_files_are_written_and_stdout_stays_empty(
     """Both at once, with the exit code of the comparison."""
     page, text = tmp_path / "c.html", tmp_path / "c.md"
     assert command_line.main(["compare", *files, "--html", str(page), "--markdown", str(text)]) == 1
-    comparison = compare(CLEAN, FAILING)
-    assert page.read_text(encoding="utf-8") == render_comparison(comparison)
-    assert text.read_text(encoding="utf-8") == comparison_markdown(comparison)
+    sources = [
+        source(CLEAN, "", "clean.json", label="Before"),
+        source(FAILING, "", "failing.json", label="Now"),
+    ]
+    shown = side_by_side(sources, kinds.TWO_RUNS)
+    assert page.read_text(encoding="utf-8") == render_side_by_side(shown)
+    assert text.read_text(encoding="utf-8") == side_by_side_markdown(shown)
     assert capfd.readouterr() == ("", "")
 
 

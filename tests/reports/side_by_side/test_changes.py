@@ -7,11 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples as samples
+from support.side_by_side_samples import pair, source, two
 
-from coldproof.reports.comparison.comparison import NEW, ChangeKind, Comparison, Finding, compare, exit_code, headline
 from coldproof.reports.schema.case import Case
 from coldproof.reports.schema.results import CellResult, Results, SelfTestRow
 from coldproof.reports.schema.verdict import Verdict
+from coldproof.reports.side_by_side import kinds as page_kinds
+from coldproof.reports.side_by_side.changes import NEW, Change, ChangeKind, changes, exit_code
+from coldproof.reports.side_by_side.columns import columns
+from coldproof.reports.side_by_side.comparable_runs import notes
+from coldproof.reports.side_by_side.matrix import side_by_side
 
 STALE = "stale state; in-place reload; same path; between requests"
 CORRUPT = "corrupt; no reload"
@@ -48,9 +53,19 @@ def waived(*signatures: str) -> Results:
     return run(Verdict.KNOWN_ISSUE, *(case(sign, waived=True) for sign in signatures))
 
 
-def about(comparison: Comparison, requirement: str = "LORA-3") -> list[Finding]:
+def compare(old: Results, new: Results) -> list[Change]:
+    """What changed between two runs."""
+    return changes(two(old, new))
+
+
+def headline(old: Results, new: Results) -> str:
+    """The comparison in one sentence."""
+    return side_by_side(pair(old, new), page_kinds.TWO_RUNS).headline
+
+
+def about(found: list[Change], requirement: str = "LORA-3") -> list[Change]:
     """What is said of one requirement."""
-    return [finding for finding in comparison.findings if finding.requirement == requirement]
+    return [change for change in found if change.requirement == requirement]
 
 
 def kinds(old: Results, new: Results) -> list[tuple[ChangeKind, str]]:
@@ -111,11 +126,12 @@ def test_what_was_decided_in_neither_is_unchanged(before: Verdict, now: Verdict)
 def test_a_run_against_itself_has_nothing_new() -> None:
     """With failures, waivers and gaps in it."""
     comparison = compare(samples.results(samples.case()), samples.results(samples.case()))
-    assert {finding.kind for finding in comparison.findings} == {ChangeKind.STILL_VIOLATED, ChangeKind.UNCHANGED}
+    assert {finding.kind for finding in comparison} == {ChangeKind.STILL_VIOLATED, ChangeKind.UNCHANGED}
     assert exit_code(comparison) == 0
-    assert comparison.warnings == []
-    assert comparison.slowdowns == []
-    assert headline(comparison).startswith("NO NEW FAILURES — 1 still violated")
+    again = side_by_side(pair(samples.results(samples.case()), samples.results(samples.case())), page_kinds.TWO_RUNS)
+    assert notes(again.columns, series=True, by_time=True) == []
+    assert again.slower == []
+    assert again.headline.startswith("NO NEW FAILURES — 1 still violated")
 
 
 # Is it the same failure?
@@ -232,6 +248,17 @@ def test_fixed_in_one_cell_is_not_fixed_in_one_that_did_not_run() -> None:
     ]
 
 
+def told(found: list[Change]) -> list[tuple[object, ...]]:
+    """All that is said of changes, without the runs themselves."""
+    return [
+        (
+            *(one.kind, one.column.label, one.requirement, one.signature, one.transitions, one.requests),
+            *(one.cases_before, one.cases_now, one.gone, one.elsewhere, one.case),
+        )
+        for one in found
+    ]
+
+
 def test_no_order_means_anything() -> None:
     """Of requirements, cells, cases; a run with several workers writes them as they come."""
     old = violated(CORRUPT)
@@ -245,8 +272,8 @@ def test_no_order_means_anything() -> None:
     new = of(*cells, cases=cases)
     turned = of(*reversed(cells), cases=tuple(reversed(cases)))
     turned = msgspec.structs.replace(turned, requirements=turned.requirements[::-1])
-    assert compare(old, new) == compare(old, turned)
-    assert compare(new, old) == compare(turned, old)
+    assert told(compare(old, new)) == told(compare(old, turned))
+    assert told(compare(new, old)) == told(compare(turned, old))
 
 
 # Runs that show nothing
@@ -267,7 +294,7 @@ def test_two_runs_without_a_verdict_are_no_pass() -> None:
     """A nightly job that breaks every night must not be green."""
     nothing = samples.results(requirements=[])
     assert exit_code(compare(nothing, nothing)) == 1
-    assert headline(compare(nothing, nothing)).startswith("NOTHING COMPARED")
+    assert headline(nothing, nothing).startswith("NOTHING COMPARED")
 
 
 @pytest.mark.parametrize(
@@ -281,5 +308,41 @@ def test_two_runs_without_a_verdict_are_no_pass() -> None:
 def test_the_headline_says_whether_anything_is_new(old: Results, new: Results, word: str) -> None:
     """And the exit code says the same."""
     comparison = compare(old, new)
-    assert headline(comparison) == word
-    assert bool(exit_code(comparison)) == any(finding.kind in NEW for finding in comparison.findings)
+    assert headline(old, new) == word
+    assert bool(exit_code(comparison)) == any(finding.kind in NEW for finding in comparison)
+
+
+# Several runs
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ("VVC", [("2", "still violated", "1"), ("3", "fixed", "2")]),
+        ("CVC", [("2", "newly violated", "1"), ("3", "fixed", "2")]),
+        ("VNC", [("2", "no longer exercised", "1"), ("3", "fixed", "1")]),
+        ("V-C", [("2", "no longer exercised", "1"), ("3", "fixed", "1")]),
+        ("VNN", [("2", "no longer exercised", "1")]),
+        ("VNV", [("2", "no longer exercised", "1"), ("3", "still violated", "1")]),
+        ("VKV", [("2", "newly waived", "1"), ("3", "waiver removed", "2")]),
+        ("NNC", [("2", "unchanged", "1"), ("3", "newly exercised", "2")]),
+    ],
+)
+def test_a_run_is_compared_with_the_last_one_that_says_something(
+    verdicts: str, expected: list[tuple[str, str, str]]
+) -> None:
+    """A run without a verdict is reported once."""
+    runs = {
+        "V": violated(STALE),
+        "C": run(Verdict.CONFORMS),
+        "K": waived(STALE),
+        "N": run(Verdict.NOT_EXERCISED),
+        "-": run(None),
+    }
+    sources = [source(runs[letter], label=str(place)) for place, letter in enumerate(verdicts, start=1)]
+    found = [
+        (change.column.label, change.kind.value, transition.before)
+        for change in about(changes(columns(sources)))
+        for transition in change.transitions
+    ]
+    assert sorted(found) == expected

@@ -1,1 +1,0 @@
-"""Shows the verdicts of several releases of one engine."""
