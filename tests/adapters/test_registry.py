@@ -114,7 +114,7 @@ def test_reports_name_engines_and_their_packages(monkeypatch: pytest.MonkeyPatch
 )
 def test_an_attached_server_promises_what_its_engine_documents(metrics: str | None, promise: WeightPromise) -> None:
     """The adapter for any server documents nothing; vLLM recognises its own."""
-    with fake_server.serving(fake_reply.Manners(metrics=metrics)) as fake:
+    with fake_server.serving(fake_reply.ServerBehaviour(metrics=metrics)) as fake:
         attach = default_engine(attached=True).attach
         assert attach is not None
         engine = attach(fake.url, adapter_for=lambda _: None)

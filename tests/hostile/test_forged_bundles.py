@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import EVENTS, Change, Event, change, copied, draw, reasons
-from support.fake_reply import Manners
+from support.bundles import EVENTS, Change, Event, change, copy_of, draw, reasons
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.qualified_tree import make_tree, python
 
@@ -35,7 +35,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def honest(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of a server that was attached by its URL. Nobody changes it."""
     bundle = tmp_path_factory.mktemp("honest") / "bundle"
-    with serving(Manners(lora=(404, "Not Found"))) as server:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as server:
         words = ("--engine-url", server.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(bundle))
     assert (bundle / "manifest.json").is_file(), run.stdout + run.stderr
@@ -276,7 +276,7 @@ def test_the_bundle_of_a_url_is_accepted_as_it_is(honest: Path) -> None:
 @pytest.mark.parametrize(("forge", "why"), FORGERIES.values(), ids=FORGERIES)
 def test_a_forgery_is_refused_by_a_reason_of_its_own(honest: Path, tmp_path: Path, forge: Forge, why: str) -> None:
     """It is not the reason of any other forgery."""
-    bundle = copied(honest, tmp_path / "bundle")
+    bundle = copy_of(honest, tmp_path / "bundle")
     forge(bundle)
     said = reasons(bundle)
     assert re.search(why, said), said
@@ -289,6 +289,6 @@ def test_each_forgery_has_its_own_reason() -> None:
 
 def test_drawing_a_bundle_again_changes_nothing(honest: Path, tmp_path: Path) -> None:
     """What the forgers do to hide their work gives no reason to refuse."""
-    bundle = copied(honest, tmp_path / "bundle")
+    bundle = copy_of(honest, tmp_path / "bundle")
     of_events(counted)(bundle)
     assert reasons(bundle) == ""

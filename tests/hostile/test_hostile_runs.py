@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_reply import answer
-from support.fake_server import Manners
+from support.fake_server import ServerBehaviour
 from support.hostile_runs import run_on
 from support.hostile_server import STREAM, Exchange, HostileServer, Script, attacking
 
@@ -143,7 +143,7 @@ def test_answers_with_more_tokens_than_requested_violate_a_requirement(
             server.pass_on(exchange)
 
     server: HostileServer
-    with attacking({COMPLETIONS: play}, Manners(chats=False)) as server:
+    with attacking({COMPLETIONS: play}, ServerBehaviour(chats=False)) as server:
         code, output = run_on(server.url, tmp_path, "--requirements", requirement, "--budget", "30s")
     found = results(tmp_path)
     assert code == found.exit_code == 1, output

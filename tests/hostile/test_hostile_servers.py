@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tenacity
 from support.fake_reply import MODEL, answer
-from support.fake_server import Manners
+from support.fake_server import ServerBehaviour
 from support.histories import ask, burst, outcome, play, put
 from support.hostile_server import JSON, OK, STREAM, Exchange, HostileServer, Script, attacking
 
@@ -342,7 +342,7 @@ def test_a_busy_server_is_waited_for_and_the_answer_says_so() -> None:
     with attacking({COMPLETIONS: script}) as server:
         got = client_of(server, time).complete(REQUEST, counts.append)
     assert [token.id for token in got.tokens] == COLD
-    assert (got.busy, len(refused), len(server.asked(COMPLETIONS))) == (3, 3, 4)
+    assert (got.busy, len(refused), len(server.received(COMPLETIONS))) == (3, 3, 4)
     assert sum(slept) == pytest.approx(7 + 2 + 4)
     assert counts.count(0) == len(slept)  # a request that waits is not stalled
     assert answered(outcome(0, PROMPT), got).busy == 3
@@ -359,7 +359,7 @@ def test_a_server_that_is_busy_for_longer_than_the_run_gets_no_second_request(he
     with attacking({COMPLETIONS: script}) as server:
         with pytest.raises(RequestOverdue, match=r"refused with HTTP \d+ 1 times.* the server is busy"):
             client_of(server, RequestTime(60, clock=lambda: 0.0, sleep=slept.append)).complete(REQUEST)
-        assert len(server.asked(COMPLETIONS)) == 1
+        assert len(server.received(COMPLETIONS)) == 1
     assert slept == []
 
 
@@ -380,7 +380,7 @@ def test_an_unavailable_server_that_names_no_time_has_refused() -> None:
     with attacking({COMPLETIONS: script}) as server:
         with pytest.raises(RequestRefused, match="503"):
             client_of(server).complete(REQUEST)
-        assert len(server.asked(COMPLETIONS)) == 1
+        assert len(server.received(COMPLETIONS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ PAGES = [
 @pytest.mark.parametrize(("path", "page"), PAGES)
 def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> None:
     """The capability is absent, and what is shown of the page is short."""
-    with attacking({}, Manners(bodies={path: page})) as server:
+    with attacking({}, ServerBehaviour(bodies={path: page})) as server:
         engine = attach(server.url, adapter_for=lambda _: None)
     assert len(engine.version or "") <= 103
     assert all(len(value) <= 210 for value in engine.config.values())
@@ -541,7 +541,7 @@ def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> Non
 )
 def test_a_page_that_would_mislead_ends_the_setup_in_one_line(path: str, page: str) -> None:
     """With the request and how its answer begins."""
-    with attacking({}, Manners(bodies={path: page})) as server, pytest.raises(EngineStartError) as caught:
+    with attacking({}, ServerBehaviour(bodies={path: page})) as server, pytest.raises(EngineStartError) as caught:
         attach(server.url, adapter_for=lambda _: None)
     assert f"{path} was answered with HTTP 200 and " in str(caught.value)
     assert "\n" not in str(caught.value)

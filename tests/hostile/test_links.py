@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import copied
+from support.bundles import copy_of
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.run.manifest import seal
@@ -63,7 +63,7 @@ def test_nothing_is_published_that_a_bundle_leads_to(
     shards: list[Path], tmp_path: Path, secret: Path, capfd: pytest.CaptureFixture[str], kind: str, place: str
 ) -> None:
     """The register refuses the bundle, and merge the shard, each in one line."""
-    shard = copied(shards[0], tmp_path / "shard")
+    shard = copy_of(shards[0], tmp_path / "shard")
     KINDS[kind](shard / place, secret)
     assert main(["register", str(shard), "--out", str(tmp_path / "site")]) == 1
     said = capfd.readouterr()
@@ -81,7 +81,7 @@ def test_a_report_is_not_read_through_a_link(
     shards: list[Path], tmp_path: Path, secret: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
     """Nor does a command wait for the writer of a FIFO."""
-    run = copied(shards[0], tmp_path / "run")
+    run = copy_of(shards[0], tmp_path / "run")
     (run / name).unlink()
     KINDS[kind](run / name, secret)
     if name == "events.ndjson":
@@ -103,7 +103,7 @@ def test_a_shard_of_many_takes_no_time(
     shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], shard: str
 ) -> None:
     """Nothing is counted up to a number that somebody wrote, and no folder has a name that somebody wrote."""
-    run = copied(shards[0], tmp_path / "run")
+    run = copy_of(shards[0], tmp_path / "run")
     bundles.change(run, bundles.with_fields("run_started", {}, shard=shard))
     assert main(["merge", str(run), "--out", str(tmp_path / "merged")]) == 1
     assert capfd.readouterr().out.startswith("REFUSED: 1 reason")
@@ -121,7 +121,7 @@ def test_a_whole_run_is_no_shard(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 def test_a_run_whose_folder_has_a_link_is_not_sealed(shards: list[Path], tmp_path: Path, secret: Path) -> None:
     """Its digest would be that of another file."""
-    run = copied(shards[0], tmp_path / "run")
+    run = copy_of(shards[0], tmp_path / "run")
     (run / "more").symlink_to(secret)
     with pytest.raises(OSError, match="cannot be sealed"):
         seal(run)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.fake_server import FakeServer, Manners, serving
+from support.fake_server import FakeServer, ServerBehaviour, serving
 from support.nightly import with_samples
 from support.paths import ROOT
 
@@ -27,10 +27,10 @@ REQUIREMENTS = ("REUSE-1", "SALT-1", "CHAT-1", "LORA-1", "CTRL-1")
 OF_HITS = ("REUSE-1",)
 # Rows of prompt scores that hold only the prompt's own token, and scores that no answer has.
 WRONG = {
-    "every hit": Manners(corrupt="tokens", margin=CLOSE),
-    "every hit, with scores that vary": Manners(corrupt="tokens", margin=CLOSE, jitter=CLOSE),
-    "every hit, with a clear margin": Manners(corrupt="tokens"),
-    "one hit in fifty": Manners(corrupt="tokens", margin=CLOSE, every=50),
+    "every hit": ServerBehaviour(corrupt="tokens", margin=CLOSE),
+    "every hit, with scores that vary": ServerBehaviour(corrupt="tokens", margin=CLOSE, jitter=CLOSE),
+    "every hit, with a clear margin": ServerBehaviour(corrupt="tokens"),
+    "one hit in fifty": ServerBehaviour(corrupt="tokens", margin=CLOSE, every=50),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_server_whose_answers_do_not_depend_on_its_prompts_conforms_to_nothing
     model: BlindModel, tmp_path: Path
 ) -> None:
     """Seven of eight requirements conformed on one that ignored its prompt."""
-    with serving(Manners(blind=model)) as server:
+    with serving(ServerBehaviour(blind=model)) as server:
         assert_blind(on_server(tmp_path, server, REQUIREMENTS))
 
 
@@ -102,7 +102,7 @@ def test_a_server_that_answers_wrongly_on_hits_does_not_conform(how: str, tmp_pa
     """Thirty-six of thirty-six answers on hits were wrong, and the run was CONFORMANT."""
     with serving(WRONG[how]) as server:
         results = on_server(tmp_path, server, OF_HITS)
-    assert server.spoilt > 0
+    assert server.corrupted > 0
     assert only(results).verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE), only(results).reason
     assert results.exit_code != 0
 
@@ -119,6 +119,6 @@ def test_an_honest_engine_of_the_same_kind_conforms(tmp_path: Path) -> None:
     """So that the others do not fail for another reason."""
     results = in_process(tmp_path, "NONE", OF_HITS)
     assert (only(results).verdict, results.exit_code) == (Verdict.CONFORMS, 0), only(results).reason
-    with serving(Manners(margin=CLOSE)) as server:
+    with serving(ServerBehaviour(margin=CLOSE)) as server:
         results = on_server(tmp_path / "server", server, OF_HITS)
     assert (only(results).verdict, results.exit_code) == (Verdict.CONFORMS, 0), only(results).reason

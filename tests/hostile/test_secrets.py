@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.fake_server import METRICS, Manners
+from support.fake_server import METRICS, ServerBehaviour
 from support.hostile_runs import run_on
 from support.hostile_server import Exchange, HostileServer, Script, attacking
 from support.nightly import with_samples
@@ -240,14 +240,14 @@ def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> 
             HostileServer.pass_on(server, exchange)
 
     label = SECRET.replace('"', '\\"')
-    manners = Manners(
+    behaviour = ServerBehaviour(
         version=f"1.0 for {SECRET}",
         models=json.dumps({"data": [{"id": f"tiny-{SECRET}", "root": f"/models/{SECRET}"}]}),
         metrics=METRICS.replace('block_size="16"', f'block_size="16",cache_dtype="{label}"'),
         reset=json.dumps({"success": True, "by": SECRET}),
         chats=False,
     )
-    with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, manners) as server:
+    with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, behaviour) as server:
         code, output = run_on(
             server.url, tmp_path, "--requirements", "REUSE-1", "--budget", "30s", **{KEY_VARIABLE: SECRET}
         )

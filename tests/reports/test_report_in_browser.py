@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 from support import report_samples as samples
-from support.browsing import DESK, a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.browsing import DESK, a_browser, assert_it_fits_every_screen, focus_stops, pages_of, serious_violations
 from support.nightly import with_samples
 
 HOSTILE = (
@@ -89,7 +89,7 @@ def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
 def test_the_keyboard_reaches_everything(opened: Any) -> None:
     """The skip link first; then filters and folds, and Enter opens a fold."""
     page = opened(samples.results(samples.case()))
-    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= reached(page, 60)
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= focus_stops(page, 60)
     fold = page.locator("#run details").first
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
@@ -140,4 +140,4 @@ def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, violations: int
 def test_axe_finds_nothing_serious(opened: Any, scheme: str) -> None:
     """Contrast, names, order of headings, tables: by the rules of axe-core, with every fold open."""
     page = opened(samples.results(samples.case(), samples.case("b", known_issue="x")), color_scheme=scheme)
-    assert serious(page) == []
+    assert serious_violations(page) == []

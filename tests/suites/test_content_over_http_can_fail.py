@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -33,7 +33,7 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
     """VIOLATED, confirmed on a fresh server with the same fault."""
     fault, test = "a-salt-is-dropped-from-images", images.test_other_images_behind_equal_tokens
     with (
-        opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
+        open_bench(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
         case = bench.violation(test, CELLS["images"], examples=EXAMPLES)
@@ -46,7 +46,7 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
 def test_a_server_that_drops_a_salt(tmp_path: Path, test: Callable[..., None], fault: str, cell: str) -> None:
     """VIOLATED: no answer is wrong, and the hit counter shows it."""
     with (
-        opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
+        open_bench(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
         case = bench.violation(test, CELLS[cell], examples=5 * EXAMPLES, fresh=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -32,7 +32,7 @@ BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("drafts") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("drafts") / "report", "fingerprint") as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def test_vllms_draft_model_is_found_out(tmp_path_factory: pytest.TempPathFactory
     """Without a fault, with a real draft model: vLLM runs it for no request of a step in which one is too long for it.
     This is a known issue.
     """
-    with opened(tmp_path_factory.mktemp("draft model") / "report") as made:
+    with open_bench(tmp_path_factory.mktemp("draft model") / "report") as made:
         conforming, reason, _ = made.verdict(ON_A_HIT, DRAFT_MODEL, examples=4)
         assert conforming is not Verdict.VIOLATED, reason
         case = made.violation(BESIDE_A_FULL_CONTEXT, DRAFT_MODEL, examples=EXAMPLES)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import Bench, one_for_each_requirement, opened
+from support.faulty_runs import Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -63,7 +63,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("events") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("events") / "report", "fingerprint") as made:
         yield made
 
 
@@ -110,5 +110,5 @@ def test_without_events_there_is_no_verdict(bench: Bench) -> None:
     """UNSUPPORTED, with what was seen instead."""
     with pytest.raises(pytest.skip.Exception):
         bench.verdict(events.test_events_explain_the_hits, CELLS["default"], examples=1)
-    (said,) = [fields for kind, fields in bench.told if kind == "verdict"]
+    (said,) = [fields for kind, fields in bench.events if kind == "verdict"]
     assert (said["verdict"], said["reason"]) == (Verdict.UNSUPPORTED, "published KV events: not enabled")

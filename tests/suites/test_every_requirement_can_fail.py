@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -119,14 +119,14 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One run for all faults with a model."""
-    with opened(tmp_path_factory.mktemp("broken") / "report") as made:
+    with open_bench(tmp_path_factory.mktemp("broken") / "report") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def fast_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The same with the fingerprint worker."""
-    with opened(tmp_path_factory.mktemp("fast") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("fast") / "report", "fingerprint") as made:
         yield made
 
 

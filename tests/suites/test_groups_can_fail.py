@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -39,7 +39,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Without a model: the layers are the topology's."""
-    with opened(tmp_path_factory.mktemp("broken") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("broken") / "report", "fingerprint") as made:
         yield made
 
 

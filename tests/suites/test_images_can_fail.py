@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -51,7 +51,7 @@ KNOWN: list[tuple[Callable[..., None], Cell, str]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("images") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("images") / "report", "fingerprint") as made:
         yield made
 
 

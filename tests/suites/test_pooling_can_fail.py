@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -36,7 +36,7 @@ BROKEN: list[tuple[str, Callable[..., None], Cell, tuple[FailureClass, ...]]] = 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("pooling") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("pooling") / "report", "fingerprint") as made:
         yield made
 
 
@@ -72,7 +72,7 @@ def test_a_broken_engine_with_a_model_is_found_out(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """With a model, whose vectors are compared up to rounding."""
-    with opened(tmp_path_factory.mktemp("pooling model") / "report") as made:
+    with open_bench(tmp_path_factory.mktemp("pooling model") / "report") as made:
         plant(fault, monkeypatch)
         case = made.violation(ONE, CHUNKED, examples=EXAMPLES)
     assert case.failure_class in ANY_HIT, case.sentence

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement, open_bench, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -38,7 +38,7 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Pairs of servers."""
-    with opened(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
+    with open_bench(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
         yield made
 
 

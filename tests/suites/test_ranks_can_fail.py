@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -33,7 +33,7 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Servers with the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm") as made:
+    with open_bench(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm") as made:
         yield made
 
 
@@ -56,7 +56,7 @@ def test_a_fault_of_one_rank_is_detected(
 def test_a_rank_that_reads_another_block_is_detected(tmp_path: Path) -> None:
     """With a model, because the ranks of one layer have only parts of its arithmetic. Confirmed on a fresh server."""
     test, cell = ranks.test_several_ranks_answer_as_one, CELLS["tp2"]
-    with opened(tmp_path / "report", "model", engine="vllm") as bench:
+    with open_bench(tmp_path / "report", "model", engine="vllm") as bench:
         with plugin.injected("one-rank-reads-another-block", tmp_path / "fault"):
             case = bench.violation(test, cell, examples=EXAMPLES)
         assert case.failure_class in ANY_HIT, case.sentence

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -62,7 +62,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("resets") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("resets") / "report", "fingerprint") as made:
         yield made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import CELLS
@@ -32,7 +32,7 @@ BROKEN: list[tuple[str, tuple[FailureClass, ...], int]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("sessions") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("sessions") / "report", "fingerprint") as made:
         yield made
 
 

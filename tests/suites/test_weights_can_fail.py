@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -39,7 +39,7 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One run for all faults."""
-    with opened(tmp_path_factory.mktemp("weights") / "report", worker="fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("weights") / "report", worker="fingerprint") as made:
         yield made
 
 
@@ -96,4 +96,4 @@ def test_the_table_of_updates_marks_the_pair_that_is_wrong(bench: Bench, monkeyp
 
 def counted_pairs(bench: Bench) -> list[list[PairCount]]:
     """The counts of each example that has some."""
-    return [fields["weight_pairs"] for kind, fields in bench.told if kind == "example" and fields["weight_pairs"]]
+    return [fields["weight_pairs"] for kind, fields in bench.events if kind == "example" and fields["weight_pairs"]]

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.fake_reply import MODEL, Counts, Manners, answer, rendered
+from support.fake_reply import MODEL, Counts, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common import concurrent as serving_module
@@ -79,12 +79,12 @@ def test_each_request_has_its_own_answer_in_order(fake: FakeServer) -> None:
 
 def test_requests_run_side_by_side() -> None:
     """The server answers none of six before it has them all."""
-    with serving(Manners(before=threading.Barrier(6).wait)) as fake:
+    with serving(ServerBehaviour(before=threading.Barrier(6).wait)) as fake:
         results = served(engine(fake), *map(arrival, range(6)))
     assert max(one.sent for one in results) < min(one.finished for one in results)
 
 
-@pytest.mark.parametrize("fake", [Manners(delay=0.1)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(delay=0.1)], indirect=True)
 def test_a_request_is_sent_at_its_offset(fake: FakeServer) -> None:
     """From the burst's beginning, by the engine's clock."""
     by = engine(fake)
@@ -114,7 +114,7 @@ def test_the_caller_looks_up_again_and_again_from_its_own_thread() -> None:
         if len(looks) == 5:
             often.set()
 
-    with serving(Manners(before=often.wait)) as fake:
+    with serving(ServerBehaviour(before=often.wait)) as fake:
         served(engine(fake), arrival(0), between=look)
     assert set(looks) == {threading.get_ident()}
 
@@ -129,12 +129,12 @@ def test_a_token_is_followed_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
         if seen:
             looked.set()
 
-    with serving(Manners(after=lambda number: looked.wait() if number == 1 else None)) as fake:
+    with serving(ServerBehaviour(after=lambda number: looked.wait() if number == 1 else None)) as fake:
         served(engine(fake), arrival(0, max_tokens=8), on_token=lambda _, count: seen.append(count), between=look)
     assert max(seen) == 8
 
 
-@pytest.mark.parametrize("fake", [Manners(refuses=("priority",))], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(refuses=("priority",))], indirect=True)
 def test_a_refusal_is_the_result_of_its_request_alone(fake: FakeServer) -> None:
     """With the time when it came."""
     refused, fine = served(engine(fake), arrival(0, priority=1), arrival(1))
@@ -144,7 +144,7 @@ def test_a_refusal_is_the_result_of_its_request_alone(fake: FakeServer) -> None:
     assert ids(fine) == answer(MODEL, prompt(1), 4)
 
 
-@pytest.mark.parametrize("fake", [Manners(delay=0.2)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(delay=0.2)], indirect=True)
 def test_what_breaks_between_is_raised(fake: FakeServer) -> None:
     """It is the harness's, and nobody waits for the requests."""
 
@@ -155,7 +155,7 @@ def test_what_breaks_between_is_raised(fake: FakeServer) -> None:
         served(engine(fake), arrival(0), between=breaks)
 
 
-@pytest.mark.parametrize("fake", [Manners(counts=Counts.NULL_ON_MISS)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(counts=Counts.NULL_ON_MISS)], indirect=True)
 @pytest.mark.parametrize(("null_is_miss", "count"), [(True, 0), (False, None)])
 def test_null_is_a_miss_side_by_side_too(fake: FakeServer, null_is_miss: bool, count: int | None) -> None:
     """Where the probe saw that; whoever hung up was never told, which is no miss."""
@@ -174,7 +174,7 @@ def test_rendering_is_the_servers(fake: FakeServer) -> None:
     assert (asked.line, asked.body["model"]) == ("POST /tokenize", MODEL)
 
 
-@pytest.mark.parametrize("fake", [Manners(chats=False)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(chats=False)], indirect=True)
 def test_a_server_that_does_not_render_refuses(fake: FakeServer) -> None:
     """Guessing its template would be testing another prompt."""
     with pytest.raises(RequestRefused, match="404"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 
 from coldproof.adapters.common.lora_digest import content_digest
@@ -40,14 +40,16 @@ def client(url: str, *digests: str) -> LlamaCppClient:
 
 def test_metrics_are_read_as_prometheus_text() -> None:
     """A query is a hit or a computed token."""
-    with serving(Manners(bodies={"/metrics": METRICS})) as fake:
+    with serving(ServerBehaviour(bodies={"/metrics": METRICS})) as fake:
         told = client(fake.url).metrics()
     assert told == Metrics(queried_tokens=42, hit_tokens=12, running=2, waiting=1)
 
 
 def test_a_counter_that_is_missing_leaves_the_queries_unknown() -> None:
     """Missing is not zero."""
-    with serving(Manners(bodies={"/metrics": METRICS.replace("prompt_tokens_cached", "something_else")})) as fake:
+    with serving(
+        ServerBehaviour(bodies={"/metrics": METRICS.replace("prompt_tokens_cached", "something_else")})
+    ) as fake:
         told = client(fake.url).metrics()
     assert (told.queried_tokens, told.hit_tokens, told.running) == (None, None, 2)
 
@@ -55,7 +57,7 @@ def test_a_counter_that_is_missing_leaves_the_queries_unknown() -> None:
 def test_metrics_that_are_none_are_malformed() -> None:
     """Not an error of ours."""
     said = r"GET /metrics .*'llamacpp:requests_processing two'; expected"
-    fake_server = serving(Manners(bodies={"/metrics": "llamacpp:requests_processing two"}))
+    fake_server = serving(ServerBehaviour(bodies={"/metrics": "llamacpp:requests_processing two"}))
     with fake_server as fake, pytest.raises(MalformedAnswer, match=said):
         client(fake.url).metrics()
 

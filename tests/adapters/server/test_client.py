@@ -12,7 +12,7 @@ from unittest.mock import create_autospec
 import msgspec
 import pytest
 import tenacity
-from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
+from support.fake_reply import METRICS, MODEL, Counts, Fault, ServerBehaviour, answer
 from support.fake_server import FakeServer, serving
 from support.waiting import until
 
@@ -63,14 +63,14 @@ def live(fake: FakeServer, read_timeout: float = READ_TIMEOUT_SECONDS) -> HttpCl
 
 def dead(fake: FakeServer) -> HttpClient:
     """A client for an engine whose process has ended: no waiting for it to be reaped."""
-    silent = fake.manners.fault in (Fault.SILENT, Fault.STALLS)
+    silent = fake.behaviour.fault in (Fault.SILENT, Fault.STALLS)
     return HttpClient(fake.url, alive=lambda: False, read_timeout=0.3 if silent else READ_TIMEOUT_SECONDS)
 
 
 def faulty(*faults: Fault) -> pytest.MarkDecorator:
     """Run the test against a server with each of these faults."""
     return pytest.mark.parametrize(
-        "fake", [Manners(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
+        "fake", [ServerBehaviour(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
     )
 
 
@@ -121,7 +121,7 @@ def test_the_rank_of_a_request_is_a_header_at_every_door(fake: FakeServer) -> No
 def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:
     """What decides the answer is in the request, not left to the server's defaults."""
     live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, cache_salt="tenant"))
-    body = fake.asked("POST /v1/completions")[0].body
+    body = fake.received("POST /v1/completions")[0].body
     assert body["prompt"] == list(PROMPT)
     assert (body["temperature"], body["max_tokens"], body["ignore_eos"]) == (0, 4, True)
     assert body["cache_salt"] == "tenant"
@@ -130,7 +130,7 @@ def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:
 def test_no_salt_means_no_salt_field(fake: FakeServer) -> None:
     """A null or empty salt is an identity of its own somewhere; its absence is what is meant."""
     live(fake).complete(REQUEST)
-    assert "cache_salt" not in fake.asked("POST /v1/completions")[0].body
+    assert "cache_salt" not in fake.received("POST /v1/completions")[0].body
 
 
 def cached_twice(fake: FakeServer) -> list[int | None]:
@@ -144,7 +144,7 @@ def test_cached_counts_are_the_servers(fake: FakeServer) -> None:
     assert cached_twice(fake) == [0, 32]
 
 
-@pytest.mark.parametrize("fake", [Manners(counts=Counts.NEVER)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(counts=Counts.NEVER)], indirect=True)
 def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
     """A server that does not count has not said that nothing was cached."""
     assert cached_twice(fake) == [None, None]
@@ -152,7 +152,7 @@ def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
 
 @pytest.mark.parametrize(
     ("fake", "counts"),
-    [(Manners(counts=Counts.NULL_ON_MISS), [0, 32]), (Manners(counts=Counts.NEVER), [None, None])],
+    [(ServerBehaviour(counts=Counts.NULL_ON_MISS), [0, 32]), (ServerBehaviour(counts=Counts.NEVER), [None, None])],
     indirect=["fake"],
 )
 def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, counts: list[int | None]) -> None:
@@ -197,7 +197,7 @@ def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
     assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
 
 
-@pytest.mark.parametrize("fake", [Manners(token_ids=False)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(token_ids=False)], indirect=True)
 def test_text_is_not_taken_for_token_ids(fake: FakeServer) -> None:
     """A server that returns text only has returned no token ids."""
     assert live(fake).complete(REQUEST).tokens == ()
@@ -273,7 +273,7 @@ EVENT = "a JSON object whose choices have token_ids"
 )
 def test_an_answer_of_another_form_is_described_in_one_line(body: str, came: str, expected: str) -> None:
     """What was sent, what came back and what was expected; a server that talks is not one that cannot be talked to."""
-    with serving(Manners(bodies={"/v1/completions": body})) as fake, pytest.raises(MalformedAnswer) as caught:
+    with serving(ServerBehaviour(bodies={"/v1/completions": body})) as fake, pytest.raises(MalformedAnswer) as caught:
         live(fake).complete(REQUEST)
     assert str(caught.value) == f"POST /v1/completions was answered with HTTP 200 and {came}; expected {expected}"
 
@@ -282,7 +282,7 @@ def test_an_answer_of_another_form_is_described_in_one_line(body: str, came: str
 def test_a_whole_response_of_another_form_is_described_too() -> None:
     """Prompt scores do not come as a stream."""
     request = msgspec.structs.replace(REQUEST, surface=ResponseOptions(prompt_logprobs=True))
-    with serving(Manners(bodies={"/v1/completions": "[3]"})) as fake:
+    with serving(ServerBehaviour(bodies={"/v1/completions": "[3]"})) as fake:
         with pytest.raises(MalformedAnswer, match=rf"POST /v1/completions .* '\[3\]'; expected {EVENT}$"):
             live(fake).complete(request)
         with pytest.raises(EngineDied):
@@ -300,7 +300,7 @@ def test_a_whole_response_of_another_form_is_described_too() -> None:
 )
 def test_any_page_of_another_form_is_described(path: str, body: str, read: Callable[[HttpClient], object]) -> None:
     """With its path and how it begins."""
-    with serving(Manners(bodies={path: body})) as fake, pytest.raises(MalformedAnswer) as caught:
+    with serving(ServerBehaviour(bodies={path: body})) as fake, pytest.raises(MalformedAnswer) as caught:
         read(live(fake))
     assert f"{path} was answered with HTTP 200 and '{body}'; expected " in str(caught.value)
 
@@ -308,7 +308,10 @@ def test_any_page_of_another_form_is_described(path: str, body: str, read: Calla
 def test_what_a_server_repeats_of_us_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the key."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    with serving(Manners(bodies={"/tokenize": f"You sent {SECRET}"})) as fake, pytest.raises(MalformedAnswer) as caught:
+    with (
+        serving(ServerBehaviour(bodies={"/tokenize": f"You sent {SECRET}"})) as fake,
+        pytest.raises(MalformedAnswer) as caught,
+    ):
         live(fake).render(MODEL, (Message("user", "hi"),))
     assert "You sent ***" in str(caught.value)
 
@@ -324,26 +327,26 @@ def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
     try:
         dead(fake).complete(REQUEST)
     except EngineError:
-        assert fake.manners.fault is not Fault.NONE
+        assert fake.behaviour.fault is not Fault.NONE
     until(lambda: fake.seen)  # on a busy machine the client may give up before the request is read
-    assert len(fake.asked("POST /v1/completions")) == 1
+    assert len(fake.received("POST /v1/completions")) == 1
 
 
 @pytest.mark.usefixtures("at_a_glance")
-@pytest.mark.parametrize("fake", [Manners(dropped_gets=2)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(dropped_gets=2)], indirect=True)
 def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
     """A GET changes nothing in the engine, so it may be asked again."""
     assert live(fake).scrape()
-    assert len(fake.asked("GET /metrics")) == 3
+    assert len(fake.received("GET /metrics")) == 3
 
 
 @pytest.mark.usefixtures("at_a_glance")
-@pytest.mark.parametrize("fake", [Manners(dropped_gets=99)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(dropped_gets=99)], indirect=True)
 def test_retries_come_to_an_end(fake: FakeServer) -> None:
     """An engine that never answers is gone."""
     with pytest.raises(EngineDied):
         live(fake).scrape()
-    assert len(fake.asked("GET /metrics")) == 3
+    assert len(fake.received("GET /metrics")) == 3
 
 
 def test_nothing_is_asked_of_a_dead_process(fake: FakeServer) -> None:
@@ -376,9 +379,9 @@ BUSY = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 @pytest.mark.parametrize(
     ("fake", "asked"),
     [
-        (Manners(gauges=BUSY), [GAUGES_PATH] * 2),
-        (Manners(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
-        (Manners(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (ServerBehaviour(gauges=BUSY), [GAUGES_PATH] * 2),
+        (ServerBehaviour(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (ServerBehaviour(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
     ],
     indirect=["fake"],
     ids=["by name", "all or nothing", "something else there"],
@@ -392,7 +395,7 @@ def test_gauges_are_asked_for_by_name_where_that_is_known(fake: FakeServer, aske
     assert [one.line for one in fake.seen] == [f"GET {path}" for path in asked]
 
 
-@pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(metrics=None)], indirect=True)
 def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
     """Every field unknown."""
     assert live(fake).metrics() == Metrics()
@@ -402,10 +405,10 @@ def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("fake", "done"),
     [
-        (Manners(), True),
-        (Manners(reset='{"success": false}'), False),
-        (Manners(reset=""), False),
-        (Manners(reset="true"), False),
+        (ServerBehaviour(), True),
+        (ServerBehaviour(reset='{"success": false}'), False),
+        (ServerBehaviour(reset=""), False),
+        (ServerBehaviour(reset="true"), False),
     ],
     indirect=["fake"],
     ids=["success", "failure", "empty 200", "bare true"],
@@ -426,7 +429,7 @@ def test_a_reset_of_more_has_vllms_parameters(fake: FakeServer) -> None:
     ]
 
 
-@pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(reset=None)], indirect=True)
 def test_a_missing_reset_is_a_refusal(fake: FakeServer) -> None:
     """It is not a reset that failed."""
     with pytest.raises(RequestRefused, match="404"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import requests
-from support.fake_reply import MODEL, Fault, Manners, answer, rendered
+from support.fake_reply import MODEL, Fault, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -48,25 +48,25 @@ def asked(fake: FakeServer, **abort: Any) -> Completion:
 
 
 @contextmanager
-def streaming(manners: Manners) -> Iterator[requests.Response]:
+def streaming(behaviour: ServerBehaviour) -> Iterator[requests.Response]:
     """An answer of which nothing was read."""
     said = {"model": MODEL, "prompt": list(PROMPT), "max_tokens": 20, "stream": True}
     with (
-        serving(manners) as fake,
+        serving(behaviour) as fake,
         requests.post(f"{fake.url}/v1/completions", json=said, stream=True) as response,
     ):
         yield response
 
 
 @pytest.mark.parametrize(
-    ("fake", "tokens"), [(Manners(holds_after=1), 1), (Manners(holds_after=3), 3)], indirect=["fake"]
+    ("fake", "tokens"), [(ServerBehaviour(holds_after=1), 1), (ServerBehaviour(holds_after=3), 3)], indirect=["fake"]
 )
 def test_after_so_many_tokens_nothing_more_is_read(fake: FakeServer, tokens: int) -> None:
     """The tokens so far are the answer's first ones, and the server notices that nobody listens."""
     got = asked(fake, after_tokens=tokens)
     assert [t.id for t in got.tokens] == COLD[:tokens]
     assert (got.aborted, got.finish_reason, got.cached_tokens) == (Stage.DECODE, None, None)
-    assert fake.hung_up_on.wait()
+    assert fake.client_disconnected.wait()
 
 
 @pytest.mark.parametrize("tokens", [20, 99])
@@ -75,17 +75,17 @@ def test_an_answer_that_ends_before_is_whole(fake: FakeServer, tokens: int) -> N
     got = asked(fake, after_tokens=tokens)
     assert [t.id for t in got.tokens] == COLD
     assert (got.aborted, got.finish_reason, got.cached_tokens) == (None, "length", 0)
-    assert not fake.hung_up_on.is_set()
+    assert not fake.client_disconnected.is_set()
 
 
 @pytest.mark.parametrize(
     ("fake", "stage"),
     [
-        (Manners(holds_after=0, metrics=QUEUE.format(2, 1)), Stage.QUEUED),
-        (Manners(holds_after=0, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
-        (Manners(holds_after=0, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
-        (Manners(holds_after=0, metrics=None), Stage.UNSEEN),
-        (Manners(holds_after=0, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
+        (ServerBehaviour(holds_after=0, metrics=QUEUE.format(2, 1)), Stage.QUEUED),
+        (ServerBehaviour(holds_after=0, metrics=QUEUE.format(1, 0)), Stage.PREFILL),
+        (ServerBehaviour(holds_after=0, metrics=QUEUE.format(0, 0)), Stage.UNSEEN),
+        (ServerBehaviour(holds_after=0, metrics=None), Stage.UNSEEN),
+        (ServerBehaviour(holds_after=0, metrics=QUEUE.format(1, 0), one_by_one=True), Stage.PREFILL),
     ],
     indirect=["fake"],
     ids=["waiting", "running", "neither", "no gauges", "a connection each"],
@@ -94,16 +94,16 @@ def test_a_silence_is_ended_and_its_stage_told_by_the_gauges(fake: FakeServer, s
     """Without a token; the engine is asked while the request is still with it."""
     got = asked(fake, after_ms=50)
     assert (got.tokens, got.aborted) == ((), stage)
-    assert fake.hung_up_on.wait()
+    assert fake.client_disconnected.wait()
 
 
 @pytest.mark.parametrize(
     ("fake", "stage", "tokens"),
     [
-        (Manners(holds_after=0, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
-        (Manners(delay=0.3, holds_after=1, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
-        (Manners(delay=0.3, holds_after=1, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
-        (Manners(delay=0.3, holds_after=1, metrics=None), Stage.DECODE, 1),
+        (ServerBehaviour(holds_after=0, metrics=QUEUE.format(1, 0)), Stage.PREFILL, 0),
+        (ServerBehaviour(delay=0.3, holds_after=1, metrics=QUEUE.format(2, 1)), Stage.DECODE, 1),
+        (ServerBehaviour(delay=0.3, holds_after=1, metrics=QUEUE.format(0, 0)), Stage.DECODE, 1),
+        (ServerBehaviour(delay=0.3, holds_after=1, metrics=None), Stage.DECODE, 1),
     ],
     indirect=["fake"],
     ids=["running", "waiting", "neither", "no gauges"],
@@ -114,7 +114,7 @@ def test_who_waits_for_the_beginning_hangs_up_in_prefill_or_at_the_first_token(
     """However long the engine takes to begin, and whether or not it says so."""
     got = asked(fake, after_ms=1, at=Stage.PREFILL)
     assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
-    assert fake.hung_up_on.wait()
+    assert fake.client_disconnected.wait()
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_client_need_not_wait_for_headers_that_come_with_the_first_token(
     metrics: str, at: Stage | None, stage: Stage, tokens: int
 ) -> None:
     """As llama.cpp sends them: otherwise nobody could leave its queue."""
-    with serving(Manners(holds_after=tokens, metrics=metrics, late_headers=True)) as fake:
+    with serving(ServerBehaviour(holds_after=tokens, metrics=metrics, late_headers=True)) as fake:
         got = asked(fake, after_ms=1, at=at)
         assert ([t.id for t in got.tokens], got.aborted) == (COLD[:tokens], stage)
-        assert fake.hung_up_on.wait()
+        assert fake.client_disconnected.wait()
 
 
 def test_a_connection_that_has_ended_cannot_be_shut_down() -> None:
@@ -169,7 +169,7 @@ def test_a_connection_is_not_shut_down_before_its_request_was_sent(fake: FakeSer
 
 def test_a_server_that_refuses_a_client_in_a_hurry_is_understood() -> None:
     """What the request raises in its own thread is what its caller gets."""
-    with serving(Manners(fault=Fault.REFUSES)) as fake, pytest.raises(RequestRefused):
+    with serving(ServerBehaviour(fault=Fault.REFUSES)) as fake, pytest.raises(RequestRefused):
         asked(fake, after_ms=1, at=Stage.QUEUED)
 
 
@@ -184,19 +184,19 @@ def test_a_first_token_that_comes_while_the_gauges_are_read_is_no_prefill() -> N
             sent.wait()
         return told
 
-    with streaming(Manners(before=due.wait, after=lambda _: sent.set())) as response:
+    with streaming(ServerBehaviour(before=due.wait, after=lambda _: sent.set())) as response:
         assert wait_for_disconnect(response, Abort(after_ms=1, at=Stage.PREFILL), stage, 5.0) is None
     assert next(stages, None) is None
 
 
 def test_who_waits_for_a_beginning_that_never_comes_gives_up() -> None:
     """As whoever waits for any answer does."""
-    with streaming(Manners(holds_after=0)) as response:
+    with streaming(ServerBehaviour(holds_after=0)) as response:
         told = wait_for_disconnect(response, Abort(after_ms=1, at=Stage.PREFILL), lambda: Stage.QUEUED, 0.2)
     assert told is Stage.QUEUED
 
 
-@pytest.mark.parametrize("fake", [Manners(holds_after=1)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(holds_after=1)], indirect=True)
 def test_a_token_that_comes_in_time_is_hung_up_on(fake: FakeServer) -> None:
     """The silence did not last; the client leaves all the same, and says that it left while tokens came."""
     got = asked(fake, after_ms=HOUR_MS)
@@ -205,7 +205,10 @@ def test_a_token_that_comes_in_time_is_hung_up_on(fake: FakeServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "fake", [Manners(at_once=True, metrics=QUEUE.format(1, 0))], indirect=True, ids=["headers and tokens in one"]
+    "fake",
+    [ServerBehaviour(at_once=True, metrics=QUEUE.format(1, 0))],
+    indirect=True,
+    ids=["headers and tokens in one"],
 )
 def test_a_token_that_came_with_the_headers_is_no_silence(fake: FakeServer) -> None:
     """It lies in the client's own buffer: nothing more comes through the socket, and nothing is in prefill."""
@@ -214,7 +217,7 @@ def test_a_token_that_came_with_the_headers_is_no_silence(fake: FakeServer) -> N
     assert [t.id for t in got.tokens] == COLD[:1]
 
 
-@pytest.mark.parametrize("fake", [Manners(holds_after=2)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(holds_after=2)], indirect=True)
 def test_a_chat_is_hung_up_on_alike(fake: FakeServer) -> None:
     """By its own entry point."""
     messages = (Message("system", "Be brief."), Message("user", "Hello."))
@@ -225,7 +228,7 @@ def test_a_chat_is_hung_up_on_alike(fake: FakeServer) -> None:
     got = HttpClient(fake.url, alive=lambda: True).complete(request)
     assert [t.id for t in got.tokens] == answer(MODEL, prompt, 2)
     assert got.aborted is Stage.DECODE
-    assert fake.hung_up_on.wait()
+    assert fake.client_disconnected.wait()
 
 
 def test_who_waits_for_a_preemption_stays_to_the_end(fake: FakeServer) -> None:

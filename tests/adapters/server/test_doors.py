@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.fake_reply import MODEL, Counts, Manners, answer, rendered
+from support.fake_reply import MODEL, Counts, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.protocol.doors import Door
@@ -33,9 +33,9 @@ def client_of(fake: FakeServer) -> HttpClient:
     return HttpClient(fake.url, alive=lambda: True)
 
 
-def complete(door: Door | None, manners: Manners | None = None, **changes: Any) -> Completion:
+def complete(door: Door | None, behaviour: ServerBehaviour | None = None, **changes: Any) -> Completion:
     """The answer to one request at a door of a new server."""
-    with serving(manners) as fake:
+    with serving(behaviour) as fake:
         return client_of(fake).complete(asked(door, **changes))
 
 
@@ -81,7 +81,7 @@ def test_a_hit_is_read_from_every_door(first: Door, then: Door) -> None:
 @pytest.mark.parametrize("door", NEW)
 def test_a_count_that_is_not_told_is_none(door: Door) -> None:
     """Missing is not zero."""
-    assert complete(door, Manners(counts=Counts.NEVER)).cached_tokens is None
+    assert complete(door, ServerBehaviour(counts=Counts.NEVER)).cached_tokens is None
 
 
 @pytest.mark.parametrize("door", NEW)
@@ -97,13 +97,13 @@ def test_a_refusal_is_a_refusal(door: Door) -> None:
 def test_another_answer_is_malformed(door: Door, said: str) -> None:
     """It names the door and quotes what came."""
     with pytest.raises(MalformedAnswer, match=door.value):
-        complete(door, Manners(bodies={door.value: said}))
+        complete(door, ServerBehaviour(bodies={door.value: said}))
 
 
 def test_a_text_without_exact_tokens_is_not_compared() -> None:
     """Two tokens for each character: nobody knows which tokens were generated, so nobody may call them wrong."""
     with pytest.raises(NotExact, match="6 tokens has 6 characters, and 12 tokens"):
-        complete(Door.MESSAGES, Manners(wordy=True))
+        complete(Door.MESSAGES, ServerBehaviour(wordy=True))
 
 
 def test_the_end_of_messages_is_named_as_that_of_other_doors() -> None:
@@ -111,7 +111,7 @@ def test_the_end_of_messages_is_named_as_that_of_other_doors() -> None:
     for said, read in (("max_tokens", "length"), ("end_turn", "stop"), ("tool_use", "tool_use")):
         usage = {"input_tokens": 3, "output_tokens": 1}
         page = json.dumps({"content": [{"type": "text", "text": "a"}], "stop_reason": said, "usage": usage})
-        assert complete(Door.MESSAGES, Manners(bodies={"/v1/messages": page})).finish_reason == read
+        assert complete(Door.MESSAGES, ServerBehaviour(bodies={"/v1/messages": page})).finish_reason == read
 
 
 def test_whoever_waits_for_tokens_is_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fake_reply import MODEL, Fault, Manners, vector
+from support.fake_reply import MODEL, Fault, ServerBehaviour, vector
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -53,10 +53,10 @@ def test_every_route_gets_the_salt_and_the_priority(task: Task) -> None:
 @pytest.mark.parametrize("task", Task)
 def test_a_vector_is_read_from_each_route(task: Task) -> None:
     """One of the prompt, or one of each token. No route tells a count or a reason for the end."""
-    with serving(Manners(pools=POOLS)) as fake:
+    with serving(ServerBehaviour(pools=POOLS)) as fake:
         progress: list[int] = []
         answer = client_of(fake).complete(asked(task), progress.append)
-        (seen,) = fake.asked(f"POST {PATHS[task]}")
+        (seen,) = fake.received(f"POST {PATHS[task]}")
     ends = range(1, len(PROMPT) + 1) if task.of_each_token else (len(PROMPT),)
     values = 1 if task.of_texts else None
     assert answer.pooled == tuple(tuple(vector(MODEL, PROMPT[:end])[:values]) for end in ends)
@@ -69,7 +69,10 @@ def test_a_vector_is_read_from_each_route(task: Task) -> None:
 @pytest.mark.parametrize("text", ["{}", '{"data": []}', '{"data": [{"embedding": "AAA="}]}', "<html>"])
 def test_an_answer_of_another_form_is_malformed(task: Task, text: str) -> None:
     """The error says what was expected."""
-    with serving(Manners(bodies=dict.fromkeys(POOLS, text))) as fake, pytest.raises(MalformedAnswer, match="vectors"):
+    with (
+        serving(ServerBehaviour(bodies=dict.fromkeys(POOLS, text))) as fake,
+        pytest.raises(MalformedAnswer, match="vectors"),
+    ):
         client_of(fake).complete(asked(task))
 
 
@@ -85,7 +88,7 @@ def test_the_probes_find_what_a_server_pools(task: Task) -> None:
     """On a server that generates nothing: its task, prompts as token ids, salts and resets, and no counts."""
     tasks = {Task.EMBED, task} if task is Task.COSINE else {task}
     pools = tuple(PATHS[one] for one in tasks)
-    with serving(Manners(fault=Fault.REFUSES, pools=pools, chats=task.of_texts)) as fake:
+    with serving(ServerBehaviour(fault=Fault.REFUSES, pools=pools, chats=task.of_texts)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
     present = {capability for capability, support in found.items() if support.present}
     assert present & set(TASK_CAPABILITIES.values()) == {TASK_CAPABILITIES[one] for one in tasks}
@@ -95,7 +98,7 @@ def test_the_probes_find_what_a_server_pools(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manners", "lacks", "why"),
+    ("behaviour", "lacks", "why"),
     [
         ({"pools": POOLS}, Capability.SCORES, "two embeddings"),
         ({"pools": POOLS}, Capability.RANKINGS, "two embeddings"),
@@ -105,9 +108,9 @@ def test_the_probes_find_what_a_server_pools(task: Task) -> None:
         ({"pools": POOLS, "chats": False}, Capability.COSINES, "404"),
     ],
 )
-def test_scores_are_asked_for_as_what_they_are(manners: dict[str, Any], lacks: Capability, why: str) -> None:
+def test_scores_are_asked_for_as_what_they_are(behaviour: dict[str, Any], lacks: Capability, why: str) -> None:
     """The class of two texts or the cosine of two embeddings, where the tokens of a text are known."""
-    with serving(Manners(fault=Fault.REFUSES, **manners)) as fake:
+    with serving(ServerBehaviour(fault=Fault.REFUSES, **behaviour)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
     assert found[lacks].present is False
     assert why in found[lacks].evidence
@@ -115,7 +118,7 @@ def test_scores_are_asked_for_as_what_they_are(manners: dict[str, Any], lacks: C
 
 def test_a_server_that_generates_is_not_asked_for_vectors() -> None:
     """It is one that generates."""
-    with serving(Manners(pools=POOLS)) as fake:
+    with serving(ServerBehaviour(pools=POOLS)) as fake:
         found = probe(client_of(fake), spawned=True, adapter_path=None).capabilities
         assert not [one for one in fake.seen if one.line.partition(" ")[2] in POOLS]
     assert found[Capability.POOLING].present is False

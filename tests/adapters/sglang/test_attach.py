@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from support import fake_server, report_samples
 from support.fake_reply import answer
-from support.fake_sglang import MODEL, ROOT, Fault, Manners, serving
+from support.fake_sglang import MODEL, ROOT, Fault, ServerBehaviour, serving
 from support.fake_sglang_pages import LONGEST, VERSION, load
 from support.histories import ask, burst, put
-from support.scripts import played
+from support.scripts import run_script
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -57,9 +57,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
 
 
-def tried(manners: Manners, adapter: str | None = "/adapters/A") -> ServerEngine:
+def tried(behaviour: ServerBehaviour, adapter: str | None = "/adapters/A") -> ServerEngine:
     """What attaching makes of a server with these manners."""
-    with serving(manners) as fake:
+    with serving(behaviour) as fake:
         return attach(fake.url, adapter_for=lambda _: adapter)
 
 
@@ -77,7 +77,7 @@ def client(url: str) -> SglangClient:
 
 def test_a_server_that_offers_everything_is_seen_to() -> None:
     """All but what its routes cannot do, and being our own process."""
-    engine = tried(Manners())
+    engine = tried(ServerBehaviour())
     assert absent(engine) == ALWAYS_ABSENT
     assert (engine.name, engine.version, engine.base_model) == ("sglang", VERSION, MODEL)
     assert set(engine.capabilities) == set(Capability)
@@ -108,7 +108,7 @@ def test_a_server_that_offers_everything_is_seen_to() -> None:
 )
 def test_what_is_missing_is_told_with_a_reason(changes: dict[str, Any], missing: set[Capability]) -> None:
     """Exactly that much is missing, and each says what was seen instead."""
-    engine = tried(Manners(**changes))
+    engine = tried(ServerBehaviour(**changes))
     assert absent(engine) == ALWAYS_ABSENT | missing
     assert all(engine.capabilities[capability].evidence.strip() for capability in absent(engine))
 
@@ -119,7 +119,7 @@ def test_a_loaded_name_that_is_refused_is_the_evidence_against_a_reload_in_place
         engine = attach(fake.url, adapter_for=lambda _: "/adapters/A")
         assert "already loaded" in engine.capabilities[Capability.LORA_IN_PLACE].evidence
         assert fake.adapters == {}
-    assert "--adapter" in tried(Manners(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
+    assert "--adapter" in tried(ServerBehaviour(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
 
 
 def test_an_older_server_is_asked_by_the_older_names() -> None:
@@ -127,36 +127,36 @@ def test_an_older_server_is_asked_by_the_older_names() -> None:
     with serving(older=True, salts=("extra_key",)) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         engine.complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, cache_salt="mine"))
-        assert fake.asked("/generate")[-1]["extra_key"] == "mine"
+        assert fake.received("/generate")[-1]["extra_key"] == "mine"
     assert engine.capabilities[Capability.CACHE_SALT].evidence.startswith("extra_key: ")
 
 
 def test_the_shape_is_what_the_server_says() -> None:
     """Whole pages, the longest prompt that it takes, and no slots where it has no adapters."""
-    shape = tried(Manners()).shape
+    shape = tried(ServerBehaviour()).shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
     assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
     assert shape.evicts_leaves
-    assert tried(Manners(lora=False)).shape.adapter_slots is None
-    assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
+    assert tried(ServerBehaviour(lora=False)).shape.adapter_slots is None
+    assert tried(ServerBehaviour(server={"disable_radix_cache": True})).shape.prefix_caching is False
 
 
 @pytest.mark.parametrize("changes", [{"windows": 5}, {"counters": False}], ids=str)
 def test_layers_of_several_kinds_owe_less(changes: dict[str, Any]) -> None:
     """With windows, or where nobody says that there are none, a prefix need not be found."""
-    assert not tried(Manners(**changes)).shape.uniform
+    assert not tried(ServerBehaviour(**changes)).shape.uniform
 
 
 def test_replicas_make_no_pool() -> None:
     """What one has computed the other has not."""
-    engine = tried(Manners(server={"dp_size": 2}))
+    engine = tried(ServerBehaviour(server={"dp_size": 2}))
     assert engine.shape.pool_blocks is None
     assert "2 replicas" in engine.capabilities[Capability.POOL_SIZE].evidence
 
 
 def test_the_report_says_how_it_was_started_without_its_key() -> None:
     """The command is the server's own word."""
-    config = tried(Manners()).config
+    config = tried(ServerBehaviour()).config
     assert config["launch_command"] == "--model-path tiny --api-key ***"
     assert config["api key"] == "none"
 
@@ -175,7 +175,7 @@ def test_another_server_is_told_from_it_in_one_line(model: Any) -> None:
     with pytest.raises(
         EngineStartError, match=r"GET /(get_)?model_info was answered with HTTP \d+ and .*model_path.*--engine endpoint"
     ) as seen:
-        tried(Manners(model=model))
+        tried(ServerBehaviour(model=model))
     assert "\n" not in str(seen.value)
 
 
@@ -188,15 +188,15 @@ def test_a_vllm_server_is_another() -> None:
 def test_a_model_that_generates_nothing_is_none_of_ours() -> None:
     """SGLang serves embedding models, too."""
     with pytest.raises(EngineStartError, match="not a generative model"):
-        tried(Manners(model={"model_path": ROOT, "is_generation": False}))
+        tried(ServerBehaviour(model={"model_path": ROOT, "is_generation": False}))
 
 
 def test_a_server_that_wants_a_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the right one opens it."""
     with pytest.raises(EngineStartError, match=f"set {KEY_VARIABLE}"):
-        tried(Manners(key="s3cr3t"))
+        tried(ServerBehaviour(key="s3cr3t"))
     monkeypatch.setenv(KEY_VARIABLE, "s3cr3t")
-    assert tried(Manners(key="s3cr3t")).config["api key"] == "given"
+    assert tried(ServerBehaviour(key="s3cr3t")).config["api key"] == "given"
 
 
 @pytest.mark.parametrize(
@@ -409,8 +409,8 @@ def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: f
         band=report_samples.band(score_nats=nats),
     )
     with serving() as fake:
-        got, said = played(tmp_path, case, fake.url)
-        bodies = fake.asked("/generate")
+        got, said = run_script(tmp_path, case, fake.url)
+        bodies = fake.received("/generate")
     assert (got, "score difference 0.25 nats" in said) == (code, True), said
     assert any(body["sampling_params"].get("regex") == "[ab]" for body in bodies)
     assert any(body.get("logprob_start_len") == 0 and not body["stream"] for body in bodies)
@@ -428,11 +428,11 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         first_difference=0,
     )
     with serving() as fake:
-        code, said = played(tmp_path, case, fake.url)
+        code, said = run_script(tmp_path, case, fake.url)
     assert code == 0, said
     assert said.count(": correct") == 5
-    assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
-    assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
+    assert len(fake.received("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
+    assert {"lora_path", "cache_salt"} <= {key for body in fake.received("/generate") for key in body}
     commands = "\n".join(step.commands for step in CurlScript(case).steps())
     assert all(path in commands for path in ("/generate", "/load_lora_adapter", "/flush_cache", '"input_ids"'))
     assert "/v1/" not in commands

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from support import report_samples
 from support.fake_reply import answer, rendered
-from support.fake_sglang import MODEL, FakeSglang, Manners, serving
+from support.fake_sglang import MODEL, FakeSglang, ServerBehaviour, serving
 from support.histories import ask, burst, put
-from support.scripts import played
+from support.scripts import run_script
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability
@@ -51,7 +51,7 @@ def fake() -> Iterator[FakeSglang]:
 def client_of(fake: FakeSglang) -> SglangClient:
     """A client of a stand-in that reports cached tokens at all doors."""
     made = SglangClient(fake.url, alive=lambda: True)
-    made.base_model, made.counts_at_doors = MODEL, fake.manners.reports
+    made.base_model, made.counts_at_doors = MODEL, fake.behaviour.reports
     return made
 
 
@@ -62,15 +62,15 @@ def asked(door: Door | None, **changes: Any) -> CompletionRequest:
     return CompletionRequest(**{**facts, **changes})
 
 
-def complete(door: Door | None, manners: Manners | None = None, **changes: Any) -> Completion:
+def complete(door: Door | None, behaviour: ServerBehaviour | None = None, **changes: Any) -> Completion:
     """The answer to one request at a door of a new server."""
-    with serving(manners) as made:
+    with serving(behaviour) as made:
         return client_of(made).complete(asked(door, **changes))
 
 
-def found_at(manners: Manners) -> ServerEngine:
+def found_at(behaviour: ServerBehaviour) -> ServerEngine:
     """What attaching finds on a server with these manners."""
-    with serving(manners) as made:
+    with serving(behaviour) as made:
         return attach(made.url, adapter_for=lambda _: None)
 
 
@@ -86,11 +86,11 @@ def test_each_door_is_asked_in_its_own_words(fake: FakeSglang) -> None:
     """Greedy everywhere, to the end where there is a field for it, and for two tokens more where two are taken away."""
     for door in WHOLE:
         client_of(fake).complete(asked(door))
-    (completion,), (chat,) = fake.asked("/v1/completions"), fake.asked("/v1/chat/completions")
+    (completion,), (chat,) = fake.received("/v1/completions"), fake.received("/v1/chat/completions")
     usual = {"model": MODEL, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     assert completion == {**usual, "prompt": list(PROMPT)}
     assert chat == {**usual, "messages": MESSAGES}
-    (response,), (messages,) = fake.asked("/v1/responses"), fake.asked("/v1/messages")
+    (response,), (messages,) = fake.received("/v1/responses"), fake.received("/v1/messages")
     assert response == {"model": MODEL, "input": MESSAGES, "max_output_tokens": 8, "temperature": 0, "store": False}
     assert (messages["system"], messages["messages"]) == (MESSAGES[0]["content"], MESSAGES[1:])
 
@@ -132,7 +132,7 @@ def test_a_hit_is_read_from_every_door(first: Door, then: Door, fake: FakeSglang
 @pytest.mark.parametrize("door", WHOLE)
 def test_a_count_that_is_not_told_is_none(door: Door) -> None:
     """Missing is not zero: a server without the report leaves out all counts."""
-    assert complete(door, Manners(reports=False)).cached_tokens is None
+    assert complete(door, ServerBehaviour(reports=False)).cached_tokens is None
 
 
 @pytest.mark.parametrize("door", WHOLE)
@@ -168,7 +168,7 @@ def test_what_no_door_can_answer_is_refused_here(option: dict[str, Any], fake: F
 def test_a_text_without_exact_tokens_is_not_compared(door: Door) -> None:
     """Nobody knows which tokens were generated."""
     with pytest.raises(NotExact, match="6 tokens has 6 characters, and 12 tokens"):
-        complete(door, Manners(wordy=True))
+        complete(door, ServerBehaviour(wordy=True))
 
 
 def test_another_answer_is_malformed(fake: FakeSglang, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,20 +181,20 @@ def test_another_answer_is_malformed(fake: FakeSglang, monkeypatch: pytest.Monke
 
 def test_the_doors_are_there_if_they_answer_as_generate_does() -> None:
     """Each says what was seen, whether it is there or not."""
-    found = found_at(Manners()).capabilities
+    found = found_at(ServerBehaviour()).capabilities
     assert all(found[door].present for door in (Capability.CHAT, *DOORS))
     assert "/v1/responses gives the same answer as /generate" in found[Capability.RESPONSES_DOOR].evidence
-    found = found_at(Manners(reports=False)).capabilities
+    found = found_at(ServerBehaviour(reports=False)).capabilities
     assert not any(found[door].present for door in DOORS)
     assert "cached tokens None" in found[Capability.DOORS].evidence
     assert found[Capability.CHAT].present
-    found = found_at(Manners(wordy=True)).capabilities
+    found = found_at(ServerBehaviour(wordy=True)).capabilities
     assert [bool(found[door].present) for door in DOORS] == [True, True, False, False]
     assert (
         "12 tokens" in found[Capability.MESSAGES_DOOR].evidence
         or "16 tokens" in found[Capability.MESSAGES_DOOR].evidence
     )
-    found = found_at(Manners(chats=False)).capabilities
+    found = found_at(ServerBehaviour(chats=False)).capabilities
     assert not any(found[door].present for door in (Capability.CHAT, *DOORS))
     assert "404" in found[Capability.DOORS].evidence
 
@@ -219,10 +219,10 @@ def test_a_script_asks_every_door(drop: tuple[str, str] | None, tmp_path: Path) 
         first_difference=None,
     )
     with serving(drops=() if drop is None else (drop,)) as fake:
-        code, said = played(tmp_path, case, fake.url)
+        code, said = run_script(tmp_path, case, fake.url)
     assert code == (0 if drop is None else 1), said
     for door in WHOLE:
-        told = fake.asked(door.value)[0]
+        told = fake.received(door.value)[0]
         assert re.fullmatch(f"(base:)?tenant-{'[0-9a-f]{6}'}", told["model"]), told
     commands = "\n".join(step.commands for step in CurlScript(case).steps())
     assert all(door.value in commands for door in WHOLE)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, Manners, serving
+from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, ServerBehaviour, serving
 from support.histories import ask, burst, contents
 from support.paths import COUNTED, PLUGIN_PATH
 from support.weights import SGLANG_CONTROLS
@@ -107,7 +107,7 @@ def test_a_checksum_that_is_refused_is_no_checksum() -> None:
         first = engine.weights_checksum()
         engine.update_weights("/step-1", WeightRoute.PATH)
         assert first != engine.weights_checksum()
-        fake.manners = Manners(routes=())
+        fake.behaviour = ServerBehaviour(routes=())
         with pytest.raises((RequestRefused, MalformedAnswer)):
             engine.weights_checksum()
 
@@ -155,7 +155,7 @@ def test_an_update_in_place_does_not_flush() -> None:
         engine.pause(PauseMode.KEEP, clear=False)
         engine.flush_on_update = True
         engine.update_weights("/step-1", WeightRoute.PATH)
-        assert fake.asked("/update_weights_from_disk")[-1]["flush_cache"] is False
+        assert fake.received("/update_weights_from_disk")[-1]["flush_cache"] is False
 
 
 def test_a_pause_that_cannot_clear_the_cache_does_not_stay() -> None:
@@ -175,7 +175,7 @@ def test_what_an_update_promises_is_what_it_is_asked_for(tmp_path: Path) -> None
         on_reset = run(
             fake, tmp_path / "b", WeightPolicy.ON_RESET, burst(ask()), TO_A, burst(ask()), Reset(), burst(ask())
         )
-        asked = [body["flush_cache"] for body in fake.asked("/update_weights_from_disk")]
+        asked = [body["flush_cache"] for body in fake.received("/update_weights_from_disk")]
     assert [o.cached_tokens for o in default.outcomes] == [0, 0]
     assert default.outcomes[0].token_ids != default.outcomes[1].token_ids
     assert len({update.checksum for update in default.updates} | {default.start_checksum}) == 2

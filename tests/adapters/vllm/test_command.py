@@ -38,7 +38,7 @@ from coldproof.adapters.vllm.server import (
 ON, OFF = "--enable-prefix-caching", "--no-enable-prefix-caching"
 STUB = """
 import os, signal, subprocess, sys, time
-from support.fake_server import Manners, serving
+from support.fake_server import ServerBehaviour, serving
 
 how, port = os.environ["STUB"], int(sys.argv[sys.argv.index("--port") + 1])
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -47,8 +47,8 @@ if how == "crash":
     sys.exit("CUDA out of luck")
 print("loading weights", flush=True)
 if how != "sleep":
-    with serving(Manners(models=None) if how == "no model" else None, port=port) as fake:
-        while how != "die" or not fake.asked("POST /v1/completions"):
+    with serving(ServerBehaviour(models=None) if how == "no model" else None, port=port) as fake:
+        while how != "die" or not fake.received("POST /v1/completions"):
             time.sleep(0.01)
         print("EngineCore died", flush=True)
         os._exit(1)

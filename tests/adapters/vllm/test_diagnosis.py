@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import Bench, opened
+from support.faulty_runs import Bench, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -98,7 +98,7 @@ SAMPLES = {"half-a-block-is-hashed", "hits-are-counted-twice"}
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Without a model: an engine starts in a second, and every control has its own."""
-    with opened(tmp_path_factory.mktemp("broken") / "report", "fingerprint", diagnose="new") as made:
+    with open_bench(tmp_path_factory.mktemp("broken") / "report", "fingerprint", diagnose="new") as made:
         yield made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.faulty_runs import Bench, opened
+from support.faulty_runs import Bench, open_bench
 from support.nightly import with_samples
 
 from coldproof import IMPORT_ROOT
@@ -57,7 +57,7 @@ PARTS: list[tuple[str, Callable[..., None], str]] = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Without a model."""
-    with opened(tmp_path_factory.mktemp("own") / "report", "fingerprint") as made:
+    with open_bench(tmp_path_factory.mktemp("own") / "report", "fingerprint") as made:
         yield made
 
 

@@ -91,7 +91,7 @@ def test_bad_arguments_are_one_line(
     ("name", "code", "violated"),
     [
         pytest.param("HandWritten", 0, set(), marks=pytest.mark.nightly),
-        ("ForgetsWhoAsks", 1, {"TIER-3"}),
+        ("OmitsOwner", 1, {"TIER-3"}),
     ],
 )
 def test_a_connector_that_forgets_salts_and_adapters_is_found(

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
-from support.bundles import copied
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
+from support.bundles import copy_of
 from support.nightly import with_samples
 
 from coldproof.harness.cli.main import main
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 def forged(whole: Path, folder: Path) -> Path:
     """A bundle whose results claim more than its examples show, sealed again."""
-    bundle = copied(whole, folder)
+    bundle = copy_of(whole, folder)
     text = (bundle / "results.json").read_text()
     (bundle / "results.json").write_text(text.replace('"KNOWN ISSUE"', '"CONFORMS"'))
     seal(bundle)
@@ -31,7 +31,7 @@ def forged(whole: Path, folder: Path) -> Path:
 
 def signed(whole: Path, folder: Path) -> Path:
     """The same bundle with a signature."""
-    bundle = copied(whole, folder)
+    bundle = copy_of(whole, folder)
     (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     return bundle
 
@@ -92,7 +92,7 @@ def test_the_register_is_readable_in_a_browser(site: Path, tmp_path: Path, schem
     with a_browser() as browser, pages_of(browser, folder) as opened:
         for page in (site / "index.html", *site.glob("*/index.html")):
             shown = opened(page.read_text(), color_scheme=scheme)
-            assert serious(shown) == []
+            assert serious_violations(shown) == []
             assert_it_fits_every_screen(shown, folder / "page.png")
 
 

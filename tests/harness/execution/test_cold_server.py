@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fake_server import Manners, serving
+from support.fake_server import ServerBehaviour, serving
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.options import Options, UsageError
@@ -42,7 +42,7 @@ def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrup
     """The one has a cache, which may be wrong; the other has none, and is never wrong. The stand-ins' scores of prompts
     do not agree with those of answers.
     """
-    plain = Manners(salts=False, refuses=("prompt_logprobs",))
+    plain = ServerBehaviour(salts=False, refuses=("prompt_logprobs",))
     with serving(replace(plain, corrupt=corrupt)) as tested, serving(replace(plain, caches=False)) as cold:
         found = run(tmp_path, "--engine-url", tested.url, "--cold-url", cold.url)
         prompts = [len(seen.body["prompt"]) for seen in cold.seen if "prompt" in seen.body]
@@ -55,7 +55,7 @@ def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrup
 
 def test_without_a_second_one_there_are_no_cold_answers(tmp_path: Path) -> None:
     """A salt that is ignored does not bypass the cache: nothing is said of the server."""
-    with serving(Manners(salts=False)) as tested:
+    with serving(ServerBehaviour(salts=False)) as tested:
         found = run(tmp_path, "--engine-url", tested.url)
     assert found.requirements[0].verdict in ("ERROR", "NOT EXERCISED")
 

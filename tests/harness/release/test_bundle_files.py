@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import copied, reasons
+from support.bundles import copy_of, reasons
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.run.manifest import seal
@@ -131,7 +131,7 @@ SPOILT: list[tuple[str, Spoil, str]] = [
 @pytest.mark.parametrize(("spoil", "why"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
 def test_a_changed_file_is_refused_by_its_name(whole: Path, tmp_path: Path, spoil: Spoil, why: str) -> None:
     """Also where the manifest was made anew."""
-    bundle = copied(whole, tmp_path / "bundle")
+    bundle = copy_of(whole, tmp_path / "bundle")
     spoil(bundle)
     assert why in reasons(bundle)
 
@@ -140,7 +140,7 @@ def test_a_refusal_is_exit_code_1_and_a_reason_a_line(
     whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The worst kind first."""
-    bundle = copied(whole, tmp_path / "bundle")
+    bundle = copy_of(whole, tmp_path / "bundle")
     (bundle / "summary.md").unlink()
     assert main(["verify", str(bundle)]) == 1
     assert capfd.readouterr().out.splitlines() == [

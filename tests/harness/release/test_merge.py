@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import change, copied, reasons, recorded, with_fields
+from support.bundles import change, copy_of, reasons, recorded, with_fields
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
@@ -75,11 +75,11 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
 ) -> None:
     """A shard missing or twice, another profile or engine, a test in two of them: exit code 1, nothing written."""
     known = {"a": shards[0], "b": shards[1], "whole": whole}
-    known["other"] = copied(shards[1], tmp_path / "other")
+    known["other"] = copy_of(shards[1], tmp_path / "other")
     change(known["other"], with_fields("run_started", {}, profile="ci"))
-    known["engine"] = copied(shards[1], tmp_path / "engine")
+    known["engine"] = copy_of(shards[1], tmp_path / "engine")
     change(known["engine"], with_fields("engine", {}, engine={**bundles.engine(), "version": "2"}))
-    known["again"] = copied(shards[0], tmp_path / "again")
+    known["again"] = copy_of(shards[0], tmp_path / "again")
     change(known["again"], with_fields("run_started", {}, shard="2/2"))
     folders = [known[name] for name in given] + ([shards[0]] if given == ("whole",) else [])
     assert main(["merge", *map(str, folders), "--out", str(tmp_path / "out")]) == 1

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from support import bundles
 from support.bundles import FROZEN
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.paths import ROOT
 from support.qualified_tree import make_tree, python
@@ -237,7 +237,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -> None:
     """From the command line to `verify`: the bundle is whole and accepted, and refused by another list."""
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(tmp_path / "bundle"))
     assert "bundle: coldproof verify" in run.stdout, run.stdout + run.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import copied
+from support.bundles import copy_of
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
@@ -46,7 +46,7 @@ def signers(tmp_path: Path) -> Path:
 @pytest.fixture
 def bundle(whole: Path, tmp_path: Path) -> Path:
     """A bundle that a test may change."""
-    return copied(whole, tmp_path / "bundle")
+    return copy_of(whole, tmp_path / "bundle")
 
 
 def said(bundle: Path, signers: Path | None) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support import bundles
-from support.bundles import FROZEN, Event, change, copied, draw, reasons
+from support.bundles import FROZEN, Event, change, copy_of, draw, reasons
 
 from coldproof.adapters.protocol.capabilities import OF_EVERY_CELL, OPTIONAL_ABSENT, Capability, Support
 from coldproof.harness.judgement.requirement import absent_everywhere, missing, missing_everywhere
@@ -89,7 +89,7 @@ def with_way(bundle: Path, to: Path, monkeypatch: pytest.MonkeyPatch, name: str)
                 event["qualification"]["requirements_sha256"] = bundles.digest_of_list(listed)
         return events
 
-    copy = copied(bundle, to / "bundle")
+    copy = copy_of(bundle, to / "bundle")
     change(copy, how)
     draw(copy)
     return reasons(copy)
@@ -133,7 +133,7 @@ def test_a_cell_that_was_not_opened_lacks_what_all_cells_lack(
 
 def test_verify_knows_of_cells_that_were_not_opened(whole: Path, tmp_path: Path) -> None:
     """The time was over: what another cell showed counts for it."""
-    bundle = copied(whole, tmp_path / "bundle")
+    bundle = copy_of(whole, tmp_path / "bundle")
 
     def unopened(events: list[Event]) -> list[Event]:
         kept = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support import bundles
-from support.bundles import Change, Event, change, copied, draw, reasons, recorded, with_fields, without
+from support.bundles import Change, Event, change, copy_of, draw, reasons, recorded, with_fields, without
 from support.paths import ROOT
 
 from coldproof.harness.cli.main import main
@@ -44,7 +44,7 @@ def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.Cap
 
 def test_a_signature_beside_the_manifest_is_no_stranger(whole: Path, tmp_path: Path) -> None:
     """It can only be made once the manifest is there."""
-    bundle = copied(whole, tmp_path / "bundle")
+    bundle = copy_of(whole, tmp_path / "bundle")
     (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     assert verify(bundle).reasons == []
     assert not any("not signed" in line for line in verify(bundle).summary)
@@ -181,7 +181,7 @@ def test_changed_events_are_refused_by_what_no_longer_follows(
     whole: Path, tmp_path: Path, how: Change, why: str
 ) -> None:
     """As they are, and where all that follows from them was drawn again and sealed."""
-    bundle = copied(whole, tmp_path / "bundle")
+    bundle = copy_of(whole, tmp_path / "bundle")
     change(bundle, how)
     assert "altered: events.ndjson was changed after the run" in reasons(bundle)
     draw(bundle)
@@ -269,7 +269,7 @@ def test_a_run_is_judged_again_without_its_engine(whole: Path, capfd: pytest.Cap
 
 def test_what_comes_out_otherwise_is_said(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Where, how many, and what the first difference is."""
-    altered = copied(whole, tmp_path / "altered")
+    altered = copy_of(whole, tmp_path / "altered")
     change(altered, a_wrong_answer)
     assert main(["rejudge", str(altered)]) == 1
     said = capfd.readouterr().out.splitlines()

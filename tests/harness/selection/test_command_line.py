@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.one_after_another import outcomes
 from support.paths import ROOT
@@ -285,7 +285,7 @@ def test_a_server_that_answers_in_another_form_is_reported(
     coldproof: Coldproof, path: str, body: str, says: str
 ) -> None:
     """With what was sent, what came back and what was expected; nothing was tested, so nothing conforms."""
-    with serving(Manners(bodies={path: body})) as fake:
+    with serving(ServerBehaviour(bodies={path: body})) as fake:
         run = coldproof("--engine-url", fake.url)
     assert_reported(run, f"{path} was answered with HTTP 200 and ")
     assert says in run.clear_line()
@@ -339,7 +339,7 @@ def assert_kept_secret(run: Run, key: str) -> None:
 
 def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproof) -> None:
     """The server lacks what the requirement needs, the report says what that is, and the exit code is its own."""
-    with serving(Manners(key="s3cr3t", lora=(404, "Not Found"))) as fake:
+    with serving(ServerBehaviour(key="s3cr3t", lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     (requirement,) = run.results.requirements
     assert (run.code, requirement.id, requirement.verdict) == (NOT_SHOWN, "LORA-6", "UNSUPPORTED")
@@ -351,7 +351,7 @@ def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproo
 
 def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> None:
     """Without a name in the report folder, with how many on one line; the exit code is what it would have been."""
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--update-known-issues")
     path = run.report / "known_issues.proposed.toml"
     assert run.code == NOT_SHOWN
@@ -362,7 +362,7 @@ def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> 
 def test_the_results_are_written_for_a_caller_too(coldproof: Coldproof, tmp_path: Path) -> None:
     """Where it asked for them, and with one line for each requirement; of a run that could not begin as well."""
     copy = tmp_path / "out" / "coldproof.json"
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--json", copy)
     assert copy.read_bytes() == (run.report / "results.json").read_bytes()
     assert [line for line in run.said.splitlines() if line.startswith("LORA-6 UNSUPPORTED: ")]
@@ -385,7 +385,7 @@ def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldpr
 
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
     """It may be right somewhere else."""
-    with serving(Manners(key="another")) as fake:
+    with serving(ServerBehaviour(key="another")) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     assert KEY_VARIABLE in run.clear_line()
     assert run.code == HARNESS

@@ -28,12 +28,22 @@ reason = "it dies"
 def ran(
     folder: Path, kind: str, requirements: str, *more: str, noise: bool = False
 ) -> tuple[Results, list[dict[str, Any]]]:
-    """A run of both cells on the deadly engine: its results, and its events without the examples."""
+    """A run of both cells on the crashing engine: its results, and its events without the examples."""
     folder.mkdir(exist_ok=True)
-    given = {"COLDPROOF_DEADLY": kind, "COLDPROOF_DEADLY_TIMES": str(folder / "times"), "PYTHONPATH": PLUGIN_PATH}
-    given |= {"COLDPROOF_DEADLY_NOISE": "1"} if noise else {}
-    words = ["-m", "pytest", "-p", "support.deadly_engine", "-p", "no:cacheprovider", "suites", "--engine", "deadly"]
-    words += ["--model", "none", "--requirements", requirements, "--cells", "deadly,deadly-too", *COUNTED]
+    given = {"COLDPROOF_CRASHING": kind, "COLDPROOF_CRASHING_TIMES": str(folder / "times"), "PYTHONPATH": PLUGIN_PATH}
+    given |= {"COLDPROOF_CRASHING_NOISE": "1"} if noise else {}
+    words = [
+        "-m",
+        "pytest",
+        "-p",
+        "support.crashing_engine",
+        "-p",
+        "no:cacheprovider",
+        "suites",
+        "--engine",
+        "crashing",
+    ]
+    words += ["--model", "none", "--requirements", requirements, "--cells", "crashing,deadly-too", *COUNTED]
     words += ["--report-dir", str(folder), *more]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, check=False
@@ -62,7 +72,7 @@ def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool
     """After the first confirmed death no engine dies; the report says what is not sent, since when, why, and where."""
     results, events = ran(tmp_path, kind, "SURFACE-1")
     (dropped,) = results.dropped_kinds
-    assert (dropped.kind, dropped.cell) == (kind, "deadly")
+    assert (dropped.kind, dropped.cell) == (kind, "crashing")
     (case,) = (one for one in results.cases if one.id == dropped.case)
     assert case.requirement == dropped.requirement
     assert case.reproduction.fresh_failed
@@ -76,7 +86,7 @@ def test_the_run_stops_sending_what_its_engine_dies_of(kind: str, needs_it: bool
     later = [e for e in events if e["event"] == "verdict" and kind in e["narrowed"]]
     assert all(f"requests with {kind} have not been sent since case {case.id}" in e["reason"] for e in later)
     assert {e["verdict"] for e in later} == {Verdict.NOT_EXERCISED if needs_it else Verdict.CONFORMS}
-    assert {e["cell"] for e in later} == {"deadly-too"}
+    assert {e["cell"] for e in later} == {"crashing-too"}
     page, summary = ((tmp_path / name).read_text() for name in ("index.html", "summary.md"))
     assert "Requests that were no longer sent" in page
     assert "Requests that were no longer sent" in summary

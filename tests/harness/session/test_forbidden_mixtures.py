@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.across import MIDDLING, crossed_engines, replaced, tried
+from support.across import MIDDLING, crossed_engines, replaced, verdict_on
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.engine import Arrival, Served
@@ -81,7 +81,7 @@ def test_what_fails_without_the_cache_too_accuses_no_cache(workload: Workload, m
     """The mixture is left out from then on, here and in the cells with the same cold answers."""
     with mixing_cell(tmp_path, always) as sut:
         assert sut.limits.may_mix(mixture)
-        verdict, _, case = tried(sut, workload, name="LORA-4")
+        verdict, _, case = verdict_on(sut, workload, name="LORA-4")
         assert (verdict, case) == (Verdict.NOT_EXERCISED, None)
         assert not sut.limits.may_mix(mixture)
         later = SystemUnderTest(CellEngines.open(sut.engines.pool, CELLS["left"]), Budget(60.0, 1.0))
@@ -97,7 +97,7 @@ def test_an_attached_server_gets_unused_salts_in_place_of_a_cold_engine(
     monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: Mixing(always, caching=True))
     attached = {"engine": "endpoint", "engine_url": "http://h:1", "oracle": "same-engine"}
     with mixing_cell(tmp_path, always, **attached) as sut:
-        assert tried(sut, BASE_BESIDE, name="LORA-4")[2] is None
+        assert verdict_on(sut, BASE_BESIDE, name="LORA-4")[2] is None
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
 
 
@@ -107,7 +107,7 @@ def test_a_case_names_the_mixtures_that_its_replays_do_not_rule_out(
 ) -> None:
     """Three failures of three with the cache and none of three without it do; one of one does not."""
     with mixing_cell(tmp_path, lambda engine: engine.shape.prefix_caching is True, profile=profile) as sut:
-        verdict, _, case = tried(sut, BASE_BESIDE, name="LORA-4")
+        verdict, _, case = verdict_on(sut, BASE_BESIDE, name="LORA-4")
         assert sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert verdict is Verdict.VIOLATED
     assert case is not None
@@ -117,7 +117,7 @@ def test_a_case_names_the_mixtures_that_its_replays_do_not_rule_out(
 def test_the_ground_excludes_what_it_finds(tmp_path: Path) -> None:
     """Its own case suspects nothing: it is about the mixture."""
     with mixing_cell(tmp_path, always) as sut:
-        verdict, _, case = tried(sut, BASE_BESIDE, name="GROUND-1")
+        verdict, _, case = verdict_on(sut, BASE_BESIDE, name="GROUND-1")
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert case is not None
     assert (verdict, case.failure_class, case.mixtures) == (Verdict.VIOLATED, FailureClass.NOT_THE_CACHE, [])
@@ -127,7 +127,7 @@ def test_what_the_ground_saw_once_is_inconclusive(tmp_path: Path) -> None:
     """A machine under load, for example. The mixture is left out all the same: unknown is no ground to stand on."""
     times = itertools.count()
     with mixing_cell(tmp_path, lambda _: next(times) == 0) as sut:
-        verdict, reason, _ = tried(sut, BASE_BESIDE, name="GROUND-1")
+        verdict, reason, _ = verdict_on(sut, BASE_BESIDE, name="GROUND-1")
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert verdict is Verdict.INCONCLUSIVE
     assert "observed once" in reason

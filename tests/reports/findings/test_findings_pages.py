@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from playwright.sync_api import Browser
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.paths import ROOT
 from support.report_samples import HOSTILE, SCRIPT
@@ -70,5 +70,5 @@ def test_the_page_is_readable_in_a_browser(browser: Browser, tmp_path: Path, sch
     with pages_of(browser, tmp_path) as opened:
         page = opened(render_findings(RECORDS, titles(), version="1"), color_scheme=scheme)
         assert page.locator("article").count() == len(RECORDS)
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, tmp_path / "page.png")

@@ -96,7 +96,7 @@ def test_an_arrow_leads_from_who_wrote_to_who_read(writer: int, reader: int) -> 
 def test_there_is_no_arrow_from_who_is_not_known_or_not_shown() -> None:
     """Neither from nobody nor from a request that the picture leaves out."""
     assert drawn(with_request(case_samples.stale(), 1, written_by=None)).arrows == []
-    long = case_samples.crowd(120)
+    long = case_samples.many_requests(120)
     assert long.requests[117].written_by == 0
     assert drawn(long).arrows == []
 
@@ -118,7 +118,7 @@ def test_a_lane_lies_on_what_its_name_stood_for() -> None:
 @pytest.mark.parametrize("count", [1, ROOMY, ROOMY + 1, MAX_LANES, 200])
 def test_any_number_of_lanes_stays_within_the_picture(count: int) -> None:
     """In the plot, one under the other, at most 48 of them, the failing one among them."""
-    picture = drawn(case_samples.crowd(count))
+    picture = drawn(case_samples.many_requests(count))
     assert len(picture.bars) == min(count, MAX_LANES)
     assert any(one.failing for one in picture.bars)
     for one in picture.bars:
@@ -372,7 +372,7 @@ def test_the_tables_say_what_the_pictures_show() -> None:
 
 def test_every_picture_has_a_name_and_its_words_or_is_hidden_from_who_cannot_see() -> None:
     """No unnamed picture, and none that says its numbers twice."""
-    _, page = page_of(case_samples.crowd(20))
+    _, page = page_of(case_samples.many_requests(20))
     pictures = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert len(pictures) > 3
     ids = set(page.attributes("id"))
@@ -393,7 +393,7 @@ def test_the_engines_own_gap_has_a_column_where_it_is_known() -> None:
 @pytest.mark.parametrize("count", [2, 60])
 def test_hostile_names_stay_text_in_the_pictures(count: int) -> None:
     """Adapters, segments, kinds of change: all of them are somebody else's."""
-    case = case_samples.crowd(count)
+    case = case_samples.many_requests(count)
     told = samples._poison(msgspec.to_builtins(samples.results(case)), samples.HOSTILE)
     source = render_html(msgspec.convert(told, Results))
     page = Page(source)

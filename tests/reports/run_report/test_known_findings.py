@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
@@ -73,5 +73,5 @@ def test_the_section_is_readable_in_a_browser(tmp_path_factory: pytest.TempPathF
     with a_browser() as browser, pages_of(browser, folder) as opened:
         page = opened(results(case(), findings=[FIXED, GONE]), color_scheme=scheme)
         assert page.locator("#known-findings").count() == 1
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, folder / "page.png")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.page import Page
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
@@ -246,5 +246,5 @@ def test_the_table_is_readable_in_a_browser(browser: Browser, tmp_path: Path, sc
     with pages_of(browser, tmp_path) as open_page:
         page = open_page(layered(), color_scheme=scheme)
         assert page.locator("#weight-updates .v-violated .wrong").is_visible()
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, tmp_path / "page.png")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, focus_stops, pages_of, serious_violations
 from support.nightly import with_samples
 from support.side_by_side_samples import everything, run, source
 
@@ -70,7 +70,7 @@ def test_an_id_leads_to_its_statement_and_a_link_shows_what_is_filtered_away(ope
 def test_the_keyboard_reaches_everything(opened: Any, full: str) -> None:
     """Filter, verdicts, folds; and Enter opens one."""
     page = opened(full)
-    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY", "DIV"} <= reached(page, 90)
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY", "DIV"} <= focus_stops(page, 90)
     fold = page.locator("details.result").first
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
@@ -115,4 +115,4 @@ def test_hostile_text_runs_nothing(opened: Any) -> None:
 def test_axe_finds_nothing_serious(opened: Any, full: str, scheme: str, width: int) -> None:
     """Contrast, names, order of headings, tables, with every fold open."""
     page = opened(full, color_scheme=scheme, viewport={"width": width, "height": 900})
-    assert serious(page) == []
+    assert serious_violations(page) == []

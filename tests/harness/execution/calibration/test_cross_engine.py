@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support import across
 from support import report_samples as samples
-from support.across import NAME, Deaf, Tampering, honest, scored
+from support.across import NAME, IgnoresAdapters, Tampering, honest, scores_moved_by
 from support.histories import contents, tokens
 from support.page import Page
 
@@ -61,11 +61,13 @@ def test_engines_that_agree_are_compared_by_a_margin_all_the_same(tmp_path: Path
 
 def test_the_margin_is_made_of_what_lies_between_the_engines(tmp_path: Path) -> None:
     """A multiple of the largest difference; more than float32 explains is remarked upon."""
-    found, rule = measured(cold(), cold(scored(0.01)), tmp_path)
+    found, rule = measured(cold(), cold(scores_moved_by(0.01)), tmp_path)
     assert rule.noise == pytest.approx(TIMES * 0.01)
     assert any("by at most 0.01 nats in 16 answers" in note for note in found.notes)
     assert any("float32 differ" in note for note in found.notes)
-    assert not any("float32 differ" in note for note in measured(cold(), cold(scored(0.0001)), tmp_path)[0].notes)
+    assert not any(
+        "float32 differ" in note for note in measured(cold(), cold(scores_moved_by(0.0001)), tmp_path)[0].notes
+    )
 
 
 def test_the_engines_own_noise_is_noise_between_the_two(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_close_calls_that_go_the_other_way_are_noise(tmp_path: Path) -> None:
         return across.replaced(answer, 3, gap=0.004) if len(request.prompt) == 32 else answer
 
     def torn(request: CompletionRequest, answer: Completion) -> Completion:
-        return across.kept(close(request, answer), answer)
+        return across.with_margins_of(close(request, answer), answer)
 
     found, rule = measured(cold(close), cold(torn), tmp_path)
     assert found.differing == 4
@@ -92,7 +94,7 @@ def test_close_calls_that_go_the_other_way_are_noise(tmp_path: Path) -> None:
 
 def test_where_an_adapter_is_ignored_nothing_is_told_from_the_other_engine(tmp_path: Path) -> None:
     """No flood of violations: the run says who answers how, and that no divergence counts."""
-    found, rule = measured(Deaf(caching=False), cold(), tmp_path)
+    found, rule = measured(IgnoresAdapters(caching=False), cold(), tmp_path)
     assert rule.noise is None
     assert not rule.counts(100.0)
     assert all(f"under adapter {name}" in rule.why for name in "ABC")
@@ -101,7 +103,7 @@ def test_where_an_adapter_is_ignored_nothing_is_told_from_the_other_engine(tmp_p
     assert first.startswith("Under adapter A 4 answers differ, for a prompt of ")
     assert first.endswith("the answers diverge; the engine under test gives the answers of the base model.")
     assert any("One of the two engines is wrong without any cache" in note for note in found.notes)
-    blamed, _ = measured(cold(), Deaf(caching=False), tmp_path)
+    blamed, _ = measured(cold(), IgnoresAdapters(caching=False), tmp_path)
     assert blamed.notes[0].endswith(f"{NAME} gives the answers of the base model.")
 
 
@@ -115,7 +117,7 @@ def test_wrong_weights_are_named_with_the_base_model(tmp_path: Path) -> None:
 
 def test_scores_that_lie_far_apart_are_no_noise_where_all_tokens_agree(tmp_path: Path) -> None:
     """Another scale of the adapter, perhaps."""
-    found, rule = measured(cold(), cold(scored(2 * APART)), tmp_path)
+    found, rule = measured(cold(), cold(scores_moved_by(2 * APART)), tmp_path)
     assert rule.noise is None
     assert found.differing == 0
     assert "by 0.4 nats" in found.notes[0]
@@ -123,15 +125,17 @@ def test_scores_that_lie_far_apart_are_no_noise_where_all_tokens_agree(tmp_path:
 
 def test_where_nobody_tells_how_sure_it_is_there_is_no_rule(tmp_path: Path) -> None:
     """That is what the rule is made of; one of the two is enough."""
-    assert "reports top-2 logprobs" in measured(cold(across.unscored), cold(across.unscored), tmp_path)[1].why
-    found, rule = measured(cold(), cold(across.unscored), tmp_path)
+    assert (
+        "reports top-2 logprobs" in measured(cold(across.without_scores), cold(across.without_scores), tmp_path)[1].why
+    )
+    found, rule = measured(cold(), cold(across.without_scores), tmp_path)
     assert rule == Rule(exact=False, noise=APART, cold=found.cold)
     assert any(f"{NAME} reports no top-2 margins" in note for note in found.notes)
 
 
 def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_path: Path) -> None:
     """Its noise cannot be measured."""
-    rule = measured(cold(across.unscored), cold(), tmp_path)[1]
+    rule = measured(cold(across.without_scores), cold(), tmp_path)[1]
     assert (rule.exact, rule.noise) == (False, APART)
 
 
@@ -141,7 +145,7 @@ def test_probes_fit_into_both_engines(tmp_path: Path) -> None:
         small = cold()
         small.shape = msgspec.structs.replace(small.shape, **changes)
         assert measured(cold(), small, tmp_path)[1].noise == LEAST
-        assert max(map(len, small.asked)) <= 50 - TOKENS
+        assert max(map(len, small.prompts)) <= 50 - TOKENS
 
 
 def test_answers_of_different_lengths_have_parted() -> None:
@@ -154,7 +158,7 @@ def test_answers_of_different_lengths_have_parted() -> None:
 def test_the_report_says_what_the_answers_were_compared_with(tmp_path: Path) -> None:
     """Which engine and version, by which rule; and that no divergence counts where none does."""
     by_margin = "by margin: a divergence counts if the logprob margin exceeds the noise floor"
-    for right, said in ((cold(), by_margin), (Deaf(caching=False), "none")):
+    for right, said in ((cold(), by_margin), (IgnoresAdapters(caching=False), "none")):
         found, rule = measured(cold(), right, tmp_path)
         page = Page(render_html(msgspec.structs.replace(samples.results(), calibration=found))).text
         assert f"Oracle{NAME}Rule{said}" in page.replace(" Rule", "Rule").replace(f"{NAME} ", NAME)

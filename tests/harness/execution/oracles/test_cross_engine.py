@@ -9,8 +9,17 @@ from typing import Any, cast
 import msgspec
 import pytest
 from support import across
-from support.across import NAME, Deaf, Tampering, crossed_engines, honest, of, scored, tried
-from support.confirmation import ATTACHED, Tried, judgement
+from support.across import (
+    NAME,
+    IgnoresAdapters,
+    Tampering,
+    crossed_engines,
+    honest,
+    scores_moved_by,
+    tampering,
+    verdict_on,
+)
+from support.confirmation import ATTACHED, ScriptedObserver, judgement
 from support.histories import ask, burst, history, put, tokens
 
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -170,8 +179,8 @@ def refuse(_: Question) -> Answer:
 def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: Path) -> None:
     """Its own cold engine says the same, and so would call it right."""
     (tmp_path / "own").mkdir()
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.NOT_THE_CACHE
@@ -181,14 +190,18 @@ def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: P
     assert case.reproduction.fresh_oracle_agrees is False
     assert f"the engine also differs from {NAME} on this prompt: one of the two is wrong." in reason
     assert case.replay.endswith(".json --oracle engine:right")
-    with crossed_engines(tmp_path / "own", of(across.wrong), of(honest), oracle="cold-engine") as alone:
-        assert tried(alone, REPEATED)[0] is Verdict.CONFORMS
+    with crossed_engines(
+        tmp_path / "own", tampering(across.wrong_third_token), tampering(honest), oracle="cold-engine"
+    ) as alone:
+        assert verdict_on(alone, REPEATED)[0] is Verdict.CONFORMS
 
 
 def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
     """Confirmed on a fresh engine, whose cold answer is the other's; with caching off it does not happen."""
-    with crossed_engines(tmp_path, of(scored(1e-5), InjectedBug.NAME_ONLY_KEY), of(honest)) as crossed:
-        verdict, _, case = tried(crossed, RELOADED)
+    with crossed_engines(
+        tmp_path, tampering(scores_moved_by(1e-5), InjectedBug.NAME_ONLY_KEY), tampering(honest)
+    ) as crossed:
+        verdict, _, case = verdict_on(crossed, RELOADED)
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.STALE_STATE
@@ -198,23 +211,23 @@ def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
     assert case.engine_config["plant"] == InjectedBug.NAME_ONLY_KEY.value
 
 
-@pytest.mark.parametrize("tamper", [across.wrong, across.close_call])
+@pytest.mark.parametrize("tamper", [across.wrong_third_token, across.close_call])
 def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
     tamper: across.Tamper, tmp_path: Path
 ) -> None:
     """A bug is seen all the same, and a close call is none."""
 
     def close(request: CompletionRequest, answer: Completion) -> Completion:
-        return tamper(request, scored(1e-5)(request, answer))
+        return tamper(request, scores_moved_by(1e-5)(request, answer))
 
     def silent(request: CompletionRequest, answer: Completion) -> Completion:
         return msgspec.structs.replace(
             answer, tokens=tuple(msgspec.structs.replace(token, gap=None) for token in answer.tokens)
         )
 
-    with crossed_engines(tmp_path, of(close), of(silent)) as crossed:
-        verdict = tried(crossed, REPEATED)[0]
-    assert verdict is (Verdict.VIOLATED if tamper is across.wrong else Verdict.INCONCLUSIVE)
+    with crossed_engines(tmp_path, tampering(close), tampering(silent)) as crossed:
+        verdict = verdict_on(crossed, REPEATED)[0]
+    assert verdict is (Verdict.VIOLATED if tamper is across.wrong_third_token else Verdict.INCONCLUSIVE)
 
 
 def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Path) -> None:
@@ -226,22 +239,22 @@ def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Pa
                 raise RequestRefused(400, "too large")
             super().load_adapter(name, path, in_place=in_place)
 
-    with crossed_engines(tmp_path, of(honest), lambda setting: Picky(caching=setting.caching)) as crossed:
+    with crossed_engines(tmp_path, tampering(honest), lambda setting: Picky(caching=setting.caching)) as crossed:
         assert list(crossed.engines.contents) == ["A", "B"]
 
 
 def test_close_calls_are_never_violations(tmp_path: Path) -> None:
     """They are said to be there, and prove nothing."""
-    with crossed_engines(tmp_path, of(across.close_call), of(across.torn)) as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    with crossed_engines(tmp_path, tampering(across.close_call), tampering(across.honest_close_call)) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
     assert "below the noise that the calibration measured" in reason
 
 
 def test_engines_that_agree_conform(tmp_path: Path) -> None:
     """With the scores a little apart."""
-    with crossed_engines(tmp_path, of(scored(1e-5)), of(honest)) as crossed:
-        assert tried(crossed, RELOADED)[0] is Verdict.CONFORMS
+    with crossed_engines(tmp_path, tampering(scores_moved_by(1e-5)), tampering(honest)) as crossed:
+        assert verdict_on(crossed, RELOADED)[0] is Verdict.CONFORMS
         assert crossed.engines.calibration.oracle == NAME
 
 
@@ -249,11 +262,11 @@ def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_pat
     """The reason says which engines, and under which adapters. Without any adapter they agree, and that is shown."""
 
     def deaf(setting: StartOptions) -> ScriptedEngine:
-        return Deaf(caching=setting.caching)
+        return IgnoresAdapters(caching=setting.caching)
 
-    with crossed_engines(tmp_path, deaf, of(honest)) as crossed:
-        verdict, reason, case = tried(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
-        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+    with crossed_engines(tmp_path, deaf, tampering(honest)) as crossed:
+        verdict, reason, case = verdict_on(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
+        assert verdict_on(crossed, REPEATED)[0] is Verdict.CONFORMS
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
     assert (
         f"none of which counts: the cold answers of the engine under test and {NAME} differ under adapter A" in reason
@@ -262,15 +275,15 @@ def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_pat
 
 def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
     """Alone and in any batch it answers the same, however wrong; mixtures are not to blame for that either."""
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
-        assert tried(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
-        assert tried(crossed, MIXED)[0] is Verdict.VIOLATED
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
+        assert verdict_on(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, MIXED)[0] is Verdict.VIOLATED
         assert crossed.limits.may_mix(BASE_WITH_ADAPTER)
 
 
 def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
     """What one answered is no answer of the other's."""
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
         question = Question(tuple(range(40, 240)), None, 8)
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
@@ -278,7 +291,7 @@ def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
 
 def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
     """And the other oracle goes on with what took its place."""
-    with crossed_engines(tmp_path, of(honest), of(honest)) as crossed:
+    with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as crossed:
         oracle, own = crossed.engines.oracle, crossed.engines.oracle_engine
         assert isinstance(oracle, OtherEngine)
         assert own is not None
@@ -287,7 +300,7 @@ def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
             assert isinstance(one, CheckedEngine)
             assert isinstance(one.engine, ScriptedEngine)
             one.engine.dead = True
-        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, REPEATED)[0] is Verdict.CONFORMS
         assert oracle.other.engine is not other
         assert crossed.engines.live_engine(own) is crossed.engines.oracle_engine is not own
         assert oracle.cold is crossed.engines.cold
@@ -295,12 +308,14 @@ def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
 
 def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no cold engine of its kind to be had: an unused salt does for the calibration, and for the ground."""
-    server = Tampering(across.wrong, caching=True)
+    server = Tampering(across.wrong_third_token, caching=True)
     monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: server)
-    with crossed_engines(tmp_path, of(honest), of(honest), engine="endpoint", engine_url="http://h:1") as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    with crossed_engines(
+        tmp_path, tampering(honest), tampering(honest), engine="endpoint", engine_url="http://h:1"
+    ) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
         assert crossed.engines.oracle_engine is None
-        assert tried(crossed, REPEATED, name="GROUND-1")[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, REPEATED, name="GROUND-1")[0] is Verdict.CONFORMS
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.NOT_THE_CACHE
@@ -315,7 +330,7 @@ def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_ca
     for ids, failure in (((9, 9, 9), FailureClass.NOT_THE_CACHE), ((1, 2, 3), FailureClass.CORRUPT)):
         made = confirm(
             failing,
-            observe=Tried(attached={None}),
+            observe=ScriptedObserver(attached={None}),
             fresh=None,
             fresh_oracle=cast(EngineOracle, SimpleNamespace(ask_without_memo=lambda _, ids=ids: Answer(tokens(*ids)))),
             control=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.event_streams import CLEARED, PROMPT, RULE, batches, hashes, removed, stored, told
+from support.event_streams import CLEARED, PROMPT, RULE, batches, hashes, history_with_events, removed, stored
 from support.histories import outcome
 
 from coldproof.adapters.protocol.kv_events import KvEvent, Published
@@ -54,7 +54,7 @@ def test_a_later_run_knows_what_its_events_speak_of() -> None:
     events = engine.run(removed(hashes(ELSE)[1]))
     assert known(events) == hashes(ELSE)[:2]
     assert (events.expected, events.in_pool) == (1, 5)
-    assert check_events(told(events, outcome(0, (1, 2, 3)))) == []
+    assert check_events(history_with_events(events, outcome(0, (1, 2, 3)))) == []
 
 
 def test_a_later_run_knows_what_its_requests_may_hit() -> None:
@@ -64,7 +64,7 @@ def test_a_later_run_knows_what_its_requests_may_hit() -> None:
     asked = outcome(0, PROMPT, cached_tokens=32)
     events = engine.run(asked=(asked,))
     assert known(events) == [FIRST, SECOND]
-    assert check_events(told(events, asked)) == []
+    assert check_events(history_with_events(events, asked)) == []
 
 
 def test_what_is_gone_is_not_known_any_more() -> None:
@@ -75,7 +75,7 @@ def test_what_is_gone_is_not_known_any_more() -> None:
     engine.run(CLEARED)
     events = engine.run(removed(FIRST), asked=(outcome(0, PROMPT),))
     assert (events.before, events.in_pool) == ((), 0)
-    assert [found.sentence for found in check_events(told(events, outcome(0, PROMPT)))] != []
+    assert [found.sentence for found in check_events(history_with_events(events, outcome(0, PROMPT)))] != []
 
 
 def test_what_is_published_between_runs_counts() -> None:
@@ -85,7 +85,7 @@ def test_what_is_published_between_runs_counts() -> None:
     asked = outcome(0, PROMPT, cached_tokens=32)
     events = engine.run(asked=(asked,))
     assert (events.expected, events.in_pool) == (1, 2)
-    assert check_events(told(events, asked)) == []
+    assert check_events(history_with_events(events, asked)) == []
 
 
 def test_what_a_requests_blocks_are_keyed_by() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import find, given, settings
-from support.drawn_workloads import asked, limits
+from support.drawn_workloads import limits, requests_of
 from support.histories import ask, burst, contents, history, outcome, play
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -187,7 +187,7 @@ def test_a_tier_is_used_again_after_its_server_has_ended(*, apart: bool) -> None
 @settings(max_examples=40, deadline=None)
 def test_what_is_handed_over_late_is_sent_again(found: Workload) -> None:
     """In time, so that what the decoder kept shows."""
-    late = [str(one.prompt) for one in asked(found) if one.hand_over_ms]
+    late = [str(one.prompt) for one in requests_of(found) if one.hand_over_ms]
     again = [str(r.prompt) for _, step, r in found.requests() if step > 0]
     assert is_valid(found)
     assert late == again
@@ -196,8 +196,8 @@ def test_what_is_handed_over_late_is_sent_again(found: Workload) -> None:
 def test_others_take_the_blocks_before_a_late_hand_over() -> None:
     """As many tokens as the pool holds, twice."""
     few = msgspec.structs.replace(limits(), pool=512, longest=512)
-    found = find(late_hand_overs(few), lambda w: asked(w)[0].hand_over_ms == LATE_MS)
-    others = [one for one in asked(found) if one.offset_ms]
+    found = find(late_hand_overs(few), lambda w: requests_of(w)[0].hand_over_ms == LATE_MS)
+    others = [one for one in requests_of(found) if one.offset_ms]
     assert all(one.offset_ms < LATE_MS for one in others)
     assert sum(s.length for one in others for s in one.prompt.segments) > 512
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, asked, found, some, without
+from support.drawn_workloads import LIMITS, few_examples, found, requests_of, without
 from support.histories import ask, burst, play, put
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -28,7 +28,7 @@ def judged(plant: InjectedBug, folder: Path) -> Judgement:
     return judge(play(ScriptedEngine(plant), folder, *STORY), ClosedFormOracle(), Rule(exact=True), exclusive=True)
 
 
-@some
+@few_examples
 @given(adapter_switches(LIMITS["roomy"]))
 def test_whoever_asks_asks_what_is_on(workload: Workload) -> None:
     """Nobody asks for everybody's adapter while it is off, and two switches in a row differ."""
@@ -47,12 +47,14 @@ def test_whoever_asks_asks_what_is_on(workload: Workload) -> None:
 
 def test_requests_choose_their_own_where_the_engine_lets_them() -> None:
     """Between the switches; without the capability nobody does."""
-    found(adapter_switches(LIMITS["roomy"]), lambda w: any(request.adapter == CHOSEN_NAME for request in asked(w)))
+    found(
+        adapter_switches(LIMITS["roomy"]), lambda w: any(request.adapter == CHOSEN_NAME for request in requests_of(w))
+    )
 
-    @some
+    @few_examples
     @given(adapter_switches(without(LIMITS["roomy"], Capability.ADAPTER_CHOICE)))
     def check(workload: Workload) -> None:
-        assert all(request.adapter != CHOSEN_NAME for request in asked(workload))
+        assert all(request.adapter != CHOSEN_NAME for request in requests_of(workload))
 
     check()
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths, limits
 from support.nightly import with_samples
 from support.workload_families import FAMILIES, Family, computed
 
@@ -49,7 +49,7 @@ def check_workloads(family: str, on: str, *, examples: int) -> None:
     limited = LIMITS[on]
     bounded = on in ("tight", "roomy", "unknown pool") and family not in UNBOUNDED
 
-    @settings(some, max_examples=examples)
+    @settings(few_examples, max_examples=examples)
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         assert is_valid(workload)
@@ -73,7 +73,7 @@ def turns(workload: Workload) -> list[tuple[Request, Request]]:
 def test_chats_are_all_chats_and_begin_with_one_prelude(family: Family, chat: bool) -> None:
     """Or none of them is; the prelude is a block or more, so that it can be hit."""
 
-    @some
+    @few_examples
     @given(family(LIMITS["roomy"], chat=chat))  # type: ignore[call-arg]
     def check(workload: Workload) -> None:
         asked = [request for _, _, request in workload.requests()]
@@ -109,7 +109,7 @@ def test_trees_have_turns_branches_edits_and_company(wanted: Callable[[Workload]
     assert wanted(find(trees(LIMITS["roomy"], chat=True), lambda w: bool(wanted(w)), settings=any_at_all))
 
 
-@some
+@few_examples
 @given(conversations(LIMITS["roomy"], chat=False))
 def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workload) -> None:
     """Otherwise no next turn could hit what decode wrote."""
@@ -136,7 +136,7 @@ def test_a_conversation_may_be_cut_at_the_start_of_a_block() -> None:
 def test_chats_and_small_blocks_have_no_cut_histories(on: str, chat: bool) -> None:
     """A chat is messages; and a prompt without the nonce could hit a small block of another run."""
 
-    @some
+    @few_examples
     @given(conversations(LIMITS[on], chat=chat))
     def check(workload: Workload) -> None:
         assert not cuts(workload)
@@ -151,7 +151,7 @@ def test_a_conversation_goes_on_where_blocks_are_large() -> None:
     assert all(before.max_tokens >= 256 for _, before in turns(found)[:1])
 
 
-@some
+@few_examples
 @given(repeats(LIMITS["roomy"]))
 def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> None:
     """Two blocks at least: one would leave nothing to owe behind its last token."""
@@ -161,7 +161,7 @@ def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> Non
     assert new_prompt_length(asked[0].prompt) > 32
 
 
-@some
+@few_examples
 @given(returns(LIMITS["roomy"]))
 def test_returns_come_back_to_a_prompt_after_another_one(workload: Workload) -> None:
     """A, A, B, A."""
@@ -194,7 +194,7 @@ def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
 ) -> None:
     """Plain before and after; nothing of another kind."""
 
-    @some
+    @few_examples
     @given(with_response_options(LIMITS["roomy"], kind))
     def check(workload: Workload) -> None:
         first = [step.requests[0] for step in workload.steps if isinstance(step, Burst)]
@@ -213,7 +213,7 @@ def test_no_burst_has_a_mixture_that_the_ground_forbids(family: str, forbidden: 
     limited = LIMITS["roomy"]
     limited = msgspec.structs.replace(limited, mixtures=limited.mixtures - {forbidden})
 
-    @some
+    @few_examples
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         for step in workload.steps:

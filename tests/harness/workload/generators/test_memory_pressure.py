@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, ROOMY, TIGHT, asked, found, lengths, some, without
+from support.drawn_workloads import LIMITS, ROOMY, TIGHT, few_examples, found, lengths, requests_of, without
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Stage
@@ -37,10 +37,10 @@ def blocks(tokens: int, on: WorkloadLimits) -> int:
 def test_a_working_set_is_larger_than_the_pool_and_asked_twice(on: WorkloadLimits) -> None:
     """All of it before any of it again: what was first is gone by then. It costs no more than may be spent."""
 
-    @some
+    @few_examples
     @given(working_sets(on))
     def check(workload: Workload) -> None:
-        prompts = [request.prompt for request in asked(workload)]
+        prompts = [request.prompt for request in requests_of(workload)]
         once, again = prompts[: len(prompts) // 2], prompts[len(prompts) // 2 :]
         assert len(set(once)) == len(once)
         assert again in (once, once[::-1])
@@ -62,13 +62,13 @@ def test_a_working_set_keeps_its_form_where_the_pool_cannot_be_filled() -> None:
 def test_an_identical_crowd_does_not_fit_unless_it_shares(on: WorkloadLimits) -> None:
     """One long prompt, at least eight times at once, perhaps after one alone; each answer needs blocks of its own."""
 
-    @some
+    @few_examples
     @given(identical_prompts(on))
     def check(workload: Workload) -> None:
         *warm, crowd = workload.steps
         assert isinstance(crowd, Burst)
         assert len(crowd.requests) in REPETITIONS
-        assert len(set(asked(workload))) == 1
+        assert len(set(requests_of(workload))) == 1
         assert len(warm) <= 1
         one = new_prompt_length(crowd.requests[0].prompt)
         assert one >= 2 * on.block - 1
@@ -82,19 +82,19 @@ def test_some_crowds_leave_room_for_several_side_by_side_and_not_for_all() -> No
     """Otherwise neither concurrency nor a queue could be seen."""
 
     def room(workload: Workload) -> int:
-        request = asked(workload)[-1]
+        request = requests_of(workload)[-1]
         length = new_prompt_length(request.prompt)
         shared = length // TIGHT.block
         return (TIGHT.pool // TIGHT.block - shared) // (blocks(length + request.max_tokens, TIGHT) - shared)  # type: ignore[operator]
 
-    found(identical_prompts(TIGHT), lambda w: 4 <= room(w) < len(asked(w)) - 1)
+    found(identical_prompts(TIGHT), lambda w: 4 <= room(w) < len(requests_of(w)) - 1)
 
 
 @pytest.mark.parametrize("on", LIMITS.values(), ids=LIMITS)
 def test_one_prompt_can_never_fit_and_others_stand_behind_it(on: WorkloadLimits) -> None:
     """Longer than the model takes, or than the whole pool where that is less; one that fits is asked after it."""
 
-    @some
+    @few_examples
     @given(never_fitting(on))
     def check(workload: Workload) -> None:
         crowd, after = workload.steps
@@ -113,14 +113,14 @@ def test_one_prompt_can_never_fit_and_others_stand_behind_it(on: WorkloadLimits)
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_never_fits_stands_at_the_head_or_behind_another(place: int) -> None:
     """Of the queue."""
-    found(never_fitting(TIGHT), lambda w: new_prompt_length(asked(w)[place].prompt) > TIGHT.longest)
+    found(never_fitting(TIGHT), lambda w: new_prompt_length(requests_of(w)[place].prompt) > TIGHT.longest)
 
 
 @pytest.mark.parametrize("on", SMALL)
 def test_behind_a_storm_one_request_needs_the_whole_pool(on: WorkloadLimits) -> None:
     """Or as much of it as the model's length allows, between two silences."""
 
-    @some
+    @few_examples
     @given(aborts_then_full_pool(on))
     def check(workload: Workload) -> None:
         *storm, silence, whole, again = workload.steps
@@ -138,7 +138,7 @@ def test_behind_a_storm_one_request_needs_the_whole_pool(on: WorkloadLimits) -> 
 
 def hangs_up(*, tokens: bool) -> Callable[[Workload], bool]:
     """Whether some client leaves after tokens, or in silence."""
-    return lambda w: any(r.abort is not None and bool(r.abort.after_tokens) is tokens for r in asked(w))
+    return lambda w: any(r.abort is not None and bool(r.abort.after_tokens) is tokens for r in requests_of(w))
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -146,10 +146,10 @@ def test_in_a_storm_some_hang_up(tokens: bool) -> None:
     """Where clients can; elsewhere none does."""
     found(aborts_then_full_pool(TIGHT), hangs_up(tokens=tokens))
 
-    @some
+    @few_examples
     @given(aborts_then_full_pool(without(TIGHT, Capability.ABORT)))
     def check(workload: Workload) -> None:
-        assert all(request.abort is None for request in asked(workload))
+        assert all(request.abort is None for request in requests_of(workload))
 
     check()
 
@@ -159,7 +159,7 @@ def test_in_a_storm_some_hang_up(tokens: bool) -> None:
 def test_a_crowd_fits_when_it_begins_and_no_longer_when_it_has_decoded(on: WorkloadLimits, afterwards: bool) -> None:
     """Each by itself fits to the end, in the model and in the pool."""
 
-    @some
+    @few_examples
     @given(outgrowing_requests(on, afterwards=afterwards))
     def check(workload: Workload) -> None:
         crowd, *after = (step for step in workload.steps if isinstance(step, Burst))
@@ -195,13 +195,13 @@ def test_later_and_more_urgent_requests_are_among_a_crowd() -> None:
     """Priorities only where the engine has them: others refuse or ignore the field."""
     found(
         outgrowing_requests(TIGHT, afterwards=False),
-        lambda w: any(r.priority < 0 and r.offset_ms > 0 for r in asked(w)),
+        lambda w: any(r.priority < 0 and r.offset_ms > 0 for r in requests_of(w)),
     )
 
-    @some
+    @few_examples
     @given(outgrowing_requests(without(TIGHT, Capability.PRIORITY), afterwards=True))
     def check(workload: Workload) -> None:
-        assert all(request.priority == 0 for request in asked(workload))
+        assert all(request.priority == 0 for request in requests_of(workload))
 
     check()
 
@@ -216,7 +216,7 @@ def victims(workload: Workload) -> list[tuple[Burst, Request]]:
 def test_whoever_hangs_up_is_asked_again_at_once_and_afterwards(on: WorkloadLimits) -> None:
     """The same prompt beside it, later and to the end; then with a tail, alone."""
 
-    @some
+    @few_examples
     @given(aborts(on))
     def check(workload: Workload) -> None:
         assert victims(workload)

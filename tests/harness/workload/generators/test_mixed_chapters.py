@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import Phase, given, seed, settings
-from support.drawn_workloads import LIMITS, TIGHT, asked, found, some, without
+from support.drawn_workloads import LIMITS, TIGHT, few_examples, found, requests_of, without
 from support.histories import ask
 from support.nightly import with_samples
 
@@ -24,7 +24,7 @@ LORA = (Capability.ADAPTER_CHOICE, *REPLACED)
 
 def any_request(has: Callable[[Request], object]) -> Callable[[Workload], bool]:
     """Whether some request is like this."""
-    return lambda workload: any(has(request) for request in asked(workload))
+    return lambda workload: any(has(request) for request in requests_of(workload))
 
 
 def resets_cache(workload: Workload) -> bool:
@@ -39,7 +39,7 @@ def resets_cache(workload: Workload) -> bool:
 def loads_adapters(workload: Workload) -> bool:
     """Or asks, replaces or forgets one."""
     return any(isinstance(step, SetAdapter | Unload) for step in workload.steps) or any(
-        request.adapter for request in asked(workload)
+        request.adapter for request in requests_of(workload)
     )
 
 
@@ -73,7 +73,7 @@ def test_what_an_engine_lacks_is_not_asked_of_it(feature: str) -> None:
     """Nor is anything that would need it."""
     needs, has = FEATURES[feature]
 
-    @some
+    @few_examples
     @given(mixed(without(TIGHT, *needs)))
     def check(workload: Workload) -> None:
         assert not has(workload)
@@ -85,14 +85,14 @@ def test_an_engine_that_can_do_nothing_of_it_has_chapters_left() -> None:
     """Plain prompts need nothing."""
     bare = msgspec.structs.replace(TIGHT, can=frozenset())
     assert len(part_strategies(bare)) >= 5
-    found(mixed(bare), lambda w: len(asked(w)) > 20)
+    found(mixed(bare), lambda w: len(requests_of(w)) > 20)
 
 
 @pytest.mark.parametrize("on", [TIGHT, LIMITS["roomy"], without(TIGHT, *LORA)])
 def test_names_are_forgotten_and_silence_falls_behind_each_chapter(on: WorkloadLimits) -> None:
     """What a chapter loaded it unloads: a long run does not fill the engine's slots."""
 
-    @some
+    @few_examples
     @given(mixed(on))
     def check(workload: Workload) -> None:
         loaded: set[str] = set()
@@ -112,11 +112,11 @@ def test_names_are_forgotten_and_silence_falls_behind_each_chapter(on: WorkloadL
     check()
 
 
-@some
+@few_examples
 @given(mixed(TIGHT))
 def test_turns_go_on_from_requests_of_their_own_chapter(workload: Workload) -> None:
     """Renumbered: under the adapter and the salt of what they go on from."""
-    requests = asked(workload)
+    requests = requests_of(workload)
     for request in requests:
         if request.prompt.continues is not None:
             earlier = requests[request.prompt.continues]
@@ -142,7 +142,7 @@ def test_a_request_of_a_chapter_keeps_its_cut_history() -> None:
 def test_a_chapter_under_an_adapter_is_so_as_a_whole() -> None:
     """And one that loads its own is left alone."""
 
-    @some
+    @few_examples
     @given(mixed(TIGHT))
     def check(workload: Workload) -> None:
         dressed = False
@@ -172,7 +172,7 @@ def test_no_chapter_follows_once_enough_is_asked(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(mixing, "with_adapter_and_salt", counted)
 
-    @some
+    @few_examples
     @given(mixed(poor))
     def check(_: Workload) -> None:
         assert len(told) == 1
@@ -185,7 +185,7 @@ def test_adapters_need_two_contents_to_be_replaced() -> None:
     """With one there is nothing to put in its place."""
     poor = msgspec.structs.replace(TIGHT, contents=("A",))
 
-    @some
+    @few_examples
     @given(mixed(poor))
     def check(workload: Workload) -> None:
         assert not replaces_adapters(workload)
@@ -197,10 +197,10 @@ def test_adapters_need_two_contents_to_be_replaced() -> None:
 def test_several_sampled_answers_stay_out_of_it() -> None:
     """vLLM 0.32.0 dies of one whose prompt is computed in chunks: a long run has to get past that."""
 
-    @some
+    @few_examples
     @given(mixed(TIGHT))
     def check(workload: Workload) -> None:
-        assert all(request.surface.answers == 1 for request in asked(workload))
+        assert all(request.surface.answers == 1 for request in requests_of(workload))
 
     check()
 
@@ -214,7 +214,7 @@ def test_every_run_has_examples_that_preempt(number: int) -> None:
     @settings(max_examples=40, database=None, phases=(Phase.generate,), deadline=None)
     @given(mixed(TIGHT))
     def draw(workload: Workload) -> None:
-        names = {segment.name.split()[0] for request in asked(workload) for segment in request.prompt.segments}
+        names = {segment.name.split()[0] for request in requests_of(workload) for segment in request.prompt.segments}
         outgrow.append("request" in names)
 
     draw()

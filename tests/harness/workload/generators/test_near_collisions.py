@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, lengths, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths
 
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.doors import DELICATE, at_two_doors
@@ -74,7 +74,7 @@ def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
     find(conversations(LIMITS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)
 
 
-@some
+@few_examples
 @given(salted(LIMITS["tight"], with_adapter=True))
 def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload) -> None:
     """What was sent before it may be evicted, and a run would show no hit under a salt."""

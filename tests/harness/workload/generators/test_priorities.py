@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import SLOW, asked, limits
+from support.drawn_workloads import SLOW, limits, requests_of
 from support.histories import ask, burst
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -22,7 +22,7 @@ PLAIN = Workload((burst(ask(), ask()), Idle(20), burst(ask(("turn", 5), continue
 
 def priorities(workload: Workload) -> list[int]:
     """Those of its requests."""
-    return [one.priority for one in asked(workload)]
+    return [one.priority for one in requests_of(workload)]
 
 
 @pytest.mark.parametrize(

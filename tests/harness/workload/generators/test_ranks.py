@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import asked, limits
+from support.drawn_workloads import limits, requests_of
 from support.histories import ask, burst, put
 
 from coldproof.harness.workload.generators.chats import conversations
@@ -27,7 +27,7 @@ USUAL = st.one_of(
 @settings(deadline=None, max_examples=20)
 def test_each_burst_is_sent_to_each_rank_in_one_order(found: Workload) -> None:
     """And a next turn to the rank of the request that it continues."""
-    requests = asked(found)
+    requests = requests_of(found)
     order = [requests[0].rank, requests[1].rank]
     assert [one.rank for one in requests] == 3 * order
     assert sorted(map(str, order)) == ["0", "1"]
@@ -40,7 +40,7 @@ def test_each_burst_is_sent_to_each_rank_in_one_order(found: Workload) -> None:
 def test_what_is_drawn_can_be_run(found: Workload) -> None:
     """Every request names a rank; after each change, every rank gets requests."""
     assert is_valid(found)
-    assert {one.rank for one in asked(found)} == {0, 1}
+    assert {one.rank for one in requests_of(found)} == {0, 1}
 
 
 @given(
@@ -69,6 +69,6 @@ def test_with_one_cache_the_workload_stays_as_it_is(data: st.DataObject) -> None
 @settings(deadline=None, max_examples=30)
 def test_a_conversation_may_move_to_another_rank(found: Workload) -> None:
     """Only ranks are added."""
-    assert {one.rank for one in asked(found)} <= {0, 1}
-    unnamed = [msgspec.structs.replace(one, rank=msgspec.UNSET) for one in asked(found)]
-    assert unnamed == asked(TURNS)
+    assert {one.rank for one in requests_of(found)} <= {0, 1}
+    unnamed = [msgspec.structs.replace(one, rank=msgspec.UNSET) for one in requests_of(found)]
+    assert unnamed == requests_of(TURNS)

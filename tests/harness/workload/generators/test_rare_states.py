@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import asked, limits
+from support.drawn_workloads import limits, requests_of
 from support.workload_families import FAMILIES, RARE
 
 from coldproof.adapters.protocol.requests import Stage
@@ -80,7 +80,7 @@ def resets_until_repeat(workload: Workload) -> set[int]:
 
 def crossed_turns(workload: Workload) -> list[int]:
     """The lengths of prompts of which another identity continues the answer."""
-    requests = asked(workload)
+    requests = requests_of(workload)
     pairs = [(requests[r.prompt.continues], r) for r in requests if r.prompt.continues is not None]
     return [new_prompt_length(a.prompt) for a, b in pairs if (a.adapter, a.salt) != (b.adapter, b.salt)]
 
@@ -180,7 +180,8 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         "pressure with disconnects",
         TIGHT,
         lambda w: any(
-            r.prompt.continues is not None and asked(w)[r.prompt.continues].abort is not None for r in asked(w)
+            r.prompt.continues is not None and requests_of(w)[r.prompt.continues].abort is not None
+            for r in requests_of(w)
         ),
     ),
     "several resets of a burst": (
@@ -214,13 +215,13 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         ROOMY,
         lambda w: any(
             r.prompt.segments[0].changed is not None and (r.prompt.segments[0].length + NONCE_TOKENS) // 32 == 16
-            for r in asked(w)
+            for r in requests_of(w)
         ),
     ),
     "a prompt of whole sixteen blocks": (
         "any length",
         ROOMY,
-        lambda w: new_prompt_length(asked(w)[0].prompt) == 16 * 32 + 1,
+        lambda w: new_prompt_length(requests_of(w)[0].prompt) == 16 * 32 + 1,
     ),
     "another salt continues a short prompt": ("crossed salts", ROOMY, lambda w: min(crossed_turns(w), default=99) < 32),
     "another adapter continues an answer": ("crossed adapters", ROOMY, crossed_turns),
@@ -361,6 +362,6 @@ def test_rare_states_are_drawn_only_where_examples_are_cheap(cheap: bool) -> Non
 def test_a_few_variations_are_drawn_without_guidance(varied: bool, most: int) -> None:
     """Where the limits ask for these. A repeat has one prompt; a variation may have more."""
     found = drawn(repeats(msgspec.structs.replace(ROOMY, varied=varied)))
-    others = sum(len({request.prompt for request in asked(workload)}) > 1 for workload in found)
+    others = sum(len({request.prompt for request in requests_of(workload)}) > 1 for workload in found)
     assert bool(others) is varied
     assert others <= most

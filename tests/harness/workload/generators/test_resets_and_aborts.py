@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.memory_pressure import partly_evicted, prefix_sharers, queued_for_blocks
@@ -45,7 +45,7 @@ def requests(workload: Workload) -> list[Request]:
     return [request for _, _, request in workload.requests()]
 
 
-@some
+@few_examples
 @given(salted(ROOMY, with_adapter=True))
 def test_two_salts_that_nearly_agree_are_asked_the_same(workload: Workload) -> None:
     """One of the pairs that a key may take for one salt is there, and with an adapter the salt that is its name."""
@@ -55,7 +55,7 @@ def test_two_salts_that_nearly_agree_are_asked_the_same(workload: Workload) -> N
     assert (set(LIKE_AN_ADAPTER[0]) <= whom) is loads
 
 
-@some
+@few_examples
 @given(salted(ROOMY, with_adapter=True))
 def test_a_server_takes_every_salt(workload: Workload) -> None:
     """With its nonce: a refusal would look like a fault."""
@@ -101,7 +101,7 @@ def test_salted_requests_ask_for_other_things_than_tokens(wanted: Callable[[Requ
     find(salted(ROOMY, with_adapter=False, several=True), leaves_its_blocks, settings=any_at_all)
 
 
-@some
+@few_examples
 @given(st.booleans(), st.data())
 def test_several_answers_are_asked_for_alone_and_only_where_that_is_wanted(several: bool, data: st.DataObject) -> None:
     """A second tier's suites go without: vLLM 0.32.0 dies of them where a prompt is computed in chunks."""
@@ -111,7 +111,7 @@ def test_several_answers_are_asked_for_alone_and_only_where_that_is_wanted(sever
     assert several or not bursts
 
 
-@some
+@few_examples
 @given(salted(without(Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT), with_adapter=False))
 def test_nothing_is_asked_for_that_the_engine_cannot_do(workload: Workload) -> None:
     """Then all are plain."""
@@ -140,7 +140,7 @@ def test_files_change_behind_one_path_and_a_reset_follows(tier: bool) -> None:
     """Then all is asked twice. Where a second tier keeps what a reset removes, each content has its own path."""
     on = ROOMY if tier else without(Capability.SECOND_TIER)
 
-    @some
+    @few_examples
     @given(changes_and_resets(on))
     def check(workload: Workload) -> None:
         changes = [step for step in workload.steps if isinstance(step, SetAdapter)]
@@ -155,7 +155,7 @@ def test_files_change_behind_one_path_and_a_reset_follows(tier: bool) -> None:
     check()
 
 
-@some
+@few_examples
 @given(prefix_sharers(TIGHT))
 def test_of_two_that_share_one_goes_on_while_others_wait(workload: Workload) -> None:
     """The others need more than the pool, so that what the first gives back is handed out."""
@@ -165,7 +165,7 @@ def test_of_two_that_share_one_goes_on_while_others_wait(workload: Workload) -> 
     assert sum(new_prompt_length(r.prompt) for r in others) > (TIGHT.pool or 0)
 
 
-@some
+@few_examples
 @given(queued_for_blocks(TIGHT))
 def test_a_prompt_that_lies_cached_waits_behind_those_that_evict_it(workload: Workload) -> None:
     """They fit into the pool as they begin, leave less than the prompt needs, and grow into what is left."""
@@ -177,7 +177,7 @@ def test_a_prompt_that_lies_cached_waits_behind_those_that_evict_it(workload: Wo
     assert sum(blocks) + -(-new_prompt_length(waits.prompt) // 32) > pool >= sum(grown) > sum(blocks)
 
 
-@some
+@few_examples
 @given(partly_evicted(TIGHT))
 def test_a_part_of_a_long_prompt_is_evicted_before_it_is_asked_again(workload: Workload) -> None:
     """Never all of it: what the others need leaves room for its beginning."""
@@ -199,14 +199,14 @@ def test_a_crowd_asks_adapters_and_patterns(wanted: Callable[[Request], bool], a
     assert isinstance(found.steps[-1], Idle)
 
 
-@some
+@few_examples
 @given(outgrowing_requests(without(Capability.ADAPTER_CHOICE, Capability.STRUCTURED_OUTPUT), afterwards=True))
 def test_a_crowd_asks_neither_where_the_engine_cannot(workload: Workload) -> None:
     """Then it is the base model's, and plain."""
     assert all(r.adapter is None and r.surface.pattern is None for r in requests(workload))
 
 
-@some
+@few_examples
 @given(aborts(TIGHT))
 def test_after_all_aborts_the_engine_is_asked_what_it_holds(workload: Workload) -> None:
     """A leak shows in nothing else."""
@@ -219,7 +219,7 @@ def test_a_prompt_as_long_as_the_model_takes_is_repeated() -> None:
     assert len(requests(found)) == 2
 
 
-@some
+@few_examples
 @given(first_block_changed(ROOMY))
 def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
     """Behind it all tokens are those of the original."""
@@ -230,7 +230,7 @@ def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
     assert one[:32] != other[:32]
 
 
-@some
+@few_examples
 @given(evicted_and_sent_again(TIGHT))
 def test_a_flood_comes_between_a_prompt_and_itself(workload: Workload) -> None:
     """It takes the whole pool."""
@@ -255,7 +255,7 @@ def test_prompts_that_are_loaded_again_have_any_share_of_the_pool() -> None:
     assert remainders == {0, 1, 2}
 
 
-@some
+@few_examples
 @given(aborted_loads(TIGHT))
 def test_who_is_aborted_has_been_asked_before_and_lost(workload: Workload) -> None:
     """So that it waits for a load; and it is asked again, and the engine what it holds."""
@@ -277,7 +277,7 @@ def is_reset_under_load(step: Step) -> bool:
 def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: WorkloadLimits) -> None:
     """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
 
-    @some
+    @few_examples
     @given(resets(on))
     def check(workload: Workload) -> None:
         steps = workload.steps

@@ -7,7 +7,7 @@ import statistics
 import msgspec
 import pytest
 from hypothesis import Phase, given, settings
-from support.drawn_workloads import LIMITS, SLOW, asked, found, limits
+from support.drawn_workloads import LIMITS, SLOW, found, limits, requests_of
 from support.nightly import with_samples
 from support.workload_families import USUAL as FAMILIES
 from support.workload_families import computed
@@ -50,7 +50,7 @@ def costs(family: str, on: WorkloadLimits) -> float:
     @typical
     @given(FAMILIES[family](on))
     def draw(workload: Workload) -> None:
-        seen.append(computed(workload) + 7 * sum(request.max_tokens for request in asked(workload)))
+        seen.append(computed(workload) + 7 * sum(request.max_tokens for request in requests_of(workload)))
 
     draw()
     return statistics.mean(seen)
@@ -74,7 +74,7 @@ def test_aborted_prompts_are_shorter_where_no_pool_must_be_exceeded() -> None:
         @typical
         @given(aborts(on))
         def draw(workload: Workload) -> None:
-            sizes.append(max(new_prompt_length(request.prompt) for request in asked(workload)))
+            sizes.append(max(new_prompt_length(request.prompt) for request in requests_of(workload)))
 
         draw()
         return max(sizes)
@@ -120,11 +120,11 @@ def test_short_prompts_still_end_around_a_block_boundary(edge: int) -> None:
 @given(conversations(SLOW_MODEL, chat=False))
 def test_a_short_answer_fills_the_block_in_which_its_prompt_ends(workload: Workload) -> None:
     """So that the next turn can hit what decode wrote: the last token of an answer has no KV."""
-    first = asked(workload)[0]
+    first = requests_of(workload)[0]
     start = new_prompt_length(first.prompt)
     written = start + first.max_tokens - 1
     assert written // 32 > start // 32
-    assert any(request.prompt.continues is not None for request in asked(workload))
+    assert any(request.prompt.continues is not None for request in requests_of(workload))
 
 
 @typical
@@ -141,7 +141,7 @@ def test_the_prompts_of_a_return_still_share_a_prefix_or_nothing() -> None:
     for shares in (True, False):
 
         def wanted(workload: Workload, shares: bool = shares) -> bool:
-            first, _, between, *_ = (request.prompt.segments[0] for request in asked(workload))
+            first, _, between, *_ = (request.prompt.segments[0] for request in requests_of(workload))
             return (first == between) is shares
 
-        assert len(asked(found(returns(SLOW_MODEL), wanted))) == 4
+        assert len(requests_of(found(returns(SLOW_MODEL), wanted))) == 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, any_at_all, asked, found, some, without
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, found, requests_of, without
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
@@ -50,7 +50,7 @@ def moments(workload: Workload) -> list[Meanwhile]:
     return [s.meanwhile for s in workload.steps if isinstance(s, Burst) and s.meanwhile is not None]
 
 
-@some
+@few_examples
 @given(quiet_updates(ROOMY))
 def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
     """Two at least, each to other weights than before, and a request after each."""
@@ -65,7 +65,7 @@ def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
 def test_each_invalidation_is_drawn(by: type) -> None:
     """So is another salt, and a return to the weights of the start."""
     assert found(quiet_updates(ROOMY), lambda w: any(isinstance(step, by) for step in w.steps))
-    assert found(quiet_updates(ROOMY), lambda w: any(r.salt for r in asked(w)))
+    assert found(quiet_updates(ROOMY), lambda w: any(r.salt for r in requests_of(w)))
     assert found(quiet_updates(ROOMY), lambda w: [u.version for u in weight_updates(w)][1:2] == [START_WEIGHTS])
 
 
@@ -116,7 +116,7 @@ def test_the_policy_decides_what_follows_an_update() -> None:
     assert invalidations(without(bare, Capability.CACHE_SALT)) == [Invalidation.RESET]
 
 
-@some
+@few_examples
 @given(quiet_updates(with_policy(WeightPolicy.INVALIDATES)))
 def test_nothing_else_follows_where_the_update_invalidates(workload: Workload) -> None:
     """Only requests."""
@@ -134,12 +134,12 @@ def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
             and m.then[-1] == Resume()
             and m.gap_ms > 0
             for m in moments(workload)
-        ) and any(r.offset_ms for r in asked(workload))
+        ) and any(r.offset_ms for r in requests_of(workload))
 
     assert found(paused(ROOMY, updates=True), wanted)
 
 
-@some
+@few_examples
 @given(paused(ROOMY, updates=False))
 def test_pauses_may_come_without_updates(workload: Workload) -> None:
     """For an engine of which only one version of the weights is known."""
@@ -147,11 +147,11 @@ def test_pauses_may_come_without_updates(workload: Workload) -> None:
     assert not weight_updates(workload)
 
 
-@some
+@few_examples
 @given(updates_in_flight(ROOMY))
 def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
     """Twice after each burst: under the new weights and after a further update."""
-    turns = [r for r in asked(workload) if r.prompt.continues is not None]
+    turns = [r for r in requests_of(workload) if r.prompt.continues is not None]
     assert len(turns) == 2 * len(moments(workload))
     assert all(any(isinstance(c, UpdateWeights) for c in m.changes) for m in moments(workload))
 
@@ -159,16 +159,16 @@ def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
 ONLY_SAME_PATH = without(ROOMY, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_IN_PLACE, Capability.WEIGHTS_TRANSFER)
 
 
-@some
+@few_examples
 @given(updates_with_adapters(ONLY_SAME_PATH))
 def test_only_routes_of_the_engine_are_drawn(workload: Workload) -> None:
     """Adapters and the base model are sent the same before and after each update."""
     assert {u.route for u in weight_updates(workload)} == {WeightRoute.SAME_PATH}
     rounds = len(weight_updates(workload)) + 1
-    assert len(asked(workload)) == rounds * len({r.adapter for r in asked(workload)})
+    assert len(requests_of(workload)) == rounds * len({r.adapter for r in requests_of(workload)})
 
 
-@some
+@few_examples
 @given(updates_in_flight(ROOMY))
 def test_transformed_workloads_stay_valid(workload: Workload) -> None:
     """One request at a time, and without pauses or resets."""
