@@ -21,7 +21,7 @@ WAITS = {"wait", "join", "result", "communicate", "get", "acquire"}
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("support/waiting.py", "sleep"): (1, "polls, without an end"),
     ("support/fake_server.py", "sleep"): (2, "a server that is slow: a test may expect that much and more"),
-    ("support.crashing_engine.py", "clock"): (1, "the time of a crash, next to the times of events"),
+    ("support/crashing_engine.py", "clock"): (1, "the time of a crash, next to the times of events"),
     ("adapters/common/test_forked.py", "limit"): (1, "of a process that does not end: the limit is what is tested"),
     ("harness/session/test_report_folder.py", "limit"): (1, "between two looks at a process, without an end"),
     ("harness/session/test_signals.py", "limit"): (1, "the pause between two signals, in any number"),

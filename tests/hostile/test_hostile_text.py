@@ -66,7 +66,7 @@ TODAY = datetime.date(2030, 1, 1)
 
 
 def accepted(case: Case) -> None:
-    """Raise ValueError for a case whose workload cannot be run."""
+    """Raise ValueError for a case whose workload is invalid."""
     workload = msgspec.convert(case.workload, Workload)
     if not is_valid(workload):
         raise ValueError("no workload")
@@ -74,7 +74,9 @@ def accepted(case: Case) -> None:
 
 @functools.cache
 def variants_of(path: Path) -> Variants:
-    """The case of a finding. Loaded once, because each open string is tried first."""
+    """Return the variants of a finding's case. They are cached, because each replaceable string has to be tried
+    first.
+    """
     return Variants(read_case(path), accepted)
 
 
@@ -120,7 +122,7 @@ def commands_of(report: list[Token]) -> str:
 
 @pytest.mark.parametrize("path", with_samples(CASES, *LARGEST), ids=identity)
 def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
-    """Of every case of a finding, for every engine's script and commands."""
+    """The script and the commands of every finding's case stay intact with all strings replaced at once."""
     variants, case = variants_of(path), read_case(path)
     assert len(variants.open) > 100
     for kept in ((), (case.engine, case.cell, *case.engine_config)):  # by these the engine's own templates are found
@@ -130,7 +132,7 @@ def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", with_samples(LARGEST, *LARGEST[:2]), ids=identity)
 def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
-    """Alone, so that no other one stops what is written before it gets there."""
+    """Each string is replaced alone, so that no other replaced string stops the output earlier."""
     unchanged = outputs(read_case(path), "plain")
     for name, good, bad in variants_of(path).each():
         written = outputs(bad, "plain")
@@ -182,7 +184,7 @@ def on_terminal(results: Results, folder: Path) -> str:
 
 
 def proposals(results: Results) -> str:
-    """Return the proposed known issues."""
+    """Return the proposed known issues as TOML."""
     return to_toml(propose(results, today=TODAY), results, results.waivers, folder=Path("report"))
 
 
@@ -195,7 +197,7 @@ def toml_is_ours(text: str, like: str) -> None:
 
 
 def beside(results: Results) -> EngineMatrix:
-    """Return the results beside others."""
+    """Return the results side by side with others."""
     return engine_matrix([source(results), source(everything())])
 
 
@@ -215,14 +217,16 @@ FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] =
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_strings_of_results_at_once(results: Variants, name: str) -> None:
-    """In every format."""
+    """Every output format keeps its structure with all strings replaced."""
     render, is_ours = FORMATS[name]
     is_ours(render(results.all(hostile)), render(results.all(benign)))
 
 
 @pytest.mark.parametrize("name", ["summary", "junit", "badge", "terminal", "known issues"])
 def test_each_string_of_results(results: Variants, name: str) -> None:
-    """Alone. The pages escape every value in one place, so one test with all values shows them."""
+    """Formats other than pages are tested string by string. Pages escape all values in one place, so one test is
+    enough.
+    """
     render, is_ours = FORMATS[name]
     for replaced, good, bad in results.each():
         try:
@@ -233,14 +237,14 @@ def test_each_string_of_results(results: Variants, name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_half_a_character_can_be_written(results: Variants, name: str) -> None:
-    """A lone surrogate, which a server can send in JSON and no file in UTF-8 can contain."""
+    """A server can send a lone surrogate in JSON, but no UTF-8 file can contain it."""
     render, _ = FORMATS[name]
     broken = msgspec.convert(surrogates(msgspec.to_builtins(results.all(benign))), Results)
     render(broken).encode()
 
 
 def surrogates(value: Any) -> Any:
-    """Return plain data with half a character behind each harmless text."""
+    """Return plain data with a lone surrogate after each harmless text."""
     if isinstance(value, dict):
         return {key: surrogates(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -260,5 +264,5 @@ def surrogates(value: Any) -> Any:
     ],
 )
 def test_a_recorded_command_is_one_command(recorded: str, shown: str) -> None:
-    """Its words are only words. One that is right stays as it is."""
+    """Words of a recorded command are quoted where necessary. A command that is valid stays unchanged."""
     assert command_line(recorded) == shown

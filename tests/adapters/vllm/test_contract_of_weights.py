@@ -111,12 +111,12 @@ BROKEN: list[tuple[Callable[..., None], dict[str, Any], Wrong]] = [
     (rules.test_a_pause_that_ends_requests, NOT_CLEAR, Wrong({"pause": keeps})),
     (rules.test_a_pause_that_waits_for_requests, {}, Wrong({"pause": keeps}, {C.PAUSE_WAIT: True})),
     (
-        rules.test_a_pause_clears_the_cache_only_if_it_is_told_to,
+        rules.test_a_pause_clears_the_cache_only_on_request,
         {"mode": PauseMode.KEEP},
         Wrong({"pause": clears_always}),
     ),
     (
-        rules.test_a_pause_clears_the_cache_only_if_it_is_told_to,
+        rules.test_a_pause_clears_the_cache_only_on_request,
         {"mode": PauseMode.ABORT},
         Wrong({"pause": clears_never}),
     ),
