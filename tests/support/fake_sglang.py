@@ -89,7 +89,7 @@ class FakeSglang:
     queried: int = 0
     hits: int = 0
 
-    def as_generate_body(self, path: str) -> list[dict[str, Any]]:
+    def received(self, path: str) -> list[dict[str, Any]]:
         """Return the bodies that were sent to a path."""
         return [body for where, body in self.bodies if where == path]
 

@@ -85,7 +85,7 @@ def test_an_answer_has_everything_up_to_the_last_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "error"), [({}, False), ({"tokens_predicted": 1}, False), ({"tokens_predicted": 3}, True)]
+    ("reported", "error"), [({}, False), ({"tokens_predicted": 1}, False), ({"tokens_predicted": 3}, True)]
 )
 def test_a_stream_that_lacks_tokens_is_an_error(reported: dict[str, int], error: bool) -> None:
     """Without a count from the server no token is known to be missing."""

@@ -1,4 +1,4 @@
-"""Sessions of SGLang's adapter, against a stand-in: what a turn's body says, and when a session ends."""
+"""Sessions of SGLang's adapter against a stand-in: what a turn sends, and when a session ends."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the developer's key."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeSglang]:
-    """A server that has sessions."""
+    """Yield a server with sessions."""
     with serving(page=1) as made:
         yield made
 
 
 def attached(fake: FakeSglang) -> CheckedEngine:
-    """The server, whose probe has left no trace in what it was asked."""
+    """Return the attached engine, without the requests of its probe."""
     engine = CheckedEngine(attach(fake.url, adapter_for=lambda _: None))
     fake.bodies.clear()
     return engine
 
 
 def turn(prompt: tuple[int, ...], held: int = 0, **more: Any) -> CompletionRequest:
-    """A turn of the session `talk` with three tokens of answer."""
+    """Return a turn of the session `talk` for three tokens."""
     facts = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "session": "talk", "held": held}
     return CompletionRequest(**{**facts, **more})
 
 
 def sessions_of(behaviour: ServerBehaviour, kind: Capability = Capability.SESSIONS) -> Support:
-    """What attaching finds about the sessions of a server."""
+    """Return the session capability of a server with this behaviour."""
     with serving(behaviour) as made:
         return attach(made.url, adapter_for=lambda _: None).capabilities[kind]
 
 
 def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang) -> None:
-    """All but the last token of the answer before it are kept, by the name of the turn and the offset."""
+    """A turn names the previous turn and an offset, which keep all but the last token of its answer."""
     engine = attached(fake)
     said = answer("", FIRST, 3)
     assert [token.id for token in engine.complete(turn(FIRST)).tokens] == said
@@ -84,7 +84,7 @@ def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang
 
 
 def test_a_closed_session_takes_no_turn(fake: FakeSglang) -> None:
-    """It is closed once, however it ends, and its name can be opened again."""
+    """A session is closed once, however it ends, and its name can be opened again."""
     engine = attached(fake)
     engine.complete(turn(FIRST))
     engine.close_session("talk", aborted=True)
@@ -97,7 +97,7 @@ def test_a_closed_session_takes_no_turn(fake: FakeSglang) -> None:
 
 
 def test_a_client_that_leaves_during_a_turn_ends_the_session(fake: FakeSglang) -> None:
-    """SGLang keeps it open; the protocol does not."""
+    """SGLang keeps the session open; the protocol does not."""
     engine = attached(fake)
     assert engine.complete(turn(FIRST, abort=Abort(after_tokens=1))).aborted is not None
     assert len(fake.received(CLOSE)) == 1
@@ -106,7 +106,7 @@ def test_a_client_that_leaves_during_a_turn_ends_the_session(fake: FakeSglang) -
 
 
 def test_a_refused_turn_ends_the_session() -> None:
-    """It is closed on the server, too."""
+    """The session is closed on the server too."""
     with serving(fault=Fault.ABORT_EVENT, routes=()) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         with pytest.raises(RequestRefused, match="too long"):
@@ -116,7 +116,7 @@ def test_a_refused_turn_ends_the_session() -> None:
 
 
 def test_sessions_are_there_if_a_second_turn_is_answered_as_its_whole_prompt() -> None:
-    """Otherwise the reason says what was seen."""
+    """Otherwise the evidence says what was seen."""
     found = sessions_of(ServerBehaviour())
     assert (found.present, "the same answer as" in found.evidence) == (True, True)
     found = sessions_of(ServerBehaviour(forgets=True))
@@ -128,7 +128,7 @@ def test_sessions_are_there_if_a_second_turn_is_answered_as_its_whole_prompt() -
 
 
 def test_a_turn_of_a_streaming_session_is_appended(fake: FakeSglang) -> None:
-    """It names no turn and no offset, keeps the whole answer before it, and may have another adapter."""
+    """It names no turn and no offset, keeps the whole previous answer, and may use another adapter."""
     engine = attached(fake)
     fake.adapters["tenant"] = "/adapters/A"
     said = [token.id for token in engine.complete(turn(FIRST, streaming=True)).tokens]
@@ -141,7 +141,7 @@ def test_a_turn_of_a_streaming_session_is_appended(fake: FakeSglang) -> None:
 
 
 def test_streaming_sessions_are_there_if_the_server_has_them_on() -> None:
-    """Otherwise the reason says what the server reports, or what was seen."""
+    """Otherwise the evidence has what the server reports or what was seen."""
     kind = Capability.STREAMING_SESSIONS
     found = sessions_of(ServerBehaviour(), kind)
     assert (found.present, "a streaming turn gets the same answer as" in found.evidence) == (True, True)
@@ -151,13 +151,13 @@ def test_streaming_sessions_are_there_if_the_server_has_them_on() -> None:
 
 
 def in_session(prompt: Prompt, adapter: str | None = None) -> Request:
-    """A turn of a streaming session."""
+    """Return a turn of a streaming session."""
     return Request(prompt=prompt, adapter=adapter, max_tokens=4, session="a", streaming=True)
 
 
 @pytest.mark.parametrize("careless", [False, True])
 def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) -> None:
-    """And finds the turn that is answered with the KV of another adapter."""
+    """The script finds the turn that is answered from another adapter's KV."""
     first, more, own = Segment("stem", 40), Segment("more", 5), Segment("own", 9)
     offset = Request(prompt=Prompt((more,), continues=2, start=0, end=-1), max_tokens=4, session="b")
     story = (
@@ -187,7 +187,7 @@ def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) ->
 
 
 def judged(behaviour: ServerBehaviour, workload: Workload, folder: Path) -> list[int | None]:
-    """The requests that hit what was never computed for them."""
+    """Return the numbers of the requests that hit what was never computed for them."""
     with serving(behaviour) as made:
         engine = CheckedEngine(attach(made.url, adapter_for=lambda _: None))
         run = WorkloadRun(engine, workload, "n", contents(folder), folder / "run", settle_seconds=0.0).history()
@@ -197,7 +197,9 @@ def judged(behaviour: ServerBehaviour, workload: Workload, folder: Path) -> list
 
 @pytest.mark.parametrize(("careless", "wrong"), [(False, []), (True, [1, 2])])
 def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wrong: list[int], tmp_path: Path) -> None:
-    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what it wrote."""
+    """A turn with an adapter hits what the base model wrote, and the next turn without it hits what the adapter
+    wrote.
+    """
     first, more = Prompt((Segment("stem", 40),)), Segment("more", 5)
     turns = [in_session(Prompt((more,), continues=0), "tenant"), in_session(Prompt((more,), continues=1))]
     story = (put("A"), burst(in_session(first)), *map(burst, turns), CloseSession("a"))
@@ -209,6 +211,6 @@ def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wron
 def test_sessions_that_switch_find_nothing_on_an_honest_server(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is drawn."""
+    """No drawn workload has a finding."""
     workload = data.draw(sessions_that_switch(LIMITS))
     assert judged(ServerBehaviour(), workload, tmp_path_factory.mktemp("run")) == []

@@ -214,7 +214,7 @@ class TestServed:
             (Abort(after_tokens=9), None, 9),
         ],
     )
-    def test_an_abort_tells_its_stage(
+    def test_an_abort_reports_its_stage(
         self, ranked: InprocEngine, abort: Abort, stage: Stage | None, tokens: int
     ) -> None:
         """A prompt of four steps; the ninth token is the last, so there is nothing left to abort."""
@@ -362,7 +362,7 @@ class TestServed:
         with pytest.raises(RequestRefused):
             warm.complete(msgspec.structs.replace(opened, prompt=(*held, 50), held=len(held), abort=None))
 
-    def test_it_says_what_it_is(self, warm: InprocEngine, cold: InprocEngine) -> None:
+    def test_its_shape_and_capabilities(self, warm: InprocEngine, cold: InprocEngine) -> None:
         """Shape and capabilities of either engine; only priorities need another scheduling policy."""
         assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.adapter_slots) == (32, 16, 4)
         assert (warm.shape.max_model_tokens, warm.shape.most_requests, warm.shape.uniform) == (512, 4, True)
