@@ -1,4 +1,4 @@
-"""When two runs may be compared at all, and which of their times may: both are told, and fail nothing."""
+"""Whether two runs and their times are comparable. Warnings are shown and fail nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from coldproof.reports.views.run_facts import LARGE_FACTOR, comparability_warnin
 
 
 def of(*cells: CellResult, **changes: Any) -> Results:
-    """A run of LORA-3 in these cells, beside GROUND-1."""
-    asked = [
+    """Return a run of LORA-3 in these cells, and of GROUND-1."""
+    requirements = [
         samples.requirement("GROUND-1", "alone and in a batch"),
         samples.requirement("LORA-3", "same path", *cells),
     ]
-    return samples.results(requirements=asked, **changes)
+    return samples.results(requirements=requirements, **changes)
 
 
 # May they be compared?
@@ -51,8 +51,8 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("said", UNLIKE)
-def test_what_is_not_alike_is_a_doubt(said: str) -> None:
-    """One that names both."""
+def test_differences_are_comparability_warnings(said: str) -> None:
+    """The warning names both values."""
     assert said in " ".join(comparability_warnings(PLAIN, msgspec.structs.replace(PLAIN, **UNLIKE[said])))
 
 
@@ -68,13 +68,13 @@ def test_what_is_not_alike_is_a_doubt(said: str) -> None:
         {"calibration": msgspec.structs.replace(PLAIN.calibration, rule="other words", noise_nats=0.1)},
     ],
 )
-def test_what_may_differ_is_no_doubt(changes: dict[str, Any]) -> None:
-    """A new version is what one compares for; a time that cannot be read says nothing."""
+def test_expected_differences_give_no_warning(changes: dict[str, Any]) -> None:
+    """A new version is the purpose of a comparison, and an unreadable time gives no warning."""
     assert comparability_warnings(PLAIN, msgspec.structs.replace(PLAIN, **changes)) == []
 
 
-def test_a_doubt_changes_no_verdict() -> None:
-    """Whoever reads decides."""
+def test_a_warning_changes_no_verdict() -> None:
+    """The reader decides what a warning means."""
     new = msgspec.structs.replace(PLAIN, profile="smoke", complete=False)
     assert exit_code(compare(PLAIN, new)) == 0
 
@@ -89,8 +89,8 @@ def test_a_doubt_changes_no_verdict() -> None:
         (0.0, 60.0, ""),
     ],
 )
-def test_a_much_other_budget_is_a_doubt(before: float, now: float, said: str) -> None:
-    """A run that did not record it says nothing."""
+def test_a_very_different_budget_is_a_warning(before: float, now: float, said: str) -> None:
+    """A run without a recorded budget gives no warning."""
     found = comparability_warnings(of(samples.cell(share=before)), of(samples.cell(share=now)))
     assert [doubt.startswith(said) for doubt in found] == [True] * bool(said)
 
@@ -99,7 +99,7 @@ def test_a_much_other_budget_is_a_doubt(before: float, now: float, said: str) ->
 
 
 def timed(requests: int, drawn: float) -> Results:
-    """A run whose one timed cell had so many requests in so many seconds of drawing."""
+    """Return a run with one timed cell of this many requests in this many seconds."""
     return of(samples.cell(requests=requests, drawn=drawn), timing=Timing())
 
 
@@ -118,13 +118,13 @@ def timed(requests: int, drawn: float) -> Results:
 def test_a_cell_is_slower_by_a_large_factor_over_many_requests(
     old: tuple[int, float], new: tuple[int, float], factor: float | None
 ) -> None:
-    """In both runs; a run that did not record the time says nothing, and faster is no news."""
+    """Both runs need enough requests and a recorded time, and a faster run is not reported."""
     found = slowdowns(timed(*old), timed(*new))
     assert [round(one.factor, 2) for one in found] == ([factor] if factor else [])
 
 
-def test_slower_says_how_many_requests_it_is_from() -> None:
-    """And is no failure."""
+def test_a_slowdown_has_its_number_of_requests() -> None:
+    """A slowdown is no failure."""
     old, new = timed(1200, 12.0), timed(1150, 26.45)
     (one,) = slowdowns(old, new)
     assert one.what == "one request of LORA-3 in tiny-llama"
@@ -133,7 +133,7 @@ def test_slower_says_how_many_requests_it_is_from() -> None:
 
 
 def whole(requests: int = 10_000, **figures: Any) -> Results:
-    """A run of which only the figures of the whole are told."""
+    """Return a run that has only figures of the whole run."""
     return of(samples.cell(), timing=Timing(**figures), totals={"requests": requests})
 
 
@@ -152,5 +152,5 @@ def whole(requests: int = 10_000, **figures: Any) -> Results:
     ],
 )
 def test_the_whole_run_is_slower_by_its_own_limits(old: Results, new: Results, what: list[str]) -> None:
-    """Starts by their median, and not where they take less than anybody waits for."""
+    """Engine starts are compared by their median, and not below a minimum time."""
     assert [one.what for one in slowdowns(old, new)] == what

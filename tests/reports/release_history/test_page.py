@@ -1,4 +1,4 @@
-"""The page of several releases: each change of a verdict is marked and listed, with its case."""
+"""The page of several releases: each change of a verdict is marked and listed with its case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V, C, K, N = Verdict.VIOLATED, Verdict.CONFORMS, Verdict.KNOWN_ISSUE, Verdict.NO
 
 
 def row(version: str, *verdicts: Verdict | None, problem: str = "", words: str = "because") -> ReleaseRow:
-    """A release with these verdicts on R-1, R-2, ...; a violated one has a case."""
+    """Return a release with these verdicts on R-1, R-2, ...; a violated one has a case."""
     found = {
         f"R-{number}": ReleaseVerdict(
             verdict=verdict,
@@ -34,12 +34,12 @@ def row(version: str, *verdicts: Verdict | None, problem: str = "", words: str =
 
 
 def case(name: str, words: str) -> ReleaseCase:
-    """A counterexample."""
+    """Return a counterexample."""
     return ReleaseCase(id=name, signature="stale state", sentence=words, file=f"runs/x/cases/{name}.json")
 
 
 def history(*rows: ReleaseRow, complete: bool = True, title: str = "answers as cold") -> ReleaseHistory:
-    """The history of these releases."""
+    """Return the history of these releases."""
     ids = sorted({id for one in rows for id in one.verdicts})
     return ReleaseHistory(
         engine="vLLM",
@@ -64,10 +64,10 @@ def history(*rows: ReleaseRow, complete: bool = True, title: str = "answers as c
         ((N, N, C), []),
     ],
 )
-def test_a_change_is_one_between_releases_that_say_something(
+def test_changes_are_between_releases_with_a_verdict(
     verdicts: tuple[Verdict | None, ...], expected: list[tuple[str, str, bool]]
 ) -> None:
-    """A release that was not exercised says nothing, and a known issue is a violation."""
+    """A release that was not exercised does not count, and a known issue counts as a violation."""
     rows = [row(str(number), verdict) for number, verdict in enumerate(verdicts, start=1)]
     found = changes(history(*rows))
     assert [(one.before.version, one.after.version, one.mended) for one in found] == expected
@@ -75,7 +75,7 @@ def test_a_change_is_one_between_releases_that_say_something(
 
 
 def test_the_page_marks_and_lists_a_change() -> None:
-    """With the case of the release that is violated, and the public reports."""
+    """The change has the case of the violated release and the public reports."""
     shown = history(row("1.0", V, C), row("2.0", C, C), row("3.0", problem="not installed: no wheel"))
     page = render_history(shown)
     assert headline(shown) == "vLLM: 2 releases of 3 tested; 1 violation mended by a later release, 0 new in one"
@@ -89,7 +89,7 @@ def test_the_page_marks_and_lists_a_change() -> None:
 
 
 def test_what_no_release_supports_has_no_row() -> None:
-    """It is named below the table."""
+    """Such a requirement is named below the table."""
     never = Verdict.UNSUPPORTED
     page = render_history(history(row("1.0", V, never, never), row("2.0", C, never, C)))
     table = page.split('id="changes"')[0]
@@ -97,7 +97,7 @@ def test_what_no_release_supports_has_no_row() -> None:
     assert "by these runs: R-2." in page
 
 
-def test_what_the_engine_says_is_inert_and_an_interrupted_history_is_marked() -> None:
+def test_text_of_the_engine_is_inert_and_an_interrupted_history_is_marked() -> None:
     """Sentences come from the engine."""
     page = render_history(history(row("1.0", V, words=HOSTILE), row("2.0", C), complete=False, title=HOSTILE))
     assert SCRIPT not in page
@@ -105,7 +105,7 @@ def test_what_the_engine_says_is_inert_and_an_interrupted_history_is_marked() ->
 
 
 def explained(one: ReleaseRow, reason: str) -> ReleaseRow:
-    """The release with a cause for its cases."""
+    """Return the release with a cause for its cases."""
     verdicts = {
         id: msgspec.structs.replace(
             found,
@@ -117,7 +117,7 @@ def explained(one: ReleaseRow, reason: str) -> ReleaseRow:
 
 
 def test_every_violation_is_under_its_cause() -> None:
-    """One cause has cases of several releases and requirements; those without a known one come first."""
+    """A cause may have cases of several releases and requirements. Unknown causes come first."""
     shown = history(explained(row("1.0", V, V), "no tag"), explained(row("2.0", V, C), "no tag"), row("3.0", C, V))
     unknown, known = causes(shown)
     assert (known.known, known.reason, known.link) == (True, "no tag", "https://example.org/7")
@@ -127,13 +127,13 @@ def test_every_violation_is_under_its_cause() -> None:
     assert unknown.reason == "R-2: stale state"
 
 
-def test_unknown_causes_are_not_taken_for_one() -> None:
-    """Each requirement that fails in its own way stands alone."""
+def test_unknown_causes_are_not_merged() -> None:
+    """Requirements with unknown causes are listed separately."""
     assert [one.requirements for one in causes(history(row("1.0", V, V)))] == [["R-1"], ["R-2"]]
 
 
 def test_the_page_lists_each_case_with_its_cause_and_report() -> None:
-    """And says which ones nothing explains."""
+    """Cases without an explanation are named."""
     page = render_history(history(explained(row("1.0", V), "no tag"), row("2.0", C, V)))
     assert "R-1 on 1.0" in page
     assert "Not explained: R-2 on 2.0" in page
