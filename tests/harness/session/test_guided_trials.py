@@ -22,20 +22,20 @@ TWICE = Workload((burst(ask(("stem", 40))), burst(ask(("stem", 40)))))
 
 
 def trial(name: str = "REUSE-1") -> Trial:
-    """One of a requirement."""
+    """Return a trial of a requirement."""
     one = Trial(Requirement(name, "as cold", (), (Evidence.REQUESTS,)), "left", "a statement", "a_test")
     one.replaying = True  # no time is divided here
     return one
 
 
 def corpus_of(sut: SystemUnderTest) -> ReachCorpus:
-    """The corpus from which workloads are drawn now."""
+    """Return the corpus from which workloads are drawn."""
     assert isinstance(sut.limits.guidance, ReachCorpus)
     return sut.limits.guidance
 
 
 def test_the_next_run_of_a_requirement_starts_from_what_was_kept(tmp_path: Path) -> None:
-    """And another requirement starts from nothing."""
+    """Another requirement starts from an empty corpus."""
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     cache = tmp_path / "cache"
@@ -58,7 +58,7 @@ def test_the_next_run_of_a_requirement_starts_from_what_was_kept(tmp_path: Path)
 
 @pytest.mark.parametrize(("guided", "name"), [(False, "REUSE-1"), (True, "GROUND-1")])
 def test_other_trials_draw_as_ever(guided: bool, name: str, tmp_path: Path) -> None:
-    """Without the option, and where the requirement is about the engine without its cache."""
+    """The option may be off, or the requirement may be about the engine without its cache."""
     with crossed_engines(tmp_path, tampering(honest), tampering(honest), guided=guided) as sut:
         sut.begin(trial(name))
         assert sut.limits.guidance is None
@@ -67,7 +67,7 @@ def test_other_trials_draw_as_ever(guided: bool, name: str, tmp_path: Path) -> N
 
 
 def test_each_example_says_what_it_reached(tmp_path: Path) -> None:
-    """Guided or not."""
+    """This holds with and without guidance."""
     with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as sut:
         sut.begin(trial())
         sut.check(TWICE)
