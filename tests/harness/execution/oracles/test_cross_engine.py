@@ -1,4 +1,4 @@
-"""Another engine as the oracle: it sees what an engine gets wrong warm and cold alike, and takes no noise for a bug."""
+"""Another engine as the oracle detects what is wrong with and without a cache, and does not take noise for a fault."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MIXED = Workload(
 
 
 def options(**changes: Any) -> Options:
-    """What somebody wrote on the command line."""
+    """Return the options of a command line."""
     given: dict[str, Any] = {"engine": "llamacpp", "oracle": "engine:llamacpp", "report_dir": Path("out"), **changes}
     return Options(**given)
 
@@ -76,8 +76,8 @@ def options(**changes: Any) -> Options:
         ({"engine": "endpoint", "engine_url": "http://h:1"}, r"add --model PATH"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) -> None:
-    """Before anything is started."""
+def test_invalid_oracles_are_refused_in_one_line(changes: dict[str, Any], said: str) -> None:
+    """The error comes before anything is started."""
     with pytest.raises(UsageError, match=said) as refused:
         check_options(options(**changes))
     assert "\n" not in str(refused.value)
@@ -93,20 +93,20 @@ def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) ->
         {"engine": "endpoint", "engine_url": "http://h:1", "model": "/m"},
     ],
 )
-def test_any_engine_that_is_started_may_answer_for_any_other(changes: dict[str, Any]) -> None:
-    """For an attached one as well, where the model is at hand."""
+def test_any_managed_engine_may_be_the_oracle_of_any_other(changes: dict[str, Any]) -> None:
+    """An attached engine can be compared too, if its model is available."""
     check_options(options(**changes))
 
 
 @pytest.mark.parametrize("name", started())
 def test_an_engine_answers_for_others_in_a_cell_with_adapters(name: str) -> None:
-    """Some engines have them in one cell only."""
+    """Some engines have adapters in one cell only."""
     assert [area for area in plain_cell(name).areas if area.startswith("LORA")]
     assert plain_cell(name).fits(name, "model")
 
 
 class Other:
-    """An oracle over an engine in name only."""
+    """A stand-in for an oracle and its engine."""
 
     def __init__(self, name: str, *, room: int = 100, dies: bool = False) -> None:
         self.name, self.dies, self.up = name, dies, True
@@ -115,37 +115,37 @@ class Other:
         self.shape = msgspec.structs.replace(ScriptedEngine().shape, max_model_tokens=room)
 
     def alive(self) -> bool:
-        """Until it dies."""
+        """Return whether the engine has not crashed."""
         return self.up
 
     def ask(self, _: Question) -> Answer:
-        """Its name for a text."""
+        """Return the oracle's name as the text, or crash."""
         if self.dies:
             self.up = False
             raise OracleError("gone")
         return Answer(tokens(1), text=self.name, finish_reason="length")
 
 
-def asked(surface: ResponseOptions = PLAIN, length: int = 20) -> Question:
-    """A question of so many tokens."""
+def question_of(surface: ResponseOptions = PLAIN, length: int = 20) -> Question:
+    """Return a question with a prompt of this length."""
     return Question(tuple(range(length)), None, 10, surface)
 
 
 @pytest.mark.parametrize(
     ("question", "other"),
     [
-        (asked(), True),
-        (asked(ResponseOptions(logprobs=True)), True),
-        (asked(length=90), True),
-        (asked(length=91), False),
-        (asked(ResponseOptions(answers=2)), False),
-        (asked(ResponseOptions(stop=("x",))), False),
-        (asked(ResponseOptions(pattern="a")), False),
-        (asked(ResponseOptions(prompt_logprobs=True)), False),
+        (question_of(), True),
+        (question_of(ResponseOptions(logprobs=True)), True),
+        (question_of(length=90), True),
+        (question_of(length=91), False),
+        (question_of(ResponseOptions(answers=2)), False),
+        (question_of(ResponseOptions(stop=("x",))), False),
+        (question_of(ResponseOptions(pattern="a")), False),
+        (question_of(ResponseOptions(prompt_logprobs=True)), False),
     ],
 )
-def test_what_two_engines_need_not_agree_on_the_own_one_is_asked(question: Question, other: bool) -> None:
-    """Sampling, grammars and texts are an engine's own; so is the longest prompt. Its texts are not the other's."""
+def test_the_engines_own_oracle_answers_where_engines_need_not_agree(question: Question, other: bool) -> None:
+    """Sampling, grammars, texts and the longest prompt are specific to an engine, so its own oracle answers those."""
     mine: Any = Other("own")
     oracle = OtherEngine(Other("engine:x"), mine, reopen=lambda: pytest.fail("it lives"))  # type: ignore[arg-type]
     assert oracle.name == "engine:x 7"
@@ -153,31 +153,31 @@ def test_what_two_engines_need_not_agree_on_the_own_one_is_asked(question: Quest
     assert (answer.text, answer.finish_reason) == ((None, None) if other else ("own", "length"))
 
 
-def test_how_sure_the_other_was_is_taken_from_the_engines_own_cold_answer() -> None:
-    """Up to where the two part, and the gap overcome there; what comes behind is another text's."""
+def test_missing_margins_are_taken_from_the_engines_own_cold_answer() -> None:
+    """Margins are used up to the divergence, including the one overcome there; later ones belong to another text."""
     said = with_gaps(Answer(tokens(1, 2, 3, 4, gap=None)), Answer(tokens(1, 2, 9, 4, gap=0.5)))
     assert [token.gap for token in said.tokens] == [0.5, 0.5, 0.5, None]
     assert said.ids == (1, 2, 3, 4)
     assert [t.gap for t in with_gaps(Answer(tokens(1, 2, gap=None)), Answer(tokens(1, gap=0.5))).tokens] == [0.5, None]
 
 
-def test_another_engine_that_dies_is_started_again() -> None:
-    """Its troubles are no verdict; one that lives and does not answer is the harness's."""
+def test_another_engine_that_crashes_is_started_again() -> None:
+    """Its crash gives no verdict. An engine that is alive and does not answer is an error of the harness."""
     oracle = OtherEngine(Other("engine:x", dies=True), Other("own"), reopen=lambda: Other("engine:x"))  # type: ignore[arg-type]
-    assert oracle.ask(asked()).ids == (1,)
+    assert oracle.ask(question_of()).ids == (1,)
     stubborn = Other("engine:x")
     stubborn.ask = refuse  # type: ignore[method-assign]
     with pytest.raises(OracleError, match="no"):
-        OtherEngine(stubborn, Other("own"), reopen=lambda: pytest.fail("it lives")).ask(asked())  # type: ignore[arg-type]
+        OtherEngine(stubborn, Other("own"), reopen=lambda: pytest.fail("it lives")).ask(question_of())  # type: ignore[arg-type]
 
 
 def refuse(_: Question) -> Answer:
-    """It does not answer."""
+    """Raise an OracleError."""
     raise OracleError("no")
 
 
 def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: Path) -> None:
-    """Its own cold engine says the same, and so would call it right."""
+    """The engine's own cold engine gives the same answer and would confirm it."""
     (tmp_path / "own").mkdir()
     with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
         verdict, reason, case = verdict_on(crossed, REPEATED)
@@ -197,7 +197,7 @@ def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: P
 
 
 def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
-    """Confirmed on a fresh engine, whose cold answer is the other's; with caching off it does not happen."""
+    """It is confirmed on a fresh engine with the other engine's answer, and does not happen with caching off."""
     with crossed_engines(
         tmp_path, tampering(scores_moved_by(1e-5), InjectedBug.NAME_ONLY_KEY), tampering(honest)
     ) as crossed:
@@ -212,10 +212,8 @@ def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tamper", [across.wrong_third_token, across.close_call])
-def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
-    tamper: across.Tamper, tmp_path: Path
-) -> None:
-    """A bug is seen all the same, and a close call is none."""
+def test_an_oracle_without_scores_uses_the_margins_of_the_engine(tamper: across.Tamper, tmp_path: Path) -> None:
+    """A fault is detected all the same, and a near tie is not a fault."""
 
     def close(request: CompletionRequest, answer: Completion) -> Completion:
         return tamper(request, scores_moved_by(1e-5)(request, answer))
@@ -231,7 +229,7 @@ def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
 
 
 def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Path) -> None:
-    """There would be nothing to compare its answers with."""
+    """There would be no answers to compare with."""
 
     class Picky(ScriptedEngine):
         def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
@@ -244,7 +242,7 @@ def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Pa
 
 
 def test_close_calls_are_never_violations(tmp_path: Path) -> None:
-    """They are said to be there, and prove nothing."""
+    """They are counted, and prove nothing."""
     with crossed_engines(tmp_path, tampering(across.close_call), tampering(across.honest_close_call)) as crossed:
         verdict, reason, case = verdict_on(crossed, REPEATED)
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
@@ -252,19 +250,19 @@ def test_close_calls_are_never_violations(tmp_path: Path) -> None:
 
 
 def test_engines_that_agree_conform(tmp_path: Path) -> None:
-    """With the scores a little apart."""
+    """Their scores differ slightly."""
     with crossed_engines(tmp_path, tampering(scores_moved_by(1e-5)), tampering(honest)) as crossed:
         assert verdict_on(crossed, RELOADED)[0] is Verdict.CONFORMS
         assert crossed.engines.calibration.oracle == NAME
 
 
-def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_path: Path) -> None:
-    """The reason says which engines, and under which adapters. Without any adapter they agree, and that is shown."""
+def test_engines_that_differ_from_the_start_give_no_verdict(tmp_path: Path) -> None:
+    """The reason names engines and adapters. Without adapters they agree, and that is verified."""
 
-    def deaf(setting: StartOptions) -> ScriptedEngine:
+    def ignoring(setting: StartOptions) -> ScriptedEngine:
         return IgnoresAdapters(caching=setting.caching)
 
-    with crossed_engines(tmp_path, deaf, tampering(honest)) as crossed:
+    with crossed_engines(tmp_path, ignoring, tampering(honest)) as crossed:
         verdict, reason, case = verdict_on(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
         assert verdict_on(crossed, REPEATED)[0] is Verdict.CONFORMS
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
@@ -273,24 +271,24 @@ def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_pat
     )
 
 
-def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
-    """Alone and in any batch it answers the same, however wrong; mixtures are not to blame for that either."""
+def test_the_ground_requirement_uses_the_engines_own_oracle(tmp_path: Path) -> None:
+    """The engine answers the same alone and in any batch, however wrong, and mixtures are not the cause."""
     with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
         assert verdict_on(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
         assert verdict_on(crossed, MIXED)[0] is Verdict.VIOLATED
         assert crossed.limits.may_mix(BASE_WITH_ADAPTER)
 
 
-def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
-    """What one answered is no answer of the other's."""
+def test_each_engine_has_its_own_stored_answers(tmp_path: Path) -> None:
+    """An answer of one engine is never used for the other."""
     with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
         question = Question(tuple(range(40, 240)), None, 8)
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
 
 
-def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
-    """And the other oracle goes on with what took its place."""
+def test_either_engine_is_replaced_when_it_crashes(tmp_path: Path) -> None:
+    """The other oracle continues with the replacement."""
     with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as crossed:
         oracle, own = crossed.engines.oracle, crossed.engines.oracle_engine
         assert isinstance(oracle, OtherEngine)
@@ -306,8 +304,8 @@ def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
         assert oracle.cold is crossed.engines.cold
 
 
-def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no cold engine of its kind to be had: an unused salt does for the calibration, and for the ground."""
+def test_an_attached_engine_gets_unused_salts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cold engine of its kind is available, so an unused salt serves for the calibration and for GROUND-1."""
     server = Tampering(across.wrong_third_token, caching=True)
     monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: server)
     with crossed_engines(
@@ -324,8 +322,8 @@ def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch:
     assert "no fresh engine could be started. Without any cache" in reason
 
 
-def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_cache() -> None:
-    """No fresh engine can be had; the running one is asked under an unused salt."""
+def test_an_attached_engine_that_differs_under_a_new_salt_is_not_blamed_for_its_cache() -> None:
+    """No fresh engine is available, so the running one is used under an unused salt."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     for ids, failure in (((9, 9, 9), FailureClass.NOT_THE_CACHE), ((1, 2, 3), FailureClass.CORRUPT)):
         made = confirm(
@@ -345,7 +343,7 @@ def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_ca
 
 
 def test_a_fresh_engine_that_differs_by_noise_does_not_doubt_the_oracle() -> None:
-    """Only what counts in an answer counts in a confirmation."""
+    """The confirmation uses the same rule as the comparison of answers."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     near = cast(EngineOracle, SimpleNamespace(ask_without_memo=lambda _: Answer(tokens(1, 9, 9))))
     assert fresh_answer_agrees(failing, near, Rule(exact=False, noise=6.0)) is True
