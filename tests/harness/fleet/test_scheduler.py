@@ -1,4 +1,4 @@
-"""Whatever happens to a fleet's nodes, each run is in the totals once or is said to be missing."""
+"""Whatever happens to the nodes of a fleet, each run is in the totals once or is reported as missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """An empty fleet's folder."""
+    """Return the empty folder of a fleet."""
     return Store(tmp_path / "out")
 
 
@@ -38,7 +38,7 @@ def driven(
     workers: int | None = None,
     only: tuple[Unit, ...] = (ONE, TWO),
 ) -> tuple[list[Record], list[str]]:
-    """What became of the units, and what was said meanwhile."""
+    """Return the record of each unit, and the lines that were reported meanwhile."""
     lines: list[str] = []
     driver = Driver(
         nodes=nodes,
@@ -53,12 +53,12 @@ def driven(
 
 
 def whole(store: Store, only: tuple[Unit, ...] = (ONE, TWO)) -> Results:
-    """The report over all of them."""
+    """Return the merged report."""
     return fleet_results(fleet(), [part(store, unit) for unit in only])
 
 
 def test_a_lost_run_is_tried_again_and_counted_once(store: Store, tmp_path: Path) -> None:
-    """Though its first try had told everything but its end; what that told is kept aside."""
+    """Its first attempt had sent all events except the end, and these are kept aside."""
     good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
     lost = [*node_messages(good[0])[:2], NodeLost("WorkerCrashedError: gone")]
     found, lines = driven(
@@ -79,7 +79,7 @@ def test_a_lost_run_is_tried_again_and_counted_once(store: Store, tmp_path: Path
 
 @pytest.mark.parametrize(("code", "files"), [(1, True), (3, True), (3, False), (4, False), (5, False)])
 def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, code: int, files: bool) -> None:
-    """Neither for its verdict nor for a failure of the harness, with or without a report."""
+    """Neither a verdict nor a failure of the harness is tried again, with or without a report."""
     good = report(tmp_path / "one", ONE)
     nodes = ScriptedNodes({ONE.id: [node_messages(good, code=code, files=files)]})
     found, _ = driven(store, nodes, only=(ONE,))
@@ -91,7 +91,7 @@ def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, cod
 def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
     store: Store, tmp_path: Path, last: NodeLost | TaskFailed
 ) -> None:
-    """A node may go in the moment after a run's end came home: it is done, once, and the others go on."""
+    """A node may be lost just after the end of a run arrived: the run is done, once, and the others continue."""
     good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
     nodes = ScriptedNodes({ONE.id: [[*node_messages(good[0]), last]], TWO.id: [[*node_messages(good[1]), last]]})
     found, _ = driven(store, nodes, workers=1)
@@ -101,7 +101,7 @@ def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
 
 
 def test_a_run_without_a_report_says_why(store: Store) -> None:
-    """The line that pytest ended with stands in the whole's, which is no pass."""
+    """The last line of pytest stands in the merged report, which is no pass."""
     ended = RunEnded(4, archive(Path("nowhere")), "start\ncoldproof: unknown engine 'x'\n")
     found, _ = driven(store, ScriptedNodes({ONE.id: [[RunStarted("n"), ended]]}), only=(ONE,))
     assert found[0].problem == "no report, exit code 4: coldproof: unknown engine 'x'"
@@ -112,7 +112,7 @@ def test_a_run_without_a_report_says_why(store: Store) -> None:
 
 @pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("RuntimeEnvSetupError: no such package")])
 def test_what_never_ran_is_missing_and_no_pass(store: Store, tmp_path: Path, last: NodeLost | TaskFailed) -> None:
-    """Lost more often than there are retries, or not to be begun at all: the others count, and the whole fails."""
+    """It was lost more often than there are retries, or could not start. The others count, and the whole fails."""
     scripts = [[RunStarted("n"), last], [last]] if isinstance(last, NodeLost) else [[last]]
     good = report(tmp_path / "two", TWO)
     nodes = ScriptedNodes({ONE.id: scripts, TWO.id: [node_messages(good)]})
@@ -127,7 +127,7 @@ def test_what_never_ran_is_missing_and_no_pass(store: Store, tmp_path: Path, las
 
 
 def test_what_is_lost_does_not_leave_an_earlier_runs_report_in_its_place(store: Store) -> None:
-    """A report of other sources is no answer for these."""
+    """A report of other sources does not apply to these."""
     done(store, ONE, digest="of other sources")
     driven(store, ScriptedNodes({ONE.id: [[NodeLost("gone")]]}), retries=0, only=(ONE,))
     results = whole(store, (ONE,))
@@ -135,7 +135,7 @@ def test_what_is_lost_does_not_leave_an_earlier_runs_report_in_its_place(store: 
 
 
 def test_no_more_run_at_a_time_than_workers(store: Store, tmp_path: Path) -> None:
-    """Whatever the cluster has room for."""
+    """The limit holds whatever room the cluster has."""
     scripts = {unit.id: [node_messages(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
     nodes = ScriptedNodes(dict(scripts))
     driven(store, nodes, workers=1)
@@ -144,7 +144,7 @@ def test_no_more_run_at_a_time_than_workers(store: Store, tmp_path: Path) -> Non
 
 
 def test_what_is_done_is_not_run_again_until_something_changes(store: Store) -> None:
-    """Other sources, another definition, a failure or a folder that is gone: then it is."""
+    """It is run again after changed sources, another definition, a failure, or a missing folder."""
     done(store, ONE)
     done(store, TWO, exit_code=3, problem="broke")
     assert store.is_done(ONE, SOURCES)
@@ -155,7 +155,7 @@ def test_what_is_done_is_not_run_again_until_something_changes(store: Store) -> 
 
 
 def test_a_try_that_a_killed_driver_left_is_put_aside(store: Store) -> None:
-    """And its events are never taken for another's."""
+    """Its events are never taken for those of another attempt."""
     store.begin(ONE.id)
     store.add(ONE.id, b'{"event":"example"}\n')
     store.close()
@@ -166,7 +166,7 @@ def test_a_try_that_a_killed_driver_left_is_put_aside(store: Store) -> None:
 
 
 def test_a_folder_is_one_drivers_and_a_fleets(store: Store, tmp_path: Path) -> None:
-    """A second driver, and a folder that holds something else, are refused in a line."""
+    """A second driver, and a folder that holds something else, are refused in one line."""
     with pytest.raises(UsageError, match="another fleet is running"):
         Store(store.folder)
     (tmp_path / "else").mkdir()
@@ -176,7 +176,7 @@ def test_a_folder_is_one_drivers_and_a_fleets(store: Store, tmp_path: Path) -> N
 
 
 def test_progress_says_how_far_all_is_and_how_long_it_will_take(store: Store, tmp_path: Path) -> None:
-    """After each run that ended."""
+    """The line comes after each run that ended."""
     scripts = {unit.id: [node_messages(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
     _, lines = driven(store, ScriptedNodes(scripts), workers=1)
     assert [line.partition(";")[0] for line in lines if line.endswith("waiting") or " left" in line] == [
@@ -186,7 +186,7 @@ def test_progress_says_how_far_all_is_and_how_long_it_will_take(store: Store, tm
 
 
 def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
-    """A driver that is killed has lost nothing up to then."""
+    """A driver that is killed has lost nothing that arrived before."""
     store.begin(ONE.id)
     store.add(ONE.id, b"one\n")
     store.add(ONE.id, b"two\n")
@@ -197,7 +197,7 @@ def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
 def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The report is written, is no pass, and the same command goes on from there."""
+    """The report is written and is no pass, and the same command continues from there."""
     good = report(tmp_path / "good", ONE)
 
     class Interrupted(ScriptedNodes):
@@ -212,7 +212,7 @@ def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
             return []
 
         def close(self) -> None:
-            """Nothing to let go of."""
+            """Do nothing, as there is nothing to release."""
 
     nodes = Interrupted({ONE.id: [node_messages(good)], TWO.id: [[]]})
     monkeypatch.setattr(fleet_run, "Cluster", lambda *_, **__: nodes)
