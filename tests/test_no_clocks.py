@@ -1,7 +1,7 @@
-"""No test depends on how fast the machine is, or on a port that somebody else may take.
+"""No test depends on the speed of the machine, or on a port that another process may take.
 
-What must happen is waited for with `support.waiting.until`, an event or `Popen.wait()`, without a limit of seconds.
-What must happen before something else is a handshake. What measures time belongs into benchmarks/.
+Tests wait with `support.waiting.until`, an event or `Popen.wait()`, without a limit of seconds. They order two
+events by a handshake. Measurements of time belong in benchmarks/.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
 
 
 def findings(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield what a file does with clocks, limits and ports, with the line."""
+    """Yield each use of clocks, limits and ports in a file, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = called(node)
@@ -82,7 +82,7 @@ def limits(value: ast.expr | None) -> bool:
 
 
 def test_no_test_depends_on_a_clock_or_a_free_port() -> None:
-    """But for the places that say why they cannot fail by it."""
+    """Exceptions are listed with the reason why they cannot fail because of it."""
     found: dict[tuple[str, str], list[int]] = {}
     for path in sorted(TESTS.rglob("*.py")):
         for kind, line in findings(path):

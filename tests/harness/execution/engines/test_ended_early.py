@@ -31,7 +31,7 @@ def found(
     own_cold_engine: bool = True,
     attached: bool = False,
 ) -> ComparisonRules:
-    """What a calibration finds whose cold engine cannot answer."""
+    """Return what a calibration finds if its cold engine cannot answer."""
 
     def fail(*_: Any) -> NoReturn:
         raise OracleError("the cold-engine oracle cannot answer: HTTP 500")
@@ -47,7 +47,7 @@ def found(
 
 
 def test_the_last_error_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error is the engine's own, not that of the server in front of it. No answer counts by the rule."""
+    """The error is that of the engine, and not that of the server in front of it. No answer counts by the rule."""
     rules = found(monkeypatch, tmp_path, alive=False)
     assert rules.ended.startswith("the cold-engine oracle cannot answer: HTTP 500. The engine ended with ")
     assert "KeyError: 'cmpl-1'" in rules.ended
