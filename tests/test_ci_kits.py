@@ -70,7 +70,7 @@ def test_every_option_of_every_command_is_there(request: pytest.FixtureRequest, 
     assert list(unknown(request.config, path.read_text())) == []
 
 
-def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
+def test_a_wrong_option_is_detected(request: pytest.FixtureRequest) -> None:
     """This holds for each program, and for continued lines as well."""
     text = (
         "$ python -m pytest suites --engine vllm \\\n   --sharp 1/2\n"
@@ -85,7 +85,7 @@ def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
     ]
 
 
-def test_the_workflow_ends_in_one_report_whatever_the_shards_said() -> None:
+def test_the_workflow_ends_in_one_report_whatever_the_results_of_shards() -> None:
     """There are as many shards as are merged, a failed run has a summary and a report as well, and every action is
     pinned.
     """
@@ -294,7 +294,7 @@ esac
 """
 
 
-def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None:
+def test_each_release_is_tested_whatever_the_results_of_others(tmp_path: Path) -> None:
     """A release that fails, or that cannot be installed, ends neither the others nor the summary."""
     log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
     stub.parent.mkdir(parents=True)

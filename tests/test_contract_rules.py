@@ -464,9 +464,9 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         "with prefix caching off nothing is hit",
     ),
     (cache.test_counts_are_reported_side_by_side_too, NoCountsInBursts, "Completion.cached_tokens"),
-    (cache.test_a_reset_that_says_so_leaves_nothing, ResetsNothing, "Engine.reset_cache"),
+    (cache.test_a_confirmed_reset_leaves_nothing, ResetsNothing, "Engine.reset_cache"),
     (
-        cache.test_a_reset_that_says_so_leaves_nothing,
+        cache.test_a_confirmed_reset_leaves_nothing,
         lambda: Broken(without=(C.CACHE_RESET,)),
         "Engine.reset_cache",
     ),
@@ -513,7 +513,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         "without ADAPTER_CHOICE",
     ),
     (stopping.test_a_stop_in_the_midst_ends_every_request, NeverStops, "Engine.stop"),
-    (stopping.test_after_its_end_an_engine_says_so, NeverStops, "Engine.alive"),
+    (stopping.test_a_stopped_engine_reports_its_end, NeverStops, "Engine.alive"),
 ]
 
 

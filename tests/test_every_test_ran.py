@@ -49,6 +49,6 @@ def test_an_expected_failure_ran(tmp_path: Path) -> None:
     assert said(tmp_path, (failed,)) == (0, "")
 
 
-def test_without_files_it_says_how_it_is_called(tmp_path: Path) -> None:
+def test_without_files_it_prints_its_usage(tmp_path: Path) -> None:
     """It is no success if nothing was checked."""
     assert said(tmp_path) == (4, "usage: python ci/every_test_ran.py JUNIT.xml ...\n")

@@ -271,7 +271,7 @@ def test_an_interrupt_ends_what_runs_and_skips_the_rest(kit: Kit) -> None:
 
 
 def test_a_process_that_ignores_the_signal_is_killed_with_what_it_started(kit: Kit, tmp_path: Path) -> None:
-    """A pipe that both hold open ends when the last of them is gone."""
+    """A pipe that both hold open ends when the last of them has ended."""
     script = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -37,7 +37,7 @@ def test_a_run_starts_cells_in_which_a_model_runs_on_a_gpu(step: Any, monkeypatc
     )
 
 
-def test_each_fault_is_looked_for_by_a_requirement_that_must_detect_it() -> None:
+def test_each_fault_is_tested_by_a_requirement_that_must_detect_it() -> None:
     injected = {after(step, "--fault")[0]: after(step, "--requirements") for step in RUNS if "--fault" in step.run}
     assert len(injected) == 10
     assert {name for name, ids in injected.items() if set(ids) <= set(FAULTS[name].about)} == set(injected)
@@ -49,7 +49,7 @@ def test_only_what_must_be_violated_has_to_be() -> None:
     assert must == {"lora-server-bfloat16", *(step.name for step in RUNS if "--fault" in step.run)}
 
 
-def test_no_fault_is_looked_for_where_the_release_fails_by_itself() -> None:
+def test_no_fault_is_tested_by_a_requirement_that_the_release_violates() -> None:
     """vLLM 0.26.0 violates LORA-2 and SALT-1 without a fault, so exit code 1 would prove nothing there. Its other
     violations are waived.
     """

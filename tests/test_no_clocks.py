@@ -77,7 +77,7 @@ def of_time(node: ast.Call) -> bool:
 
 
 def limits(value: ast.expr | None) -> bool:
-    """Return whether a value is a number of seconds. 0 is none: such a call does not wait, or waits for ever."""
+    """Return whether a value is a number of seconds. 0 is none: such a call does not wait, or waits forever."""
     return isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value != 0
 
 

@@ -103,7 +103,7 @@ def test_the_example_keeps_the_contract(checkout: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_example_conforms_and_says_what_it_lacks(checkout: Path) -> None:
-    """ToyLM is correct and has no salts: UNSUPPORTED is no silent pass."""
+    """ToyLM is correct and has no salts: UNSUPPORTED is not counted as a pass."""
     found = results(checkout)
     expected = {"GROUND-1": Verdict.CONFORMS, "LORA-4": Verdict.CONFORMS, "SALT-1": Verdict.UNSUPPORTED}
     assert verdicts(found) == expected

@@ -119,7 +119,7 @@ def test_each_kind_of_call_is_left_out_once() -> None:
 
 
 def test_another_client_has_a_request_in_flight_over_the_changes() -> None:
-    """A reset then fails, which the loop would have to notice. Without a reset there is no such workload."""
+    """A reset then fails, which the loop would have to detect. Without a reset there is no such workload."""
     calls = [generation(1, 2, STEM), call(LOOP.UPDATE, 3), call(LOOP.RESET, 4), generation(5, 6, STEM)]
     found = LOOP.workloads(calls, ["A"])
     recorded, *_, busy = found.values()

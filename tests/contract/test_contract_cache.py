@@ -58,7 +58,7 @@ def test_a_prompt_that_was_sent_before_hits(engine: CheckedEngine) -> None:
     length = prompt_length(engine)
     request = new_request(engine, length)
     first, second = (cached(engine, engine.complete(request), length) for _ in range(2))
-    check(second > first, "Completion.cached_tokens", "grows when a prompt is asked again", (first, second))
+    check(second > first, "Completion.cached_tokens", "grows when a prompt is repeated", (first, second))
 
 
 def test_without_its_cache_nothing_hits(uncached: CheckedEngine) -> None:
@@ -83,10 +83,10 @@ def test_counts_are_reported_side_by_side_too(engine: CheckedEngine) -> None:
         assert isinstance(served.result, Completion)
         reported = cached(engine, served.result, length)
         if engine.shape.prefix_caching is True:
-            check(reported > 0, "Completion.cached_tokens", "grows when a prompt is asked again", reported)
+            check(reported > 0, "Completion.cached_tokens", "grows when a prompt is repeated", reported)
 
 
-def test_a_reset_that_says_so_leaves_nothing(engine: CheckedEngine) -> None:
+def test_a_confirmed_reset_leaves_nothing(engine: CheckedEngine) -> None:
     """A reset returns True only if the engine did it. Without the capability it is refused or returns False."""
     if not can(engine, Capability.CACHE_RESET):
         try:

@@ -20,7 +20,7 @@ def test_a_stop_in_the_midst_ends_every_request(engine: CheckedEngine) -> None:
     check(engine.alive() is False, "Engine.alive", "False once the engine is stopped", engine.alive())
 
 
-def test_after_its_end_an_engine_says_so(stopped: CheckedEngine) -> None:
+def test_a_stopped_engine_reports_its_end(stopped: CheckedEngine) -> None:
     """A second stop does nothing. Every later call raises an EngineError, so that the harness continues with a new
     engine.
     """

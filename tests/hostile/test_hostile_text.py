@@ -144,7 +144,7 @@ def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
 
 
 def everything() -> Results:
-    """Results with something in every section of the report."""
+    """Return results with something in every section of the report."""
     cases = [read_case(path) for path in LARGEST]
     waivers = [report_samples.waiver(state) for state in ("used", "stale", "expired")]
     found = report_samples.results(*cases, waivers=waivers, growth=[], problem="stopped by hand")
@@ -159,7 +159,7 @@ def readable(results: Results) -> None:
 
 @pytest.fixture(scope="module")
 def results() -> Variants:
-    """Results in which strings are replaced."""
+    """Return results in which strings are replaced."""
     found = Variants(everything(), readable)
     assert len(found.open) > 500
     return found

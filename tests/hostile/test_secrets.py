@@ -134,7 +134,7 @@ def test_a_json_text_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_event_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events are redacted whoever emits them."""
+    """Events are redacted, whatever code emits them."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     log = EventLog(tmp_path / "events.ndjson")
     log.emit("problem", message=f"HTTP 400: {SECRET}, password={PASSWORD}", usage=False)

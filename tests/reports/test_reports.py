@@ -275,7 +275,7 @@ def test_a_case_shows_everything_needed_to_believe_it() -> None:
     assert text.count("◀ first difference") == 1
 
 
-def test_what_was_not_tried_is_said() -> None:
+def test_untested_requirements_are_reported() -> None:
     untried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1)
     text = Page(render_html(samples.results(samples.case(reproduction=untried)))).text
     assert "1 of 1 run failed. On a fresh engine, no replay was made. With prefix caching off, no replay" in text
@@ -382,7 +382,7 @@ def _outcomes(results: Results) -> dict[str, tuple[str, ElementTree.Element]]:
     return found
 
 
-def test_junit_fails_whatever_is_not_shown() -> None:
+def test_junit_fails_for_every_requirement_not_shown() -> None:
     found = {name: tag for name, (tag, _) in _outcomes(samples.results(samples.case())).items()}
     assert found == {
         "LORA-1[hybrid]": "pass",

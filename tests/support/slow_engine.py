@@ -64,7 +64,7 @@ class SlowEngine(ScriptedEngine):
         raise EngineDied("gone")
 
     def never(self) -> None:
-        """Wait until the process ends; for ever if the engine is to be unreachable."""
+        """Wait until the process ends; forever if the engine is to be unreachable."""
         until(lambda: MOMENT != "unreachable" and not self.process.running())
 
     def alive(self) -> bool:

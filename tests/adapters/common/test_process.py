@@ -301,7 +301,7 @@ def test_ctrl_c_reaches_the_test_run_only(start: Start) -> None:
     assert os.getpgrp() not in {os.getpgid(pid) for pid in (guard.pid, *(p.pid for p in engine.processes()))}
 
 
-def test_a_free_port_is_not_taken_until_somebody_listens() -> None:
+def test_a_free_port_is_not_taken_until_a_process_listens() -> None:
     """A port that is bound but does not listen is not a running server."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -146,13 +146,13 @@ def test_an_engine_that_cannot_save_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [None, True, -1, "all"])
-def test_an_adapter_says_how_much_it_moved(said: object) -> None:
+def test_an_adapter_reports_how_much_it_moved(said: object) -> None:
     """The adapter has to return the number of restored tokens: a status is not an effect."""
     with pytest.raises(AdapterError, match="expected a number of tokens"):
         CheckedEngine(ReportsRestore(said)).restore_state("kept")
 
 
-def test_an_adapter_that_says_it_saves_can() -> None:
+def test_an_adapter_that_reports_saving_can_save() -> None:
     """A capability without its method is a fault of the adapter."""
     engine = ScriptedEngine()
     engine.capabilities = {**engine.capabilities, Capability.SAVED_STATE: Support(True, "said")}

@@ -109,7 +109,7 @@ def test_hits_are_counted_with_one_token_a_step(start: Start) -> None:
         assert low <= expected <= high
 
 
-def test_blocks_are_as_large_as_it_says(start: Start) -> None:
+def test_blocks_have_the_reported_size(start: Start) -> None:
     """A prompt of two blocks and one token uses three blocks of the pool."""
     engine, seen = start("num_kv_blocks=30"), []
     engine.serve([Arrival(ask(prompt(3, 65), count=2))], lambda _n, _c: None, lambda: seen.append(engine.metrics()))
@@ -180,7 +180,7 @@ def test_an_engine_that_is_stopped_during_a_burst(start: Start) -> None:
 
 
 def test_a_crashed_engine_is_reported(start: Start) -> None:
-    """When the worker process ends, a request gets its exit code and the test process lives on."""
+    """When the worker process ends, a request gets its exit code, and the test process continues."""
     engine = start()
     engine.client.process.stop()
     with pytest.raises(EngineDied, match="exit code"):

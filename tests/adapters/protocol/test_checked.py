@@ -160,7 +160,7 @@ def test_an_aborted_request_has_no_end() -> None:
 
 
 def test_more_cached_than_the_prompt_is_long_is_the_engines_fault() -> None:
-    """Engines have reported such counts: the reference cache's bound catches it, and the requirement is violated."""
+    """Engines have reported such counts. The bound of the reference cache detects it: the requirement is violated."""
     more = altered(cached_tokens=3)
     assert checked(more).complete(REQUEST) is more
 

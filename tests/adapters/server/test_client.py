@@ -413,7 +413,7 @@ def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
     indirect=["fake"],
     ids=["success", "failure", "empty 200", "bare true"],
 )
-def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
+def test_a_reset_happened_only_if_the_server_confirms_it(fake: FakeServer, done: bool) -> None:
     """HTTP 200 alone does not show that the cache was reset."""
     assert live(fake).reset()[0] is done
 

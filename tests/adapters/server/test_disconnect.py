@@ -62,7 +62,7 @@ def streaming(behaviour: ServerBehaviour) -> Iterator[requests.Response]:
     ("fake", "tokens"), [(ServerBehaviour(holds_after=1), 1), (ServerBehaviour(holds_after=3), 3)], indirect=["fake"]
 )
 def test_after_so_many_tokens_nothing_more_is_read(fake: FakeServer, tokens: int) -> None:
-    """The answer has the first tokens, and the server notices the disconnect."""
+    """The answer has the first tokens, and the server detects the disconnect."""
     got = aborted_answer(fake, after_tokens=tokens)
     assert [t.id for t in got.tokens] == COLD[:tokens]
     assert (got.aborted, got.finish_reason, got.cached_tokens) == (Stage.DECODE, None, None)

@@ -329,7 +329,7 @@ def test_a_bad_url_is_refused_with_an_example(url: str) -> None:
 
 
 @pytest.mark.usefixtures("without_waiting")
-def test_a_missing_server_is_one_line_that_says_what_to_check() -> None:
+def test_the_error_of_a_missing_server_is_one_line() -> None:
     """The error has no traceback and no password."""
     with reserved_port() as port, pytest.raises(EngineStartError, match=r"no server answers at http://127") as caught:
         attach(f"http://ann:hunter2@127.0.0.1:{port}", adapter_for=lambda _: None)

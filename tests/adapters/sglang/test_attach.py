@@ -133,7 +133,7 @@ def test_an_older_server_is_called_by_the_older_names() -> None:
     assert engine.capabilities[Capability.CACHE_SALT].evidence.startswith("extra_key: ")
 
 
-def test_the_shape_is_what_the_server_says() -> None:
+def test_the_shape_is_what_the_server_reports() -> None:
     """The pool has whole pages, the longest prompt is reported, and without adapters there are no slots."""
     shape = attached_engine(ServerBehaviour()).shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
@@ -288,7 +288,7 @@ def test_an_event_of_another_shape_is_malformed() -> None:
         client(fake.url).complete(REQUEST)
 
 
-def test_a_server_that_crashes_during_an_answer_has_died() -> None:
+def test_a_server_that_crashes_during_an_answer_is_reported() -> None:
     """A partial answer is no answer."""
     with (
         serving(fault=Fault.BREAKS) as fake,

@@ -75,7 +75,7 @@ def serve(engine: TransformersEngine, *arrivals: Arrival, between: Callable[[], 
 
 
 class TestDriver:
-    """The driver runs everything in one thread, and no caller waits for ever."""
+    """The driver runs everything in one thread, and no caller waits forever."""
 
     def test_an_exception_of_the_thread_is_raised_in_the_caller(self) -> None:
         """The next call is made all the same."""
@@ -695,7 +695,7 @@ class TestEngine:
         assert chat.prompt == rendered
         assert ids(chat) == ids(warm.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
 
-    def test_a_loop_that_fails_is_an_engine_that_died(self, start: Start) -> None:
+    def test_a_failed_loop_is_a_crashed_engine(self, start: Start) -> None:
         """The error names the cause, and later calls raise it as well."""
         engine = start("num_blocks=8")
         with pytest.raises(EngineDied, match="No requests can be scheduled"):

@@ -75,7 +75,7 @@ def test_a_loop_without_pauses_makes_one_pass_in_each_step() -> None:
 
 
 def test_a_loop_that_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that waits for ever would look like an engine that hangs."""
+    """A caller that waits forever would look like an engine that hangs."""
     monkeypatch.setattr(releases, "POLL_SECONDS", 0.01)
     manager = Manager(last=5)
     with pytest.raises(RuntimeError, match="stopped before it could pause"):

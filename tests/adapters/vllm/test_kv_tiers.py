@@ -220,7 +220,7 @@ def test_as_many_prefixes_may_end_as_loads_failed(prompts: tuple[range, ...], fa
     assert [finding.request for finding in check_liveness(made)] == failing
 
 
-def test_a_failed_load_is_no_excuse_where_it_is_to_be_recomputed() -> None:
+def test_a_failed_load_that_is_recomputed_excuses_no_answer() -> None:
     """With the policy to recompute, the request has to be answered."""
     steps = (record(0, before=Metrics(failed_loads=0), after=Metrics(failed_loads=1)),)
     assert check_liveness(history(ended(0, PROMPT), shape=TIERED, steps=steps))

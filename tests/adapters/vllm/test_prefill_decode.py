@@ -48,9 +48,9 @@ class Pair:
         port = self.held.enter_context(reserved_port())
         self.url = f"http://127.0.0.1:{port}"
         urls = [side.url_for("").rstrip("/") for side in self.sides]
-        self.orders, asked = multiprocessing.Pipe()
+        self.orders, received = multiprocessing.Pipe()
         self.loop = asyncio.new_event_loop()
-        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored, tier=tier))
+        self.task = self.loop.create_task(route("127.0.0.1", port, urls, received, stored=stored, tier=tier))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         until(lambda: port_is_taken(port))
@@ -309,8 +309,8 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = prefill_decode.Pair([], None, STORE)
     router = prefill_decode.FORK.Process(target=time.sleep, args=(3600,))
     router.start()
-    orders, asked = multiprocessing.Pipe()
-    with contextlib.closing(orders), contextlib.closing(asked):
+    orders, received = multiprocessing.Pipe()
+    with contextlib.closing(orders), contextlib.closing(received):
         assert pair.supervise(router, orders) == 3
     for process in (router, *pair.servers[:2]):
         process.join()
@@ -318,7 +318,7 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_connection_takes_the_port_that_a_side_binds_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server binds its ports after its start, and would wait for ever for a port that is taken."""
+    """A server binds its ports after its start, and would wait forever for a port that is taken."""
     first_of_connections = 32_768  # Linux; other systems begin higher
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", prefill_decode.free_port()))

@@ -77,7 +77,7 @@ def test_a_missing_module_or_name_is_named(tmp_path: Path, without: str) -> None
     assert output(tmp_path, MISSING) == f"['{without}']"
 
 
-def test_a_start_says_in_one_line_what_the_release_misses(tmp_path: Path) -> None:
+def test_the_start_reports_in_one_line_what_the_release_lacks(tmp_path: Path) -> None:
     """The line has the version."""
     write_release(tmp_path, without="v1.engine.llm_engine")
     said = output(tmp_path, START, str(tmp_path / "model"))

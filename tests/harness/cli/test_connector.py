@@ -47,14 +47,14 @@ def test_the_class_is_the_second_tier_of_a_run_with_the_fingerprint_worker(start
 
 
 @pytest.mark.parametrize(("words", "tested"), [([], False), (["--load-failures", "fail"], True)])
-def test_loads_that_fail_are_tested_where_the_user_says_so(started: list[str], words: list[str], tested: bool) -> None:
+def test_failed_loads_are_tested_if_the_user_chooses_it(started: list[str], words: list[str], tested: bool) -> None:
     """A connector whose loads never fail could not show the evidence."""
     main(["connector", "SimpleCPUOffloadConnector", *words])
     assert ("TIER-4" in started[started.index("--requirements") + 1].split(",")) is tested
 
 
 @pytest.mark.parametrize(("words", "cells"), [([], "connector"), (["--events"], "connector,connector-events")])
-def test_events_are_tested_where_the_user_says_so(started: list[str], words: list[str], cells: str) -> None:
+def test_events_are_tested_if_the_user_chooses_it(started: list[str], words: list[str], cells: str) -> None:
     """A connector that publishes no events could not explain its hits."""
     main(["connector", "SimpleCPUOffloadConnector", *words])
     assert started[started.index("--cells") + 1] == cells

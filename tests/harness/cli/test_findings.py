@@ -160,7 +160,7 @@ def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp
     assert "its run ended with exit code 3" in found.words
 
 
-def test_what_cannot_be_replayed_here_says_why() -> None:
+def test_a_replay_that_is_impossible_gives_the_reason() -> None:
     """The reasons are a missing case, an engine that Coldproof does not start, and one that is not installed."""
     lost = next(record for record in RECORDS.values() if record.no_case is not None)
     assert obstacle(lost) == lost.no_case

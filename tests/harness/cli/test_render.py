@@ -93,7 +93,7 @@ def test_a_whole_run_is_drawn_from_its_results(whole: Path) -> None:
     assert written == ["index.html"]
 
 
-def test_only_the_page_is_written_where_it_is_named(killed: Path, tmp_path: Path) -> None:
+def test_only_the_page_is_written_with_the_option(killed: Path, tmp_path: Path) -> None:
     """The folder of the run stays as it is."""
     assert main(["render", str(killed), "-o", str(tmp_path / "page.html")]) == 0
     assert "the run did not end" in (tmp_path / "page.html").read_text(encoding="utf-8")

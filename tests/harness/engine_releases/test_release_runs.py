@@ -87,7 +87,7 @@ def test_a_release_has_the_verdicts_of_its_run_and_runs_once(tmp_path: Path) -> 
         (None, "exec sleep 30", "ended after 0 s"),
     ],
 )
-def test_a_run_without_results_says_why(tmp_path: Path, results: Results | None, does: str, said: str) -> None:
+def test_a_run_without_results_gives_the_reason(tmp_path: Path, results: Results | None, does: str, said: str) -> None:
     """It is tried again the next time."""
     python = interpreter(tmp_path / "bin", "1.0", results, does=does)
     plan = runs(tmp_path, {"1.0": python}, seconds=0.5 if does else 60)
@@ -180,7 +180,7 @@ def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
+def test_a_replay_fails_passes_or_is_undecided(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
     """The verdict of the replay decides this, and is stored."""
     plan = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)})
     case = FOLDER / "vllm" / "adapter-key-lacks-the-contents" / "case.json"

@@ -102,7 +102,7 @@ def wait_for(place: Path) -> list[psutil.Process]:
     return at_gate(place)
 
 
-def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_gives_the_reason(tmp_path: Path) -> None:
     """A missing Python is a failure of the task, and no verdict."""
     (ended,) = [m for m in run_order(order(tmp_path, python="/no/such/python"), "n1") if isinstance(m, RunEnded)]
     assert ended.code != 0

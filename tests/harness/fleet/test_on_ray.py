@@ -85,7 +85,7 @@ def check_whole(out: Path, *, lost: int) -> None:
     for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
         assert list(manifest_differences(run, read_manifest(run))) == []  # as its node wrote it, to the byte
     for aside in (out / LOST).iterdir():
-        assert counted(aside)["example"] in (one["examples"], two["examples"])  # told, and in no total
+        assert counted(aside)["example"] in (one["examples"], two["examples"])  # reported, and in no total
 
 
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
@@ -184,7 +184,7 @@ def test_a_machine_that_no_node_has_is_refused_at_once(tmp_path: Path, capsys: p
     assert "no Ray at --address 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_without_ray_a_fleet_says_what_to_install(
+def test_without_ray_a_fleet_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message is one line."""

@@ -88,7 +88,7 @@ def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, cod
 
 
 @pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("its task ended without a word")])
-def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
+def test_a_task_that_fails_after_its_run_changes_nothing(
     store: Store, tmp_path: Path, last: NodeLost | TaskFailed
 ) -> None:
     """A node may be lost just after the end of a run arrived: the run is done, once, and the others continue."""
@@ -100,7 +100,7 @@ def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
     assert whole(store).complete
 
 
-def test_a_run_without_a_report_says_why(store: Store) -> None:
+def test_a_run_without_a_report_gives_the_reason(store: Store) -> None:
     """The last line of pytest stands in the merged report, which is no pass."""
     ended = RunEnded(4, archive(Path("nowhere")), "start\ncoldproof: unknown engine 'x'\n")
     found, _ = driven(store, ScriptedNodes({ONE.id: [[RunStarted("n"), ended]]}), only=(ONE,))

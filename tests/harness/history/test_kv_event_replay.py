@@ -1,4 +1,4 @@
-"""The consumer of KV events interprets a stream of events, and notices each contradiction in one."""
+"""The consumer of KV events interprets a stream of events, and detects each contradiction in one."""
 
 from __future__ import annotations
 
@@ -160,12 +160,12 @@ class TestAStreamThatIsRight:
         ((stored(hashes=()),), "empty"),
     ],
 )
-def test_a_contradiction_is_noticed(events: tuple[KvEvent, ...], rule: str) -> None:
+def test_a_contradiction_is_detected(events: tuple[KvEvent, ...], rule: str) -> None:
     """Each stream breaks its own rule and no other."""
     assert set(rules(after(*events))) == {rule}
 
 
-def test_a_gap_is_noticed() -> None:
+def test_a_gap_is_detected() -> None:
     """A batch may be missing, may come twice, or may be missing at the start."""
     first, second, third = batches((0.0, (stored(),)), (1.0, ()), (2.0, ()))
     for order, said in (

@@ -187,7 +187,7 @@ def trial(*seen: Outcome) -> Trial:
     return made
 
 
-def test_a_verdict_says_what_was_not_judged() -> None:
+def test_a_verdict_states_what_was_not_judged() -> None:
     """The verdict also says so if no affected answer was seen."""
     verdict, reason = verdict_without_case(trial(FIRST, moved(OTHERS)), None, LOSSY)
     assert verdict is Verdict.CONFORMS
@@ -197,7 +197,7 @@ def test_a_verdict_says_what_was_not_judged() -> None:
 
 
 def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
-    """A requirement never passes silently."""
+    """A requirement without a judged answer must not pass."""
     made = trial(FIRST, moved(OTHERS))
     made.evidence[Evidence.MAY_BE_CHANGED] = int(made.evidence[Evidence.REQUESTS])
     verdict, reason = verdict_without_case(made, None, LOSSY)
@@ -205,7 +205,7 @@ def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
     assert reason.startswith("no answer could be compared with its cold answer: lossy mode")
 
 
-def test_the_rule_says_that_the_mode_is_lossy() -> None:
+def test_the_rule_states_that_the_mode_is_lossy() -> None:
     """The report and every case show the rule."""
     assert str(LOSSY) == f"{EXACT}; lossy mode: pieces are moved"
 
@@ -223,7 +223,7 @@ def test_a_mode_that_changes_answers_requires_a_lossy_cell() -> None:
     check_mode(shape(), exact, "vllm")
 
 
-def test_lossy_cells_say_what_may_change() -> None:
+def test_lossy_cells_state_what_may_change() -> None:
     """The text reads well after a colon."""
     assert {name for name, cell in CELLS.items() if cell.lossy} == {"llamacpp-cache-reuse"}
     assert CELL.lossy.startswith("KV of 16 or more")
@@ -243,7 +243,7 @@ def test_an_answer_that_outgrew_its_context_is_held_to_one_that_did_likewise() -
 
 
 def test_a_request_that_outgrew_its_context_requires_no_hits() -> None:
-    """The beginning of such a request is gone, so no hit is required. A request that fits requires hits as usual."""
+    """The beginning of such a request is cut off, so no hit is required. A request that fits requires hits as usual."""
     again = outcome(1, range(50), cached_tokens=0)
     long = outcome(0, range(50), tuple(range(100, 120)))
     fits = outcome(0, range(50), (1, 2, 3))

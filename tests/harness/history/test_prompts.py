@@ -36,7 +36,7 @@ def test_a_prompt_is_the_nonce_and_its_segments() -> None:
     assert tokens_of(ask(("a", 5), ("b", 3)), "n", {}) == FIRST + segment("a", 5) + segment("b", 3)
 
 
-def test_a_turn_goes_on_from_prompt_and_answer() -> None:
+def test_a_turn_continues_prompt_and_answer() -> None:
     """Every token of the answer is kept, and no second nonce is added."""
     earlier = outcome(0, (1, 2, 3), (7, 8, 9))
     assert tokens_of(ask(("turn", 4), continues=0), "n", {0: earlier}) == (1, 2, 3, 7, 8, 9, *segment("turn", 4))
@@ -78,7 +78,7 @@ def answered(text: str) -> dict[int, Outcome]:
     return {0: outcome(0, (1, 2, 3), text=text)}
 
 
-def test_the_next_turn_replays_the_answers_text_and_goes_on_as_the_user() -> None:
+def test_the_next_turn_repeats_the_answer_and_adds_a_user_message() -> None:
     """The engine alone decides how its template renders the messages."""
     before = (Message("system", "s"), Message("user", "u"))
     then = messages_of(chat(("turn", 4), ("hint", 2), continues=0), "n", {0: before}, answered("said"))
@@ -100,7 +100,7 @@ def test_two_branches_of_a_turn_share_all_but_their_own_words() -> None:
     assert one[-1] != other[-1]
 
 
-def test_a_chat_that_goes_on_from_no_chat_starts_from_nothing() -> None:
+def test_a_chat_that_continues_no_chat_starts_from_nothing() -> None:
     """This happens if the answer never came, or if the earlier request was no chat."""
     alone = messages_of(chat(("turn", 4)), "n", {}, {})
     assert messages_of(chat(("turn", 4), continues=0), "n", {}, answered("said")) == alone

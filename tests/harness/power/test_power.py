@@ -172,7 +172,7 @@ def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
     assert "--maxfail" not in smoke_plan(None, worker="fingerprint", seed=3).words(Path("out"))
 
 
-def test_the_page_says_what_the_budget_was_for() -> None:
+def test_the_page_describes_the_budget() -> None:
     """The page describes the runs that were made."""
     page = render_power(msgspec.structs.replace(results(CAUGHT), budgets={"smoke": 230.0}))
     assert "the profile smoke in process, up to the first violation" in page
@@ -189,7 +189,7 @@ def test_the_aimed_run_is_about_the_fault_and_the_wide_one_about_everything() ->
     assert everything[everything.index("--cells") + 1] == "default,tight"
 
 
-def test_the_engine_as_it_is_runs_in_the_cells_of_all_faults() -> None:
+def test_the_unmodified_engine_runs_in_the_cells_of_all_faults() -> None:
     """Otherwise an alarm in such a cell could be false without being noticed."""
     words = clean_plan(list(FAULTS.values()), worker="fingerprint", seconds=5, seed=3).words(Path("out"))
     assert "--fault" not in words
@@ -251,7 +251,7 @@ def test_figures_leave_out_equivalent_faults() -> None:
     assert (measured.literal, measured.false_alarms, measured.clean_requests) == (1, 0, 20)
 
 
-def test_a_detection_on_the_engine_as_it_is_is_a_false_alarm() -> None:
+def test_a_detection_on_the_unmodified_engine_is_a_false_alarm() -> None:
     """The headline has it."""
     assert "1 false positive in" in headline(results(CAUGHT, clean=suite_run(seen())))
 

@@ -248,7 +248,7 @@ def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
     assert_reported(coldproof("--model", "no-such-model", "--cells", "default"), "no model at no-such-model")
 
 
-def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
+def test_each_cell_reports_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
     """Another cell might have started, so each requirement has its own ERROR, and nothing conforms."""
     run = coldproof("--layers", "server", "--model", "no-such-model", "-k", "salts_isolate or never_fit")
     assert run.code == run.results.exit_code == HARNESS

@@ -77,9 +77,7 @@ def always(_: ScriptedEngine) -> bool:
 
 
 @pytest.mark.parametrize(("workload", "mixture"), [(BASE_BESIDE, BASE_WITH_ADAPTER), (BESIDE_OTHER, ADAPTERS_TOGETHER)])
-def test_a_failure_without_the_cache_is_not_blamed_on_the_cache(
-    workload: Workload, mixture: str, tmp_path: Path
-) -> None:
+def test_a_failure_without_the_cache_is_no_cache_finding(workload: Workload, mixture: str, tmp_path: Path) -> None:
     """The mixture is no longer used here or in cells with the same cold answers."""
     with mixing_cell(tmp_path, always) as sut:
         assert sut.limits.may_mix(mixture)

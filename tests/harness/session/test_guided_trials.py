@@ -66,7 +66,7 @@ def test_other_trials_draw_as_ever(guided: bool, name: str, tmp_path: Path) -> N
     assert not list(tmp_path.glob("**/reach/**/*.json"))
 
 
-def test_each_example_says_what_it_reached(tmp_path: Path) -> None:
+def test_each_example_reports_what_it_reached(tmp_path: Path) -> None:
     """This holds with and without guidance."""
     with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as sut:
         sut.begin(trial())

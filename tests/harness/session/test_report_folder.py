@@ -105,7 +105,7 @@ def test_a_second_run_is_refused_and_the_first_one_reports_itself(tmp_path: Path
 
 
 def test_a_run_whose_folder_was_replaced_reports_nothing_of_it(tmp_path: Path, gate: Gate) -> None:
-    """The new content belongs to somebody else and is not changed."""
+    """The new content belongs to another program and is not changed."""
     report = tmp_path / "report"
     first = started(gate.url, report, "--requirements", "SALT-1")
     gate.wait_for(first)

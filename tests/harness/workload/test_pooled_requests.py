@@ -70,7 +70,7 @@ def test_scores_are_not_requested_beside_vectors() -> None:
     assert ResponseOptions(logprobs=True).plain() == PLAIN
 
 
-def test_a_smaller_workload_still_asks_for_vectors() -> None:
+def test_a_smaller_workload_still_requests_vectors() -> None:
     """Otherwise another failure would replace the one that is minimised."""
     workload = Workload((burst(pooled(priority=3, offset_ms=5), pooled()), burst(pooled())))
     smaller = [*simpler(workload), *plainer(workload, 0)]

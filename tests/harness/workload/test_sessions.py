@@ -83,7 +83,7 @@ def alone(*steps: Step | Request) -> Workload:
         (alone(ask(("stem", 40), streaming=True)), False),  # of no session
     ],
 )
-def test_a_session_goes_on_from_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
+def test_a_session_continues_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
     """While it is open, the workload may only send requests."""
     assert is_valid(workload) is valid
 
@@ -125,7 +125,7 @@ def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
     assert held_tokens(later, msgspec.structs.replace(turn(), session=msgspec.UNSET)) == 0
 
 
-def test_a_smaller_workload_is_one_whose_sessions_still_go_on() -> None:
+def test_a_smaller_workload_has_valid_sessions() -> None:
     """A turn in the middle cannot be removed alone, nor can a close if the engine is idle after it."""
     workload = alone(FIRST, turn(), turn(1), CLOSE, Idle(10))
     found = list(smaller(workload, None))

@@ -249,7 +249,7 @@ def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
     assert len(set(earlier)) == len(earlier)
 
 
-def test_a_restart_forgets_adapters_and_separates_lives() -> None:
+def test_a_restart_unloads_adapters() -> None:
     """A name has to be loaded again, and a reset names each scope once."""
     loaded, used = put("A"), burst(ask(adapter="tenant"))
     assert is_valid(Workload((loaded, used, Restart(), put("B"), used)))

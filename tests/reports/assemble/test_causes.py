@@ -71,7 +71,7 @@ def test_cases_of_one_signature_are_one_cause() -> None:
 
 
 def test_a_wholly_waived_cause_comes_last() -> None:
-    """Causes that somebody has to look at come first, whenever they were found."""
+    """Causes that need attention come first, whenever they were found."""
     assert [cause.signature for cause in causes(FIVE[1:3])] == [STALE, CRASH]
 
 

@@ -57,6 +57,6 @@ def test_a_line_that_cannot_be_read_ends_a_run_with_an_error(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [True, -1, "1", None, 1.5, 10**18])
 def test_a_number_that_is_none_is_not_counted(number: object) -> None:
-    """Invalid numbers are ignored whoever wrote them, and a large number costs no time."""
+    """Invalid numbers are ignored, whatever program wrote them, and a large number costs no time."""
     counted = count_missing([{"event": "phase", "process": ["a"], "number": number}])
     assert counted == (number if number == 10**18 else 0)

@@ -163,7 +163,7 @@ def test_the_page_has_every_kind_with_its_meaning(full: Comparison) -> None:
     assert "by a factor of 10.0" in page.text
 
 
-def test_the_page_of_two_equal_runs_says_so() -> None:
+def test_the_page_of_two_equal_runs_states_that() -> None:
     """The page has no empty table."""
     text = Page(render_comparison(compare(CLEAN, CLEAN))).text
     assert "NO NEW FAILURES" in text
@@ -237,7 +237,7 @@ def test_the_command_runs_in_an_ascii_locale(files: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("order", "code"), [((0, 1), 1), ((1, 0), 0), ((0, 0), 0), ((1, 1), 0)])
-def test_the_exit_code_says_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
+def test_the_exit_code_shows_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
     """An old violation is not new, and a fix is no failure."""
     assert command_line.main(["compare", *(files[place] for place in order)]) == code
 

@@ -278,7 +278,7 @@ def test_two_runs_without_a_verdict_are_no_pass() -> None:
         (violated(STALE), run(Verdict.CONFORMS), "NO NEW FAILURES — 1 fixed, 1 unchanged"),
     ],
 )
-def test_the_headline_says_whether_anything_is_new(old: Results, new: Results, word: str) -> None:
+def test_the_headline_states_whether_anything_is_new(old: Results, new: Results, word: str) -> None:
     """The exit code agrees with the headline."""
     comparison = compare(old, new)
     assert headline(comparison) == word

@@ -226,7 +226,7 @@ def test_a_list_that_a_full_disk_cut_short_is_still_one(tmp_path: Path) -> None:
     assert (folder / "mine").read_text() == "mine"
 
 
-def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
+def test_a_second_run_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
     """Workers of the first run may join, and the folder is free after its end."""
     folder = tmp_path / "report"
     first = OwnFolder.begin(folder)

@@ -47,7 +47,7 @@ def test_the_report_and_the_summary_name_the_kind() -> None:
         assert TITLE not in text
 
 
-def test_a_kind_that_no_case_confirmed_says_so() -> None:
+def test_a_kind_that_no_case_confirmed_is_marked() -> None:
     """The calibration saw one crash, and the run had no time to confirm it."""
     unconfirmed = DroppedKind(kind=KIND, at=1.0, cell="default", why="it ended")
     shown = samples.results(dropped_kinds=[unconfirmed])

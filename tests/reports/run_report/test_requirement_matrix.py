@@ -145,7 +145,7 @@ def test_a_run_without_requirements_has_no_matrix_and_no_verdict() -> None:
 # The filter, and links
 
 
-def test_whatever_is_filtered_says_its_verdict_and_its_area() -> None:
+def test_every_filtered_element_has_its_verdict_and_area() -> None:
     """This holds for the matrix, requirements, causes, cases and what was not exercised."""
     shown = Page(render_html(samples.results(samples.case())))
     filtered = [attributes for _, attributes in shown.elements if "data-row" in attributes]

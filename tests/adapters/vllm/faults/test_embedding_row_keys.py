@@ -75,7 +75,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_fault_confuses_two_prompts_that_vllm_distinguishes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the fault acts as its description says."""
+    """This shows that the fault acts as its description says."""
     with setup.LOCK, setup.start_environment():
         one, other = PAIRS[name]()
         assert key(one) == key(one)

@@ -298,7 +298,7 @@ def test_the_larger_gap_of_the_two_sides_counts() -> None:
 
 
 @pytest.mark.parametrize("block", [8, 16, 32, 64])
-def test_probes_lie_around_block_boundaries(block: int) -> None:
+def test_probes_are_around_block_boundaries(block: int) -> None:
     """Probes are just below a block, at its boundary, and just after it."""
     assert [length % block for length in lengths(block)] == [block - 1, 0, 1]
     assert ROUNDS > 1

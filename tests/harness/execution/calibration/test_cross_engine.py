@@ -157,7 +157,7 @@ def test_answers_of_different_lengths_diverge() -> None:
     assert distance(Answer(tokens(1, gap=None)), Answer(tokens(2, gap=None))).nats is None
 
 
-def test_the_report_says_what_the_answers_were_compared_with(tmp_path: Path) -> None:
+def test_the_report_names_the_engine_that_answers_were_compared_with(tmp_path: Path) -> None:
     """The report has the engine, its version and the rule, or that no divergence counts."""
     by_margin = "by margin: a divergence counts if the logprob margin exceeds the noise floor"
     for right, said in ((cold(), by_margin), (IgnoresAdapters(caching=False), "none")):

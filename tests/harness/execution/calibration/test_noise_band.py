@@ -510,7 +510,7 @@ def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
     assert any("scores of 144 answers" in note and "is not detected" in note for note in found.notes)
 
 
-def test_an_engine_that_repeats_itself_is_asked_no_more_than_before(tmp_path: Path) -> None:
+def test_a_deterministic_engine_gets_no_more_requests_than_before(tmp_path: Path) -> None:
     """There are three probes, each three times and with half its answer, and five about prompts; none for a
     tolerance.
     """

@@ -64,7 +64,7 @@ def test_a_log_without_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     )
 
 
-def test_an_engine_that_lives_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_running_engine_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The engine refused or gave an invalid answer."""
     with pytest.raises(OracleError, match=r"HTTP 500$"):
         found(monkeypatch, tmp_path, alive=True)

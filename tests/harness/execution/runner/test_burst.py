@@ -123,7 +123,7 @@ def test_what_goes_wrong_with_a_change_is_kept(problem: EngineDied) -> None:
     assert (tries, change.tried, change.made, change.problem) == (["once"], True, False, problem)
 
 
-def test_the_time_of_a_change_is_not_the_requests_silence() -> None:
+def test_the_time_of_a_change_is_no_stall_of_the_requests() -> None:
     """A slow load delays every request, which is not a stall."""
     clock = Clock()
 
@@ -227,7 +227,7 @@ def test_a_stall_ends_a_spawned_engine_and_no_attached_one(spawned: bool) -> Non
 
 
 def test_any_requests_token_is_progress() -> None:
-    """A stall is the silence of all requests."""
+    """A stall means that no request gets a token."""
     scene = Scene(requests=2)
     for number in (0, 1, 1, 0):
         scene.pass_time(STALL - 1)

@@ -190,7 +190,7 @@ def test_changes_during_a_burst_are_made_in_order(tmp_path: Path) -> None:
 
 
 def test_after_an_error_only_the_end_of_a_pause_is_made(tmp_path: Path) -> None:
-    """Otherwise everything after it would wait for ever."""
+    """Otherwise everything after it would wait forever."""
     engine = Pausing(refuses="weights-A")
     meanwhile = Meanwhile(change=Pause(mode=PauseMode.KEEP, clear=True), after_tokens=1, then=(TO_A, Reset(), Resume()))
     history = run(engine, tmp_path, Burst(requests=(ask(),), meanwhile=meanwhile))

@@ -52,7 +52,7 @@ def test_the_cache_ends_with_the_prefiller_and_counters_go_on(tmp_path: Path) ->
 
 
 def test_the_prefillers_cache_outlives_the_decoder(tmp_path: Path) -> None:
-    """So its hits are still expected."""
+    """Its hits are therefore still expected."""
     made = play(Pair(), tmp_path, burst(ask()), RestartSide(Side.DECODE), burst(ask()))
     assert made.outcomes[1].cached_tokens == 40
     assert made.resets == ()
@@ -121,7 +121,7 @@ def test_an_error_is_right_only_while_a_side_is_down(began: float, ended: float,
     assert (check_liveness(made) == []) is excused
 
 
-def test_no_restart_is_an_excuse_for_silence() -> None:
+def test_a_restart_does_not_excuse_a_missing_answer() -> None:
     """A silent request got neither an answer nor an error."""
     lost = msgspec.structs.replace(outcome(0, PROMPT, answer=()), error="no progress", silent=True)
     made = history(lost, side_restarts=(SideRestart(0.2, 0.3, Side.TIER),))

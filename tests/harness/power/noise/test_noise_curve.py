@@ -97,7 +97,7 @@ def results(*, of: int = 3) -> NoiseResults:
     )
 
 
-def test_smaller_thresholds_accuse_more_and_catch_more() -> None:
+def test_smaller_thresholds_give_more_alarms_and_detections() -> None:
     """Neither number ever grows with the threshold."""
     (curve,) = results().curves
     assert [point.factor for point in curve.points] == list(FACTORS)
@@ -142,7 +142,7 @@ def test_none_in_so_many_is_no_rate_of_zero() -> None:
     assert 100 / 1000 < upper_bound(100, 1000) < 0.13
 
 
-def test_the_page_shows_the_curve_and_says_what_is_not_measured_yet() -> None:
+def test_the_page_has_the_curve_and_what_is_not_measured_yet() -> None:
     """The page has the operating point, the table and the survivors, and escapes the text of a fault."""
     whole = results()
     page = render_noise(whole)
@@ -160,7 +160,7 @@ def test_the_page_shows_the_curve_and_says_what_is_not_measured_yet() -> None:
     assert "&lt;b&gt;" in render_noise(msgspec.structs.replace(whole, faults=[bad]))
 
 
-def test_a_fault_whose_run_found_nothing_is_what_the_run_came_to() -> None:
+def test_the_outcome_of_a_fault_without_findings() -> None:
     """A fault survives if it acted, and otherwise it never acted. A run that broke is neither."""
     run = SuiteRun(detections=[], verdicts={}, examples=1, requests=9, seconds=1.0, acted=True, command="")
     one = select_faults(None, "fingerprint")[0]

@@ -113,7 +113,7 @@ def test_trees_have_turns_branches_edits_and_concurrency(wanted: Callable[[Workl
 
 @few_examples
 @given(conversations(LIMITS["roomy"], chat=False))
-def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workload) -> None:
+def test_a_conversation_continues_answers_that_fill_a_block(workload: Workload) -> None:
     """Otherwise no next turn could hit what decode wrote."""
     assert turns(workload)
     assert any(before.max_tokens >= 32 for _, before in turns(workload))
@@ -146,7 +146,7 @@ def test_chats_and_small_blocks_have_no_cut_histories(on: str, chat: bool) -> No
     check()
 
 
-def test_a_conversation_goes_on_where_blocks_are_large() -> None:
+def test_a_conversation_has_turns_with_large_blocks() -> None:
     """With blocks of 256 tokens and 2,048 tokens for a request, an answer of a block and a turn still fit."""
     large = limits(block=256, pool=100_000, most_tokens=12_000)
     found = find(conversations(large, chat=False), lambda w: bool(turns(w)), settings=any_at_all)

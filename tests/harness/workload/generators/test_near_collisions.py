@@ -61,7 +61,7 @@ def answers_one_token_that_ends_a_block(workload: Workload) -> bool:
 
 @pytest.mark.parametrize("family", [trees(LIMITS["roomy"], chat=False), salted(LIMITS["roomy"], with_adapter=False)])
 @pytest.mark.parametrize("wanted", [*map(edits_a_block, (0, 16, 31)), swaps_within_a_block])
-def test_near_collisions_lie_at_the_ends_and_in_the_middle_of_blocks(
+def test_near_collisions_are_at_the_ends_and_in_the_middle_of_blocks(
     family: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]
 ) -> None:
     """A hash that leaves out one of these places still separates all other prompts."""
@@ -73,7 +73,7 @@ def test_an_edited_prompt_comes_back() -> None:
     find(trees(LIMITS["roomy"], chat=False), asks_an_edit_again, settings=any_at_all)
 
 
-def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
+def test_a_conversation_continues_a_single_token_that_ends_a_block() -> None:
     """The KV of this token has not been written."""
     find(conversations(LIMITS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)
 

@@ -49,7 +49,7 @@ def test_what_is_drawn_can_be_run(found: Workload) -> None:
     )
 )
 @settings(deadline=None, max_examples=30)
-def test_a_change_meets_all_ranks_busy_or_one(found: Workload) -> None:
+def test_a_change_comes_during_requests_of_one_or_all_ranks(found: Workload) -> None:
     """They are in one burst, because a change happens once."""
     (step,) = found.steps
     assert isinstance(step, Burst)

@@ -55,7 +55,7 @@ def loads(workload: Workload) -> list[SetAdapter]:
 
 
 def distances(workload: Workload) -> set[int]:
-    """Return how many loads lie between two requests of one name that must have different answers."""
+    """Return how many loads are between two requests of one name that must have different answers."""
     asked_after: list[tuple[int, str]] = []
     number = 0
     for load, then in pairwise(workload.steps):
@@ -66,7 +66,7 @@ def distances(workload: Workload) -> set[int]:
 
 
 def resets_until_repeat(workload: Workload) -> set[int]:
-    """Return how many resets lie between a prompt and its next request."""
+    """Return how many resets are between a prompt and its next request."""
     seen: dict[object, int] = {}
     found, number = set(), 0
     for step in workload.steps:
