@@ -115,7 +115,7 @@ def another_version(events: list[Event]) -> list[Event]:
     return events
 
 
-def in_1970(events: list[Event]) -> list[Event]:
+def at_one_time(events: list[Event]) -> list[Event]:
     """Give all events the same time, so that nothing took any time."""
     return [{**event, "at": 5.0} for event in events]
 
@@ -228,7 +228,7 @@ FORGERIES: dict[str, tuple[Forge, str]] = {
         of_events(another_version),
         r"altered: the run: the engine's version is recorded as 99\.0, but it reported '/version: ",
     ),
-    "all events in 1970": (of_events(in_1970), r"its first event is from 1970-01-01T00:00:05\+00:00"),
+    "all events in 1970": (of_events(at_one_time), r"its first event is from 1970-01-01T00:00:05\+00:00"),
     "times that go back": (
         of_events(clock_back),
         r"not accepted: the run: the times of its events go back by 3\d\d\d",

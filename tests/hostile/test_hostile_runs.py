@@ -31,12 +31,12 @@ def silence(exchange: Exchange) -> None:
 def comments(exchange: Exchange) -> None:
     """Send comments without end."""
     exchange.send(STREAM)
-    exchange.send_for_ever([b": still here\n"], pause=0.01)
+    exchange.send_until_disconnect([b": still here\n"], pause=0.01)
 
 
-def drip(exchange: Exchange) -> None:
+def send_slowly(exchange: Exchange) -> None:
     """Send one byte at a time without end."""
-    exchange.send_for_ever([b"H"], pause=0.1)
+    exchange.send_until_disconnect([b"H"], pause=0.1)
 
 
 def redirect(exchange: Exchange) -> None:
@@ -55,14 +55,14 @@ INCOMPLETE = "GET /v1/models got no complete answer within 1 s: the server"
 def zeros(exchange: Exchange) -> None:
     """Send a page without end."""
     exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-    exchange.send_for_ever([bytes(65536)])
+    exchange.send_until_disconnect([bytes(65536)])
 
 
 @pytest.mark.parametrize(
     ("line", "script", "least", "said"),
     [
         (MODELS, silence, 0.5, f"{INCOMPLETE} sent nothing"),
-        pytest.param(MODELS, drip, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
+        pytest.param(MODELS, send_slowly, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
         pytest.param(MODELS, comments, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
         (MODELS, zeros, 30.0, "GET /v1/models was answered with more than 16 MiB"),
         pytest.param(

@@ -79,12 +79,12 @@ def stream(*events: bytes) -> Script:
     return lambda exchange: exchange.send(STREAM, *events, b"data: [DONE]\n\n")
 
 
-def for_ever(*start: bytes, parts: tuple[bytes, ...]) -> Script:
+def endless_script(*start: bytes, parts: tuple[bytes, ...]) -> Script:
     """Return a script that sends `start`, then `parts` again and again."""
 
     def play(exchange: Exchange) -> None:
         exchange.send(*start)
-        exchange.send_for_ever(parts)
+        exchange.send_until_disconnect(parts)
 
     return play
 
@@ -95,14 +95,14 @@ def for_ever(*start: bytes, parts: tuple[bytes, ...]) -> Script:
 @pytest.mark.parametrize(
     "script",
     [
-        for_ever(STREAM, parts=(b"x",)),
-        for_ever(STREAM, parts=(b": still here\n",)),
-        for_ever(STREAM, parts=(b"\n",)),
-        for_ever(STREAM, parts=(b'data: {"choices": []}\n\n',)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"1\r\n:\r\n",)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", parts=(b"Trailer: x\r\n",)),
-        for_ever(OK + b"Content-Length: 1000000000\r\n\r\n", parts=(b" ",)),
-        for_ever(parts=(b"HTTP/1.1 100 Continue\r\n\r\n",)),
+        endless_script(STREAM, parts=(b"x",)),
+        endless_script(STREAM, parts=(b": still here\n",)),
+        endless_script(STREAM, parts=(b"\n",)),
+        endless_script(STREAM, parts=(b'data: {"choices": []}\n\n',)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"1\r\n:\r\n",)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", parts=(b"Trailer: x\r\n",)),
+        endless_script(OK + b"Content-Length: 1000000000\r\n\r\n", parts=(b" ",)),
+        endless_script(parts=(b"HTTP/1.1 100 Continue\r\n\r\n",)),
     ],
     ids=["bytes", "comments", "blank lines", "empty events", "chunks", "trailers", "a long body", "100 Continue"],
 )
@@ -143,7 +143,7 @@ def test_a_server_that_accepts_no_connection_is_abandoned_too() -> None:
 )
 def test_the_setup_ends_wherever_a_server_stops_answering(line: str) -> None:
     """Each request of the setup has a deadline, and the error names the request."""
-    ends = for_ever(STREAM, parts=(b": \n",))
+    ends = endless_script(STREAM, parts=(b": \n",))
 
     def late(exchange: Exchange) -> None:
         clock.late = True
@@ -169,7 +169,7 @@ def test_no_request_begins_after_the_end_of_the_run() -> None:
 
 def test_a_request_that_is_cut_off_is_no_answer_of_a_burst() -> None:
     """A request that was cut off leaves its burst without a result, because a checker would blame the engine."""
-    with attacking({COMPLETIONS: for_ever(STREAM, parts=(b":\n",))}) as server:
+    with attacking({COMPLETIONS: endless_script(STREAM, parts=(b":\n",))}) as server:
         probed: Any = SimpleNamespace(version=None, base_model=MODEL, shape=SimpleNamespace(image=None, row_width=None))
         probed.capabilities, probed.cache_config, probed.null_is_miss = {}, {}, False
         engine = ServerEngine(name="x", client=client_of(server, passing_time()), probed=probed, config={})
@@ -239,16 +239,16 @@ TERABYTE = b"ffffffffff\r\n"
 @pytest.mark.parametrize(
     "script",
     [
-        for_ever(JSON, parts=(BLOCK,)),
-        for_ever(STREAM, parts=(b"data: " + BLOCK,)),
-        for_ever(STREAM, parts=(b": comment\n" * 1000,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(CHUNK,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n" + TERABYTE, parts=(BLOCK,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"0" * 4096,)),
-        for_ever(OK + b"X-Long: ", parts=(b"x" * 4096,)),
-        for_ever(OK, parts=(b"X-Many: x\r\n",)),
-        for_ever(b"HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n", parts=(BLOCK,)),
-        for_ever(OK + b"Content-Length: 1000000000000000000000\r\n\r\n", parts=(BLOCK,)),
+        endless_script(JSON, parts=(BLOCK,)),
+        endless_script(STREAM, parts=(b"data: " + BLOCK,)),
+        endless_script(STREAM, parts=(b": comment\n" * 1000,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(CHUNK,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n" + TERABYTE, parts=(BLOCK,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"0" * 4096,)),
+        endless_script(OK + b"X-Long: ", parts=(b"x" * 4096,)),
+        endless_script(OK, parts=(b"X-Many: x\r\n",)),
+        endless_script(b"HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n", parts=(BLOCK,)),
+        endless_script(OK + b"Content-Length: 1000000000000000000000\r\n\r\n", parts=(BLOCK,)),
     ],
     ids=["body", "line", "comments", "chunks", "one chunk", "a chunk's size", "header", "headers", "error", "length"],
 )
@@ -554,7 +554,7 @@ def test_a_page_that_would_mislead_ends_the_setup_in_one_line(path: str, page: s
 
 def test_prompt_scores_are_read_within_the_same_limits(small: int) -> None:
     """Prompt scores are not streamed, and the limits hold for them too."""
-    with attacking({COMPLETIONS: for_ever(JSON, parts=(BLOCK,))}) as server:
+    with attacking({COMPLETIONS: endless_script(JSON, parts=(BLOCK,))}) as server:
         scored = CompletionRequest(
             model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True)
         )

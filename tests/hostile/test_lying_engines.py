@@ -67,7 +67,7 @@ def conforming(results: Results) -> list[str]:
     return [one.id for one in results.requirements if one.verdict is Verdict.CONFORMS]
 
 
-def assert_blind(results: Results) -> None:
+def assert_nothing_shown(results: Results) -> None:
     """Check that nothing conforms, and that the reason is that no answer could have shown a wrong block."""
     assert conforming(results) == []
     assert results.exit_code != 0
@@ -88,13 +88,13 @@ def test_a_server_whose_answers_do_not_depend_on_its_prompts_conforms_to_nothing
 ) -> None:
     """If answers do not depend on the prompt, wrong blocks cannot show: seven of eight requirements used to conform."""
     with serving(ServerBehaviour(blind=model)) as server:
-        assert_blind(on_server(tmp_path, server, REQUIREMENTS))
+        assert_nothing_shown(on_server(tmp_path, server, REQUIREMENTS))
 
 
 @pytest.mark.parametrize("model", with_samples(BlindModel, BlindModel.LAST_BLOCK_ONLY), ids=lambda model: model.name)
 def test_an_engine_in_the_same_process_with_such_answers_conforms_to_nothing(model: BlindModel, tmp_path: Path) -> None:
     """The same holds for an engine with a cold engine of its own in this process."""
-    assert_blind(in_process(tmp_path, model.name, REQUIREMENTS))
+    assert_nothing_shown(in_process(tmp_path, model.name, REQUIREMENTS))
 
 
 @pytest.mark.parametrize("how", with_samples(WRONG, "every hit", "every hit, with scores that vary"))

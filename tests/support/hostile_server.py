@@ -40,7 +40,7 @@ class Exchange:
             self.connection.sendall(part)
             self.sent += len(part)
 
-    def send_for_ever(self, parts: Iterable[bytes], pause: float = 0.0) -> None:
+    def send_until_disconnect(self, parts: Iterable[bytes], pause: float = 0.0) -> None:
         """Send parts until the client disconnects or the server ends."""
         for part in itertools.cycle(parts):
             if self.closing.is_set() or (pause and self.closing.wait(pause)):

@@ -371,7 +371,7 @@ class TestOptions:
         assert made.cell.arguments == (*roomy.arguments, "num_blocks=2048")
 
 
-class TestAnEngineThatDropsItsWholeCache:
+class TestWholeCacheEviction:
     """Expected hits of an engine that empties its cache for lack of room, instead of evicting the oldest blocks."""
 
     def test_only_what_fits_beside_the_reserve_is_expected(self) -> None:

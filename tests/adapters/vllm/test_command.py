@@ -83,7 +83,7 @@ def command(*arguments: str, caching: bool = True) -> list[str]:
     return server_command(options, 8123)
 
 
-def wins(words: list[str], *flags: str) -> str:
+def effective_flag(words: list[str], *flags: str) -> str:
     """Return the flag that argparse uses: the last one."""
     return [word for word in words if word in flags][-1]
 
@@ -131,19 +131,19 @@ def test_the_command_can_be_typed_by_a_person() -> None:
 
 def test_caching_is_on_for_the_engine_under_test_and_off_for_the_oracle() -> None:
     """The flag is given in both cases, because the default has changed before."""
-    assert wins(command(), ON, OFF) == ON
-    assert wins(command(caching=False), ON, OFF) == OFF
+    assert effective_flag(command(), ON, OFF) == ON
+    assert effective_flag(command(caching=False), ON, OFF) == OFF
 
 
 @pytest.mark.parametrize("theirs", [ON, OFF])
 def test_the_users_caching_flag_wins_on_the_engine_under_test(theirs: str) -> None:
     """The user's choice is what is tested."""
-    assert wins(command(theirs), ON, OFF) == theirs
+    assert effective_flag(command(theirs), ON, OFF) == theirs
 
 
 def test_the_users_caching_flag_does_not_reach_the_oracle() -> None:
     """An oracle with a cache would not be a cold start."""
-    assert wins(command(ON, caching=False), ON, OFF) == OFF
+    assert effective_flag(command(ON, caching=False), ON, OFF) == OFF
 
 
 @pytest.mark.parametrize("caching", [True, False])

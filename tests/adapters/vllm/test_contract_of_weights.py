@@ -73,24 +73,24 @@ def keeps(engine: InprocEngine, _mode: PauseMode, *, clear: bool) -> None:
     InprocEngine.pause(engine, PauseMode.KEEP, clear=clear)
 
 
-def sleeps_lightly(engine: InprocEngine, _level: int) -> None:
+def keeps_kv_in_sleep(engine: InprocEngine, _level: int) -> None:
     """Stop the scheduler and keep the KV."""
     InprocEngine.sleep(engine, 0)
 
 
-def wakes_with_others(engine: InprocEngine, part: SleepPart = SleepPart.ALL) -> None:
+def wakes_with_other_weights(engine: InprocEngine, part: SleepPart = SleepPart.ALL) -> None:
     """Load other weights at the wake-up."""
     InprocEngine.wake(engine, part)
     if part is not SleepPart.WEIGHTS:
         InprocEngine.update_weights(engine, str(subjects.generated_weights(Path())[1]), WeightRoute.PATH)
 
 
-def lies(_engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
+def confirms_without_reset(_engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
     """Confirm a reset without resetting anything."""
     return True
 
 
-def ends_the_rest(engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
+def aborts_running_requests(engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
     """Reset by aborting the running requests."""
     InprocEngine.pause(engine, PauseMode.ABORT, clear=True)
     engine.resume()
@@ -123,15 +123,15 @@ BROKEN: list[tuple[Callable[..., None], dict[str, Any], Wrong]] = [
         Wrong({"pause": clears_never}),
     ),
     (rules.test_without_a_mode_its_pause_is_refused, {"mode": PauseMode.KEEP}, Wrong(said={C.PAUSE_KEEP: False})),
-    (rules.test_a_sleep_discards_the_cache_from_level_1_on, {"level": 1}, Wrong({"sleep": sleeps_lightly})),
-    (rules.test_a_sleep_that_discards_the_weights, {}, Wrong({"wake": wakes_with_others})),
+    (rules.test_a_sleep_discards_the_cache_from_level_1_on, {"level": 1}, Wrong({"sleep": keeps_kv_in_sleep})),
+    (rules.test_a_sleep_that_discards_the_weights, {}, Wrong({"wake": wakes_with_other_weights})),
     (
         rules.test_without_the_capability_a_sleep_is_refused,
         {"level": 1, "capability": C.SLEEP},
         Wrong(said={C.SLEEP: False}),
     ),
-    (rules.test_a_reset_of_more_leaves_nothing_to_hit, {}, Wrong({"reset_more": lies})),
-    (rules.test_a_reset_of_running_requests_lets_them_go_on, {}, Wrong({"reset_more": ends_the_rest})),
+    (rules.test_a_reset_of_more_leaves_nothing_to_hit, {}, Wrong({"reset_more": confirms_without_reset})),
+    (rules.test_a_reset_of_running_requests_lets_them_go_on, {}, Wrong({"reset_more": aborts_running_requests})),
     (
         rules.test_a_scope_that_an_engine_lacks_is_not_confirmed,
         {"scope": ResetScope.RUNNING},

@@ -36,7 +36,7 @@ def resident(cache: EventCache) -> dict[str, int]:
     return {name: count for (_, _, name), count in cache.copies.items() if count}
 
 
-class TestAStreamThatIsRight:
+class TestCorrectStream:
     """A correct stream gives no contradictions, and the right blocks at each time."""
 
     def test_blocks_come_and_go(self) -> None:
@@ -179,7 +179,7 @@ def test_a_gap_is_detected() -> None:
         assert [fault.sentence for fault in cache.faults if fault.rule == "gap"] == [said]
 
 
-def test_hashes_in_a_cycle_are_refused() -> None:
+def test_hashes_in_a_cycle_give_no_blocks() -> None:
     """The consumer does not loop forever on events that describe a cycle."""
     cache = after(stored(PROMPT[:16], parent=FIRST))
     assert cache.blocks_up_to(0, FIRST) is None

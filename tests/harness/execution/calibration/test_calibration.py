@@ -235,11 +235,11 @@ def test_an_oracle_by_unused_salts_reports_its_limitation(tmp_path: Path) -> Non
 def test_a_crashed_engine_gives_no_rule(tmp_path: Path) -> None:
     """An oracle that cannot answer is a failure of the harness, not of the engine under test."""
 
-    def die(_: CompletionRequest, honest: Completion) -> Completion:
+    def crash(_: CompletionRequest, honest: Completion) -> Completion:
         raise EngineDied("gone")
 
     with pytest.raises(OracleError, match=r"cold-engine oracle cannot answer: gone"):
-        calibrated(Tampered(die, caching=False), tmp_path)
+        calibrated(Tampered(crash, caching=False), tmp_path)
 
 
 def test_an_oracle_stores_its_answers(tmp_path: Path) -> None:

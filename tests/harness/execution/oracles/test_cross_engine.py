@@ -231,13 +231,15 @@ def test_an_oracle_without_scores_uses_the_margins_of_the_engine(tamper: across.
 def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Path) -> None:
     """There would be no answers to compare with."""
 
-    class Picky(ScriptedEngine):
+    class RefusesSomeAdapters(ScriptedEngine):
         def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
             if path.endswith("content-C"):
                 raise RequestRefused(400, "too large")
             super().load_adapter(name, path, in_place=in_place)
 
-    with crossed_engines(tmp_path, tampering(honest), lambda setting: Picky(caching=setting.caching)) as crossed:
+    with crossed_engines(
+        tmp_path, tampering(honest), lambda setting: RefusesSomeAdapters(caching=setting.caching)
+    ) as crossed:
         assert list(crossed.engines.contents) == ["A", "B"]
 
 

@@ -23,7 +23,7 @@ from coldproof.reports.schema.verdict import FailureClass
 WEIGHTS = EngineChange.WEIGHTS
 
 
-class Later(ScriptedEngine):
+class StartsElsewhere(ScriptedEngine):
     """An engine whose clock and counters begin elsewhere, and which finds the blocks of the previous engine."""
 
     def __init__(self, before: ScriptedEngine, *, keeps: bool) -> None:
@@ -46,7 +46,7 @@ def restarted(
         if fails:
             raise EngineStartError("no room")
         changes.append(change)
-        engines.append(Later(engines[-1], keeps=keeps))
+        engines.append(StartsElsewhere(engines[-1], keeps=keeps))
         return engines[-1]
 
     made = WorkloadRun(

@@ -42,7 +42,7 @@ class Logged(ScriptedEngine):
         super().unload_adapter(name)
 
 
-class Patient(SideBySide):
+class PausesForLoad(SideBySide):
     """An engine that pauses a request at its third token until an adapter is loaded, so that the change overlaps it."""
 
     def __init__(self, *, refuses: bool = False) -> None:
@@ -151,7 +151,7 @@ def overlapping(engine: ScriptedEngine, folder: Path) -> History:
 
 def test_a_change_during_a_request_widens_its_identities(tmp_path: Path) -> None:
     """The overlapped request may have either version, the one of another name has only its own, later ones the new."""
-    during, beside, after = overlapping(Patient(), tmp_path).outcomes
+    during, beside, after = overlapping(PausesForLoad(), tmp_path).outcomes
     made = {name: Identity(digest, None) for name, digest in digests(tmp_path).items()}
     assert during.identities == (made["A"], made["B"])
     assert during.overlapped
@@ -161,7 +161,7 @@ def test_a_change_during_a_request_widens_its_identities(tmp_path: Path) -> None
 
 def test_a_refused_change_is_an_error_of_its_step(tmp_path: Path) -> None:
     """The run continues, and later requests have the old content."""
-    history = overlapping(Patient(refuses=True), tmp_path)
+    history = overlapping(PausesForLoad(refuses=True), tmp_path)
     assert [bool(step.error) for step in history.steps] == [False, False, True, False]
     assert history.outcomes[-1].identities == (Identity(digests(tmp_path)["A"], None),)
     assert history.engine_lost is None
@@ -172,7 +172,7 @@ def test_a_refused_change_leaves_the_old_identity_allowed(tmp_path: Path) -> Non
     change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=2)
     late = ask(("late", 9), adapter="tenant", offset_ms=300)
     busy = Burst(requests=(ask(adapter="tenant"), late), meanwhile=change)
-    history = play(Patient(refuses=True), tmp_path, put("A"), busy)
+    history = play(PausesForLoad(refuses=True), tmp_path, put("A"), busy)
     made = digests(tmp_path)
     assert history.outcomes[1].sent > history.outcomes[0].finished
     assert history.outcomes[1].identities == (Identity(made["A"], None), Identity(made["B"], None))
@@ -208,7 +208,7 @@ def test_a_silent_adapter_change_is_recorded_as_silent(
 ) -> None:
     """This holds alone and during a burst, and the run ends there."""
 
-    class Mute(ScriptedEngine):
+    class SilentLoad(ScriptedEngine):
         def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
             if in_place:
                 raise problem
@@ -216,7 +216,7 @@ def test_a_silent_adapter_change_is_recorded_as_silent(
 
     change = put("B", route=Route.IN_PLACE)
     busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=0))
-    history = play(Mute(), tmp_path, put("A"), busy if midst else change, burst(ask()))
+    history = play(SilentLoad(), tmp_path, put("A"), busy if midst else change, burst(ask()))
     assert [(step.error, step.silent) for step in history.steps] == [(None, False), (str(problem), silent)]
     assert history.engine_lost == str(problem)
 
@@ -265,5 +265,5 @@ def test_every_request_is_reported_before_it_is_sent(tmp_path: Path) -> None:
 
 def test_a_history_survives_json(tmp_path: Path) -> None:
     """A later judge has only the file."""
-    history = overlapping(Patient(), tmp_path)
+    history = overlapping(PausesForLoad(), tmp_path)
     assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history

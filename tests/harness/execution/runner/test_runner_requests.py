@@ -72,11 +72,11 @@ def test_the_next_turn_of_a_chat_replays_the_answers_text(tmp_path: Path) -> Non
 def test_a_template_that_refuses_is_an_error_of_the_step(tmp_path: Path) -> None:
     """No request is sent, and the run continues."""
 
-    class Untemplated(ScriptedEngine):
+    class WithoutTemplate(ScriptedEngine):
         def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
             raise RequestRefused(400, "no chat template")
 
-    history = play(Untemplated(), tmp_path, burst(ask(("prelude", 9), chat=True)), burst(ask()))
+    history = play(WithoutTemplate(), tmp_path, burst(ask(("prelude", 9), chat=True)), burst(ask()))
     assert [bool(step.error) for step in history.steps] == [True, False]
     assert [o.request for o in history.outcomes] == [1]
 

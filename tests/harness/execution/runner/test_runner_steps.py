@@ -58,7 +58,7 @@ def test_an_engine_that_crashes_on_a_reset_is_lost(tmp_path: Path) -> None:
     assert [step.error for step in history.steps] == [None, "gone"]
 
 
-class ResetsMuch(ScriptedEngine):
+class ResetsRunningRequests(ScriptedEngine):
     """An engine whose reset can also cover running requests."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class ResetsMuch(ScriptedEngine):
 
 def test_a_reset_covers_what_its_scope_names(tmp_path: Path) -> None:
     """The record has the scope, and a plain reset covers nothing else."""
-    engine, scope = ResetsMuch(), (ResetScope.RUNNING,)
+    engine, scope = ResetsRunningRequests(), (ResetScope.RUNNING,)
     history = play(engine, tmp_path, burst(ask()), Reset(scope), burst(ask()), Reset())
     assert engine.covered == [scope]
     assert [(reset.scope, reset.success) for reset in history.resets] == [(scope, True), ((), True)]
@@ -87,7 +87,7 @@ def test_a_scope_that_the_engine_does_not_have_is_no_reset(tmp_path: Path) -> No
     assert (reset.success, history.outcomes[1].cached_tokens) == (False, 40)
 
 
-class ResetsBesideIt(ResetsMuch):
+class ResetsOtherCache(ResetsRunningRequests):
     """An engine that can also reset another cache and keep the prefix cache."""
 
     def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
@@ -99,13 +99,13 @@ class ResetsBesideIt(ResetsMuch):
 def test_a_reset_of_another_cache_alone_leaves_the_prefix_cache(tmp_path: Path) -> None:
     """It is recorded separately, so that hits after it are expected. An engine without it does not confirm it."""
     step = Reset((ResetScope.ENCODER,), prefix=False)
-    engine = ResetsBesideIt()
+    engine = ResetsOtherCache()
     history = play(engine, tmp_path, burst(ask()), step, burst(ask()))
     assert (engine.covered, history.resets) == ([step.scope], ())
     assert [(reset.scope, reset.success) for reset in history.side_resets] == [(step.scope, True)]
     assert history.outcomes[1].cached_tokens == 40
     (tmp_path / "without").mkdir()
-    (refused,) = play(ResetsMuch(), tmp_path / "without", burst(ask()), step).side_resets
+    (refused,) = play(ResetsRunningRequests(), tmp_path / "without", burst(ask()), step).side_resets
     assert not refused.success
 
 

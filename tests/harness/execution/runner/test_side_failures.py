@@ -67,11 +67,11 @@ def test_an_engine_without_sides_refuses(tmp_path: Path) -> None:
 def test_a_side_that_does_not_start_again_is_an_error(tmp_path: Path) -> None:
     """Nothing more runs on a pair that has crashed."""
 
-    class Gone(Pair):
+    class SideFailsToRestart(Pair):
         def restart_side(self, side: Side) -> None:
             raise EngineDied(f"{side} is gone")
 
-    made = play(Gone(), tmp_path, RestartSide(Side.PREFILL), burst(ask()))
+    made = play(SideFailsToRestart(), tmp_path, RestartSide(Side.PREFILL), burst(ask()))
     assert (made.engine_lost, made.outcomes, made.side_restarts) == ("prefill is gone", (), ())
 
 

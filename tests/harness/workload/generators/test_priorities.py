@@ -70,7 +70,7 @@ def test_workloads_with_priorities_keep_them() -> None:
     ids=["no rare states", "no priorities", "slow"],
 )
 def test_only_cheap_engines_with_priorities_get_them(on: WorkloadLimits) -> None:
-    """A generator draws priorities by itself, as it does other rare states."""
+    """Each generator adds priorities by itself if its limits allow rare states."""
     plain = st.just(PLAIN)
     assert with_priorities(plain, on) is plain
     find(repeats(CHEAP), lambda one: any(priorities(one)), settings=SEARCH)
