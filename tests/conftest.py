@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples in every run of the push set: it has to report on the change in hand.
+"""Hypothesis draws the same examples in every run of the push set, which has to report on the current change.
 
 COLDPROOF_TEST_SEED=random, as `tox run -e nightly` sets it, draws new ones; the seed is printed, and
 COLDPROOF_TEST_SEED=NUMBER draws them again.
@@ -33,7 +33,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the tests with the marker nightly run. An expression of -m would be one of conformance runs, too."""
+    """Add the option that runs the tests with the marker nightly. An expression of -m would apply to conformance
+    runs, too.
+    """
     parser.addoption("--nightly", action="store_true", help="run the tests with the marker nightly as well")
 
 

@@ -1,4 +1,4 @@
-"""What can be pasted into a CI works as it stands: every command, option, extra and file that it names is there."""
+"""The CI templates work as they are: every command, option, extra and file that they name exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
-    """Every command of ours in a file, with its words; a line that goes on is one."""
+    """Return every command of Coldproof in a file with its arguments. A continued line is one command."""
     joined = re.sub(r"\\\n\s*", " ", text)
     joined = re.sub(r"(?m)^(\s+)(.*[^:>|])\n\1(--\S.*)$", r"\1\2 \3", joined)  # a folded block of YAML
     found = []
@@ -40,7 +40,7 @@ def commands(text: str) -> list[tuple[str, list[str]]]:
 
 
 def known_to(main: Callable[[list[str]], object], *words: str) -> str:
-    """The help of one of our own commands."""
+    """Return the help of one of our own commands."""
     out = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(out):
         main([*words, "--help"])
@@ -48,7 +48,7 @@ def known_to(main: Callable[[list[str]], object], *words: str) -> str:
 
 
 def unknown(config: pytest.Config, text: str) -> Iterator[str]:
-    """Options that the commands in a file have and the programs have not."""
+    """Yield the options that the commands in a file have and the programs do not."""
     for program, words in commands(text):
         options = [found[0] for word in words if (found := OPTION.match(word))]
         if program in ("python -m pytest suites", "coldproof run", "coldproof replay"):
@@ -66,12 +66,12 @@ def unknown(config: pytest.Config, text: str) -> Iterator[str]:
     "path", [*sorted(CI.glob("*.*")), CI / "Dockerfile", ROOT / "action.yml", *PAGES], ids=lambda path: path.name
 )
 def test_every_option_of_every_command_is_there(request: pytest.FixtureRequest, path: Path) -> None:
-    """In pytest with our plugin, and in the command's subcommands."""
+    """The option exists in pytest with our plugin, or in the subcommand."""
     assert list(unknown(request.config, path.read_text())) == []
 
 
-def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
-    """Of each program, on a line that goes on as well."""
+def test_a_wrong_option_is_detected(request: pytest.FixtureRequest) -> None:
+    """This holds for each program, and for continued lines as well."""
     text = (
         "$ python -m pytest suites --engine vllm \\\n   --sharp 1/2\n"
         "    - >\n      python -m pytest suites --profile ci\n      --bugdet 3m\n"
@@ -85,8 +85,10 @@ def test_a_wrong_option_is_noticed(request: pytest.FixtureRequest) -> None:
     ]
 
 
-def test_the_workflow_ends_in_one_report_whatever_the_shards_said() -> None:
-    """As many shards as are merged; summary and report also of a run that failed; every action pinned."""
+def test_the_workflow_ends_in_one_report_whatever_the_results_of_shards() -> None:
+    """There are as many shards as are merged, a failed run has a summary and a report as well, and every action is
+    pinned.
+    """
     flow = yaml.safe_load((CI / "github-actions.yml").read_text())
     jobs = flow["jobs"]
     steps = [step for job in jobs.values() for step in job["steps"]]
@@ -106,7 +108,7 @@ def test_the_workflow_ends_in_one_report_whatever_the_shards_said() -> None:
 
 @pytest.mark.parametrize("path", sorted(CI.glob("github-*.yml")), ids=lambda path: path.name)
 def test_every_action_is_pinned_to_a_commit(path: Path) -> None:
-    """A tag can be moved; the version stands beside it. Our own action is the user's to choose."""
+    """A tag can be moved. The version stands beside the commit. The user chooses the version of our own action."""
     used = [line.split("uses: ")[1] for line in path.read_text().splitlines() if "uses: " in line]
     assert used
     for one in used:
@@ -114,7 +116,7 @@ def test_every_action_is_pinned_to_a_commit(path: Path) -> None:
 
 
 def summary_commands() -> list[tuple[str, str]]:
-    """Every command of a template that reads a summary, with the name of the file."""
+    """Return every command of a template that reads a summary, with the name of the file."""
     found = []
     for path in sorted(CI.glob("*.yml")):
         flow = yaml.safe_load(path.read_text())
@@ -126,7 +128,7 @@ def summary_commands() -> list[tuple[str, str]]:
 
 
 def test_a_run_without_a_summary_fails_no_other_step(tmp_path: Path) -> None:
-    """A usage error leaves none; the step's exit code is the run's."""
+    """A usage error leaves no summary, and the exit code of the step is that of the run."""
     assert len(summary_commands()) == 5
     for name, line in summary_commands():
         command = ["bash", "-eo", "pipefail", "-c", line.replace("$$", "$")]
@@ -135,7 +137,7 @@ def test_a_run_without_a_summary_fails_no_other_step(tmp_path: Path) -> None:
 
 
 def test_the_jobs_that_allow_missing_evidence_have_a_floor() -> None:
-    """A server that shows two of sixty requirements is not green."""
+    """A server that shows two of sixty requirements must not pass."""
     texts = [path.read_text() for path in (*sorted(CI.glob("*.y*ml")), ROOT / "action.yml")]
     given = re.findall(r"allow[-_]not[-_]exercised(\S*) ?(\d*)", "\n".join(texts))
     assert len(given) == 4
@@ -143,7 +145,9 @@ def test_the_jobs_that_allow_missing_evidence_have_a_floor() -> None:
 
 
 def test_the_buildkite_steps_never_try_a_verdict_again() -> None:
-    """Only a lost agent; the report's step runs whatever the shards' said, and has the exit code of the whole."""
+    """Only a lost agent is retried. The report step runs whatever the result of the shards, and has the exit code of
+    the whole.
+    """
     shards, report, failures = yaml.safe_load((CI / "buildkite.yml").read_text())["steps"]
     assert [rule["exit_status"] for rule in shards["retry"]["automatic"]] == [-1]
     assert report["depends_on"] == [{"step": shards["key"], "allow_failure": True}]
@@ -154,7 +158,7 @@ def test_the_buildkite_steps_never_try_a_verdict_again() -> None:
 
 
 def test_the_image_has_the_extras_and_files_that_it_names() -> None:
-    """Of this project, by the script that sets up its engines."""
+    """They are those of this project, and of the script that installs its engines."""
     text = (CI / "Dockerfile").read_text()
     script, extras, folder = re.findall(r"RUN python (\S+) (\S+) (\S+)", text)[0]
     assert (ROOT / script).is_file()
@@ -166,7 +170,7 @@ def test_the_image_has_the_extras_and_files_that_it_names() -> None:
 
 
 def test_the_matrix_can_be_started() -> None:
-    """It is one that a fleet takes."""
+    """A fleet accepts it."""
     assert len(units_of(read_matrix(CI / "fleet.toml"), CI)) == 7
 
 
@@ -182,7 +186,9 @@ exit {code}
 
 
 def pull_request(tmp_path: Path, *, code: int = 0, installed: int = 0, **variables: str) -> tuple[int, str, list[str]]:
-    """Exit code, last line and calls of the script for pull requests, over a stub in place of both interpreters."""
+    """Return the exit code, the last line and the calls of the script for pull requests, with a stub for both
+    interpreters.
+    """
     log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
     stub.parent.mkdir(parents=True)
     stub.write_text(STUB_ENGINE.format(log=log, code=code, installed=installed))
@@ -196,7 +202,7 @@ def pull_request(tmp_path: Path, *, code: int = 0, installed: int = 0, **variabl
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_a_pull_request_has_the_verdict_of_the_run(tmp_path: Path, code: int) -> None:
-    """As exit code, and as the last line."""
+    """The verdict is the exit code and the last line."""
     ended, last, (install, run) = pull_request(tmp_path, code=code)
     assert ended == code
     assert re.fullmatch(rf"CONFORMANT: 3 of 3 \(installed in \d+ s, tested in \d+ s, exit code {code}\)", last)
@@ -206,28 +212,28 @@ def test_a_pull_request_has_the_verdict_of_the_run(tmp_path: Path, code: int) ->
 
 
 def test_a_pull_request_gives_the_checkout_to_the_installation(tmp_path: Path) -> None:
-    """As the third word."""
+    """The checkout is the third argument."""
     _, _, (install, _) = pull_request(tmp_path, SOURCE="../vllm")
     assert install.split()[1:] == ["vllm==0.33.0", str(tmp_path / "environment"), "../vllm"]
 
 
 @pytest.mark.parametrize(("installed", "code"), [(1, 3), (4, 4)])
 def test_a_pull_request_without_an_environment_has_no_verdict(tmp_path: Path, installed: int, code: int) -> None:
-    """A build that cannot be installed is no violation: code 1 would say so."""
+    """A build that cannot be installed is no violation, which exit code 1 would mean."""
     ended, _, calls = pull_request(tmp_path, installed=installed)
     assert ended == code
     assert len(calls) == 1
 
 
 def test_a_pull_request_needs_two_words() -> None:
-    """What to test and where to write."""
+    """The arguments say what to test and where to write."""
     ended = subprocess.run([str(CI / "vllm_pull_request.sh"), "x"], capture_output=True, text=True, check=False)
     assert ended.returncode == 4
     assert "usage: ci/vllm_pull_request.sh VLLM OUT" in ended.stderr
 
 
 def test_a_checkout_replaces_the_sources_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the build of the wheel added stays, and the version says that it is not the release."""
+    """Files that the build of the wheel added stay, and the version says that it is not the release."""
     monkeypatch.syspath_prepend(str(CI))
     install = importlib.import_module("install_vllm_wheel")
     installed, checkout = tmp_path / "installed", tmp_path / "checkout"
@@ -250,7 +256,7 @@ def test_a_checkout_replaces_the_sources_of_a_wheel(tmp_path: Path, monkeypatch:
 def test_what_is_no_checkout_is_refused_before_anything_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the reason."""
+    """The message has the reason."""
     monkeypatch.syspath_prepend(str(CI))
     install = importlib.import_module("install_vllm_wheel")
     assert install.main("vllm==0.33.0", tmp_path / "environment", tmp_path) == 4
@@ -260,7 +266,7 @@ def test_what_is_no_checkout_is_refused_before_anything_is_installed(
 
 @pytest.mark.parametrize("name", ["github-pull-request.yml", "buildkite-pull-request.yml"])
 def test_the_jobs_for_pull_requests_run_the_script_and_keep_the_report(name: str) -> None:
-    """With the checkout of vLLM; the report and the summary also of a run that failed."""
+    """The job has the checkout of vLLM, and keeps the report and the summary of a failed run as well."""
     text = (CI / name).read_text()
     flow = yaml.safe_load(text)
     if "jobs" in flow:
@@ -288,8 +294,8 @@ esac
 """
 
 
-def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None:
-    """One that fails, or that cannot be installed, ends neither the others nor the summary."""
+def test_each_release_is_tested_whatever_the_results_of_others(tmp_path: Path) -> None:
+    """A release that fails, or that cannot be installed, ends neither the others nor the summary."""
     log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
     stub.parent.mkdir(parents=True)
     stub.write_text(STUB_RELEASES.format(log=log, release=tmp_path / "release"))
@@ -310,7 +316,7 @@ def test_each_release_is_tested_whatever_the_others_said(tmp_path: Path) -> None
 
 
 def test_the_actions_arguments_are_split_and_never_executed(tmp_path: Path) -> None:
-    """Quotes hold words together; a command in them stays text; the exit code is that of the run."""
+    """Quotes join words, a command in them stays text, and the exit code is that of the run."""
     (conformance,) = [
         step for step in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"] if step.get("id")
     ]

@@ -1,4 +1,4 @@
-"""What runs against a server that is up: the GitHub action, the Buildkite step, the block of a perf-eval recipe."""
+"""The GitHub action, the Buildkite step and the block of a perf-eval recipe run against a server that is up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ exit {code}
 
 
 def executable(path: Path, text: str) -> Path:
-    """A script that can be run."""
+    """Write an executable script and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -30,7 +30,9 @@ def executable(path: Path, text: str) -> Path:
 
 
 def action_ran(tmp_path: Path, *, code: int = 0, **inputs: str) -> tuple[list[int], dict[str, str], list[str]]:
-    """The exit codes of the action's steps, its outputs and what Coldproof was called with, over stubs."""
+    """Return the exit codes of the action's steps, its outputs and the arguments of Coldproof, with stubs for all
+    programs.
+    """
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     values = {
         name: inputs.get(name.replace("-", "_"), str(one.get("default"))) for name, one in action["inputs"].items()
@@ -64,7 +66,7 @@ def action_ran(tmp_path: Path, *, code: int = 0, **inputs: str) -> tuple[list[in
 
 @pytest.mark.parametrize("args", ["-k 'salts or chat --budget 5m", '--budget "5m'])
 def test_an_unmatched_quote_ends_the_action_before_the_run(tmp_path: Path, args: str) -> None:
-    """The words behind it would be dropped."""
+    """Otherwise the words after it would be dropped."""
     codes, written, words = action_ran(tmp_path, engine_url="http://h:1", args=args)
     assert codes == [0, 4, 0]
     assert written == {"exit-code": "4"}
@@ -72,7 +74,7 @@ def test_an_unmatched_quote_ends_the_action_before_the_run(tmp_path: Path, args:
 
 
 def test_an_earlier_summary_is_not_this_runs(tmp_path: Path) -> None:
-    """A run that was refused left none."""
+    """A refused run left no summary."""
     (tmp_path / "coldproof-report").mkdir()
     (tmp_path / "coldproof-report" / "summary.md").write_text("CONFORMANT")
     codes, _, _ = action_ran(tmp_path, code=4, engine_url="http://h:1")
@@ -82,7 +84,7 @@ def test_an_earlier_summary_is_not_this_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_action_has_the_exit_code_of_the_run(tmp_path: Path, code: int) -> None:
-    """As its own and as an output; the summary is written whatever the code."""
+    """The code is its own and an output, and the summary is written whatever the code."""
     codes, written, _ = action_ran(tmp_path, code=code, engine_url="http://localhost:8000")
     assert codes == [0, code, 0]
     assert written == {"exit-code": str(code), "results": "coldproof-report.json"}
@@ -90,9 +92,9 @@ def test_the_action_has_the_exit_code_of_the_run(tmp_path: Path, code: int) -> N
 
 
 def test_the_action_installs_a_wheel_and_passes_options_on(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """In quotes where they have spaces; every option is one of a run."""
-    asked = {"engine_url": "http://h:1", "wheel": "dist/coldproof.whl", "args": "--budget 5m -k 'salts or chat'"}
-    _, _, words = action_ran(tmp_path, **asked)
+    """Options with spaces are in quotes, and every option is one of a run."""
+    inputs = {"engine_url": "http://h:1", "wheel": "dist/coldproof.whl", "args": "--budget 5m -k 'salts or chat'"}
+    _, _, words = action_ran(tmp_path, **inputs)
     assert (tmp_path / "installed").read_text() == "dist/coldproof.whl\n"
     assert words[:1] == ["run"]
     assert words[-4:] == ["--budget", "5m", "-k", "salts or chat"]
@@ -102,7 +104,7 @@ def test_the_action_installs_a_wheel_and_passes_options_on(request: pytest.Fixtu
 
 
 def known_option(config: pytest.Config, word: str) -> bool:
-    """Whether a run has this option."""
+    """Return whether a run has this option."""
     try:
         config.getoption(word.partition("=")[0])
     except ValueError:
@@ -111,7 +113,7 @@ def known_option(config: pytest.Config, word: str) -> bool:
 
 
 def test_the_jobs_for_a_server_keep_the_report_and_never_try_again() -> None:
-    """The workflow gives the action inputs that it has; the Buildkite step ends with the exit code of the run."""
+    """The workflow gives the action inputs that it has, and the Buildkite step ends with the exit code of the run."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     (job,) = yaml.safe_load((CI / "github-server.yml").read_text())["jobs"].values()
     (ours,) = [step for step in job["steps"] if step.get("uses", "").startswith("OWNER/coldproof@")]
@@ -125,7 +127,9 @@ def test_the_jobs_for_a_server_keep_the_report_and_never_try_again() -> None:
 
 
 def block_ran(tmp_path: Path, recipe: str | Path, *, code: int = 0) -> tuple[int, str, list[str]]:
-    """Exit code, errors and call of the script for a perf-eval recipe, over a stub in place of Coldproof."""
+    """Return the exit code, the errors and the arguments of the script for a perf-eval recipe, with a stub for
+    Coldproof.
+    """
     log = tmp_path / "log"
     log.touch()
     executable(tmp_path / "path" / "coldproof", RUN_STUB.format(log=log, code=code))
@@ -140,7 +144,9 @@ def block_ran(tmp_path: Path, recipe: str | Path, *, code: int = 0) -> tuple[int
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_block_of_a_recipe_is_a_run(request: pytest.FixtureRequest, tmp_path: Path, code: int) -> None:
-    """On the server of the recipe, with its options and exit code, into the folder of its results."""
+    """The run uses the server of the recipe, has its options and exit code, and writes into the folder of its
+    results.
+    """
     ended, _, words = block_ran(tmp_path, CI / "perf-eval-recipe.yaml", code=code)
     results = tmp_path / "results"
     assert ended == code
@@ -151,7 +157,7 @@ def test_the_block_of_a_recipe_is_a_run(request: pytest.FixtureRequest, tmp_path
 
 
 def test_a_block_may_repeat_and_leave_out_options(tmp_path: Path) -> None:
-    """As perf-eval's own blocks."""
+    """The blocks of perf-eval allow this as well."""
     recipe = "coldproof: {args: {adapter: [/a, /b], allow_not_exercised: false, seed: null, --guided: true}}"
     _, _, words = block_ran(tmp_path, recipe)
     assert words[7:] == ["--adapter=/a", "--adapter=/b", "--guided"]
@@ -167,7 +173,7 @@ def test_a_block_may_repeat_and_leave_out_options(tmp_path: Path) -> None:
     ],
 )
 def test_a_recipe_without_a_good_block_is_no_run(tmp_path: Path, recipe: str, ended: int, says: str) -> None:
-    """Without a block there is nothing to do; a wrong one is refused in one line."""
+    """Without a block there is nothing to do, and a wrong one is refused in one line."""
     code, errors, words = block_ran(tmp_path, recipe)
     assert (code, words) == (ended, [])
     assert says in errors

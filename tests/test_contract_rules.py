@@ -1,4 +1,4 @@
-"""The contract itself: adapters that each break one rule are told which one."""
+"""The contract detects adapters that each break one rule, and names that rule."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from coldproof.harness.execution.models.lora import digest_of
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
 
 Change = Callable[[CompletionRequest, Completion], Completion]
-Wish = Callable[[int, int], None]
+OnToken = Callable[[int, int], None]
 
 
 class Broken(ScriptedEngine):
-    """The scripted engine with something wrong about its adapter."""
+    """The scripted engine with a defect in its adapter."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Broken(ScriptedEngine):
         said: tuple[tuple[str, Any], ...] = (),
         shape: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """`change` each answer; say that capabilities are absent, or there; say something else of itself."""
+        """Change each answer by `change`, remove or add capabilities, and replace other statements of the engine."""
         super().__init__()
         self.change = change
         self.capabilities |= {capability: Support(False, "left out") for capability in without}
@@ -57,57 +57,57 @@ class Broken(ScriptedEngine):
         return self.change(request, super().send(self.understood(request), on_token))
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
-        """What reaches the engine of a request."""
+        """Return the part of a request that reaches the engine."""
         return request
 
-    def serve(self, arrivals: Sequence[Arrival], on_token: Wish, between: Callable[[], None]) -> list[Served]:
-        return self.told(super().serve(arrivals, on_token, between))
+    def serve(self, arrivals: Sequence[Arrival], on_token: OnToken, between: Callable[[], None]) -> list[Served]:
+        return self.reported(super().serve(arrivals, on_token, between))
 
-    def told(self, served: list[Served]) -> list[Served]:
-        """What is returned of what became of each."""
+    def reported(self, served: list[Served]) -> list[Served]:
+        """Return the results that the adapter reports."""
         return served
 
 
 def replaced(**fields: Any) -> Change:
-    """Some fields of each answer are always the same."""
+    """Return a change that always gives the same values to some fields of each answer."""
     return lambda _request, answer: msgspec.structs.replace(answer, **fields)
 
 
 def each_token(**fields: Any) -> Change:
-    """Some fields of each token are always the same."""
+    """Return a change that always gives the same values to some fields of each token."""
     return lambda _request, answer: msgspec.structs.replace(
         answer, tokens=tuple(msgspec.structs.replace(token, **fields) for token in answer.tokens)
     )
 
 
 def shorter(_request: CompletionRequest, answer: Completion) -> Completion:
-    """The last token is lost."""
+    """Remove the last token."""
     return msgspec.structs.replace(answer, tokens=answer.tokens[:-1])
 
 
 def whole_prompt(request: CompletionRequest, answer: Completion) -> Completion:
-    """Whatever was hit, all of it was."""
+    """Report that the whole prompt was hit if anything was."""
     return msgspec.structs.replace(answer, cached_tokens=len(request.prompt) if answer.cached_tokens else 0)
 
 
 def sampled(_request: CompletionRequest, answer: Completion) -> Completion:
-    """The clock is the seed."""
+    """Use the clock as the seed."""
     return each_token(id=33 + time.monotonic_ns() // 64 % 9999)(_request, answer)
 
 
 def other_with_scores(request: CompletionRequest, answer: Completion) -> Completion:
-    """Who asks for scores gets another answer."""
+    """Give another answer if scores are requested."""
     return each_token(id=7)(request, answer) if request.surface.logprobs else answer
 
 
 def gone_from_the_queue(request: CompletionRequest, answer: Completion) -> Completion:
-    """Who hangs up does so before the engine has begun."""
+    """Report that an aborted request never left the queue."""
     gone = {"tokens": (), "finish_reason": None, "cached_tokens": None, "aborted": Stage.QUEUED}
     return msgspec.structs.replace(answer, **gone) if request.abort else answer
 
 
-class AnswersAnybody(Broken):
-    """Takes an unknown model for the base model."""
+class AcceptsUnknownModels(Broken):
+    """An adapter that takes an unknown model for the base model."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         known = request.model in self.contents
@@ -115,7 +115,7 @@ class AnswersAnybody(Broken):
 
 
 class CutsPrompts(Broken):
-    """A prompt that is too long loses its beginning."""
+    """An adapter that removes the beginning of a prompt that is too long."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         room = self.shape.max_model_tokens - request.max_tokens
@@ -123,71 +123,71 @@ class CutsPrompts(Broken):
 
 
 class DropsTheLast(Broken):
-    """The prompt's last token is always the same."""
+    """An adapter that always sends the same last token of a prompt."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         return msgspec.structs.replace(request, prompt=(*request.prompt[:-1], 33))
 
 
 class OneAtATime(Broken):
-    """What is asked is kept in one place, whoever asks."""
+    """An adapter that stores all requests in one attribute, which concurrent requests overwrite."""
 
     def __init__(self) -> None:
         super().__init__()
         self.together = threading.Barrier(4)  # of the test
 
     def complete(self, request: CompletionRequest) -> Completion:
-        self.asked = request
+        self.request = request
         self.together.wait()
-        return super().complete(self.asked)
+        return super().complete(self.request)
 
 
-class SaltsNothing(Broken):
-    """The salt does not get through."""
+class DropsSalts(Broken):
+    """An adapter that does not send the salt."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         return msgspec.structs.replace(request, cache_salt=None)
 
 
-class HoldsOn(Broken):
-    """Who hangs up gets all the same what was asked for."""
+class IgnoresAborts(Broken):
+    """An adapter that completes an aborted request."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         return msgspec.structs.replace(request, abort=None)
 
 
-class Always(Broken):
-    """An adapter is always on."""
+class AdapterAlwaysOn(Broken):
+    """An adapter whose base model always has an adapter."""
 
     def understood(self, request: CompletionRequest) -> CompletionRequest:
         self.contents.setdefault("hidden", "hidden")
         return msgspec.structs.replace(request, model="hidden") if request.model == self.base_model else request
 
 
-class Curt(Broken):
-    """Refuses without a word."""
+class RefusesSilently(Broken):
+    """An adapter that refuses requests without a message."""
 
     def complete(self, request: CompletionRequest) -> Completion:
         raise RequestRefused(0, "")
 
 
 class IgnoresAdapters(Broken):
-    """Loads whatever it is given, and answers as the base model."""
+    """An adapter that accepts any adapter to load, and answers as the base model."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         self.contents[name] = None  # type: ignore[assignment]
 
 
 class NameIsContent(Broken):
-    """What counts is what an adapter is called."""
+    """An adapter that identifies adapters by name and ignores their content."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         super().load_adapter(name, path, in_place=in_place)
         self.contents[name] = name
 
 
-class Remembers(Broken):
-    """What was read once, by its path or under its name, is not read again."""
+class KeepsOldContent(Broken):
+    """An adapter that does not read an adapter again that it has read once, by its path or under its name."""
 
     def __init__(self, *, by_path: bool) -> None:
         super().__init__()
@@ -200,34 +200,34 @@ class Remembers(Broken):
 
 
 class DigestsAnything(Broken):
-    """A folder without an adapter breaks it."""
+    """An adapter that fails on a folder without an adapter."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         self.contents[name] = digest_of(Path(path))
 
 
 class KeepsNames(Broken):
-    """Unloading does nothing, and says that it did."""
+    """An adapter that unloads nothing, and reports that it did."""
 
     def unload_adapter(self, name: str) -> None: ...
 
 
 class SwitchesBeside(Broken):
-    """What is switched on is loaded beside what was."""
+    """An adapter that switches an adapter on without switching the earlier one off."""
 
     def switch_adapter(self, name: str, path: str) -> None:
         self.load_adapter(name, path, in_place=False)
 
 
 class SwitchesOtherwise(Broken):
-    """A switch leads to something else than a choice."""
+    """An adapter whose switched adapters answer differently from chosen ones."""
 
     def switch_adapter(self, name: str, path: str) -> None:
         self.contents[name] = "something else"
 
 
 class RestoresNothing(Broken):
-    """Both say what they should."""
+    """An adapter that reports saved and restored state without doing either."""
 
     def __init__(self) -> None:
         super().__init__(claims=(Capability.SAVED_STATE,))
@@ -245,65 +245,65 @@ class RestoresNothing(Broken):
 
 
 class ResetsNothing(Broken):
-    """The lever has no effect, and says that it had."""
+    """An adapter that resets nothing, and reports that it did."""
 
     def reset_cache(self) -> bool:
         return True
 
 
-class Backwards(Broken):
-    """Results in another order."""
+class ReversesResults(Broken):
+    """An adapter that returns results in another order."""
 
-    def told(self, served: list[Served]) -> list[Served]:
+    def reported(self, served: list[Served]) -> list[Served]:
         return served[::-1]
 
 
-class Eight(Broken):
-    """Has room for eight, and loses whoever comes then."""
+class RoomForEight(Broken):
+    """An adapter that has room for eight requests and loses the others."""
 
-    def told(self, served: list[Served]) -> list[Served]:
+    def reported(self, served: list[Served]) -> list[Served]:
         return [*served[:8], *(Served(one.sent, one.finished, EngineSilent("lost")) for one in served[8:])]
 
 
-class OneOfAKind(Broken):
-    """The second of two is taken for the first, again."""
+class RefusesAllButTheFirst(Broken):
+    """An adapter that refuses every request but the first."""
 
-    def told(self, served: list[Served]) -> list[Served]:
+    def reported(self, served: list[Served]) -> list[Served]:
         return [served[0], *(Served(s.sent, s.finished, RequestRefused(400, "there is one")) for s in served[1:])]
 
 
-class AllOrNone(Broken):
-    """One refusal, and the others are lost with it."""
+class OneRefusalFailsAll(Broken):
+    """An adapter that fails all requests of a burst if one is refused."""
 
-    def told(self, served: list[Served]) -> list[Served]:
+    def reported(self, served: list[Served]) -> list[Served]:
         bad = [one.result for one in served if isinstance(one.result, RequestRefused)]
         return [Served(one.sent, one.finished, bad[0]) for one in served] if bad else served
 
 
 class NoCountsInBursts(Broken):
-    """Counts are lost on the way."""
+    """An adapter that loses the counts of cached tokens in bursts."""
 
-    def told(self, served: list[Served]) -> list[Served]:
+    def reported(self, served: list[Served]) -> list[Served]:
         lost = [replaced(cached_tokens=None)(PLAIN_REQUEST, one.result) for one in served]  # type: ignore[arg-type]
         return [Served(one.sent, one.finished, result) for one, result in zip(served, lost, strict=True)]
 
 
-class AtOnce(Broken):
-    """Nobody waits for an offset."""
+class IgnoresOffsets(Broken):
+    """An adapter that ignores offsets."""
 
-    def serve(self, arrivals: Sequence[Arrival], on_token: Wish, between: Callable[[], None]) -> list[Served]:
+    def serve(self, arrivals: Sequence[Arrival], on_token: OnToken, between: Callable[[], None]) -> list[Served]:
         return super().serve([Arrival(one.request) for one in arrivals], on_token, between)
 
 
-class Silent(Broken):
-    """Nobody is told of a token, and nobody gets to look."""
+class ReportsNoTokens(Broken):
+    """An adapter that reports no tokens, and never calls `between`."""
 
-    def serve(self, arrivals: Sequence[Arrival], on_token: Wish, between: Callable[[], None]) -> list[Served]:
+    def serve(self, arrivals: Sequence[Arrival], on_token: OnToken, between: Callable[[], None]) -> list[Served]:
         return super().serve(arrivals, lambda _number, _count: None, lambda: None)
 
 
-class Forgets(Broken):
-    """Counters of the last request alone."""
+class CountersOfTheLastRequest(Broken):
+    """An adapter whose counters are those of the last request alone."""
 
     def metrics(self) -> Metrics:
         read = super().metrics()
@@ -311,8 +311,8 @@ class Forgets(Broken):
         return read
 
 
-class Figures(Broken):
-    """Its figures are always the same."""
+class FixedFigures(Broken):
+    """An adapter whose figures are always the same."""
 
     def __init__(self, **figures: float) -> None:
         super().__init__()
@@ -322,28 +322,28 @@ class Figures(Broken):
         return msgspec.structs.replace(super().metrics(), **self.figures)
 
 
-class Publishes(Broken):
-    """Events without the capability."""
+class PublishesWithoutCapability(Broken):
+    """An adapter that publishes events without the capability."""
 
     def take_events(self) -> Published:
         return Published(batches=(EventBatch(0, 1.0, ()),))
 
 
-class Unwinding(Broken):
-    """Its clock counts down."""
+class ClockRunsBackwards(Broken):
+    """An adapter whose clock counts down."""
 
     def clock(self) -> float:
         return -time.monotonic()
 
 
-class Immortal(Broken):
-    """Stopped, it goes on."""
+class NeverStops(Broken):
+    """An adapter that does not stop."""
 
     def stop(self) -> None: ...
 
 
-class Dead(Broken):
-    """Answers, and says that it is dead."""
+class NotAlive(Broken):
+    """An adapter that answers, and reports that it is not alive."""
 
     def alive(self) -> bool:
         return False
@@ -355,40 +355,52 @@ BLANK = (("capabilities", {c: Support(True, " ") for c in Capability}),)
 SECRET = (("config", {"command": "serve --api-key hunter2"}),)
 Make = Callable[[], Engine]
 BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
-    (statements.test_every_capability_is_told_with_evidence, lambda: Broken(said=BLANK), "Engine.capabilities"),
-    (statements.test_what_is_told_twice_is_told_alike, lambda: Broken(without=(C.BLOCK_SIZE,)), "Engine.capabilities"),
+    (statements.test_every_capability_is_reported_with_evidence, lambda: Broken(said=BLANK), "Engine.capabilities"),
+    (
+        statements.test_facts_and_their_capabilities_agree,
+        lambda: Broken(without=(C.BLOCK_SIZE,)),
+        "Engine.capabilities",
+    ),
     (statements.test_sizes_are_sane, lambda: Broken(shape=(("block_size", 0),)), "EngineShape"),
     (
-        statements.test_the_cache_is_on_or_off_as_it_was_asked_for,
+        statements.test_the_cache_is_on_or_off_as_requested,
         lambda: Broken(shape=(("prefix_caching", False),)),
         "EngineShape.prefix_caching",
     ),
     (statements.test_the_configuration_can_be_printed, lambda: Broken(said=SECRET), "Engine.config"),
-    (statements.test_time_goes_forward, Unwinding, "Engine.clock"),
-    (statements.test_counters_never_go_back, Forgets, "Metrics.queried_tokens"),
+    (statements.test_time_goes_forward, ClockRunsBackwards, "Engine.clock"),
+    (statements.test_counters_never_go_back, CountersOfTheLastRequest, "Metrics.queried_tokens"),
     (statements.test_figures_are_there_or_none, lambda: Broken(without=(C.METRICS,)), "Engine.metrics"),
     (
         statements.test_a_figure_with_a_capability_of_its_own_is_there_with_it,
         lambda: Broken(without=(C.PREEMPTION_COUNTS,)),
         "Metrics.preemptions",
     ),
-    (statements.test_looked_up_tokens_grow_with_prompts, lambda: Figures(queried_tokens=0), "Metrics.queried_tokens"),
-    (statements.test_gauges_of_requests_come_to_rest, lambda: Figures(running=1), "Metrics.running"),
-    (statements.test_nothing_is_published_without_the_capability, Publishes, "Engine.take_events"),
-    (statements.test_a_chat_is_rendered_or_refused, lambda: Broken(without=(C.CHAT,)), "Engine.render"),
-    (statements.test_the_engine_is_alive_and_its_log_can_be_read, Dead, "Engine.alive"),
-    (answers.test_an_answer_is_as_long_as_was_asked, lambda: Broken(shorter), "CompletionRequest.max_tokens"),
     (
-        answers.test_an_answer_is_as_long_as_was_asked,
+        statements.test_looked_up_tokens_grow_with_prompts,
+        lambda: FixedFigures(queried_tokens=0),
+        "Metrics.queried_tokens",
+    ),
+    (statements.test_gauges_of_requests_come_to_rest, lambda: FixedFigures(running=1), "Metrics.running"),
+    (statements.test_nothing_is_published_without_the_capability, PublishesWithoutCapability, "Engine.take_events"),
+    (statements.test_a_chat_is_rendered_or_refused, lambda: Broken(without=(C.CHAT,)), "Engine.render"),
+    (statements.test_the_engine_is_alive_and_its_log_can_be_read, NotAlive, "Engine.alive"),
+    (answers.test_an_answer_is_as_long_as_requested, lambda: Broken(shorter), "CompletionRequest.max_tokens"),
+    (
+        answers.test_an_answer_is_as_long_as_requested,
         lambda: Broken(replaced(finish_reason="stop")),
         "Completion.finish_reason",
     ),
     (answers.test_tokens_have_their_times, lambda: Broken(each_token(at=100.0)), "Token.at"),
-    (answers.test_the_prompt_is_what_was_asked, lambda: Broken(replaced(prompt=(1, 2))), "Completion.prompt"),
+    (
+        answers.test_the_reported_prompt_is_the_one_that_was_sent,
+        lambda: Broken(replaced(prompt=(1, 2))),
+        "Completion.prompt",
+    ),
     (answers.test_greedy_answers_repeat, lambda: Broken(sampled), "CompletionRequest"),
     (answers.test_another_prompt_has_another_answer, DropsTheLast, "CompletionRequest.prompt"),
-    (answers.test_many_threads_may_ask, OneAtATime, "Engine.complete"),
-    (answers.test_an_unknown_model_is_refused, AnswersAnybody, "Engine.complete"),
+    (answers.test_many_threads_may_send_requests, OneAtATime, "Engine.complete"),
+    (answers.test_an_unknown_model_is_refused, AcceptsUnknownModels, "Engine.complete"),
     (answers.test_a_prompt_too_long_has_no_answer, CutsPrompts, "has no answer"),
     (answers.test_scores_where_there_are_some, lambda: Broken(each_token(gap=-1.0)), "Token.gap"),
     (answers.test_scores_where_there_are_some, lambda: Broken(each_token(logprob=None)), "Token.logprob"),
@@ -404,11 +416,11 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         "Completion.others",
     ),
     (answers.test_a_stop_string_ends_an_answer, lambda: Broken(claims=(C.STOP_STRINGS,)), "ResponseOptions.stop"),
-    (answers.test_who_hangs_up_while_decoding_gets_no_more, HoldsOn, "Abort.after_tokens"),
-    (answers.test_who_hangs_up_at_once_is_told_how_far_it_came, HoldsOn, "Completion.aborted"),
-    (answers.test_who_waits_for_the_beginning_does_not_hang_up_in_the_queue, HoldsOn, "Abort.at"),
+    (answers.test_no_token_arrives_after_a_disconnect_while_decoding, IgnoresAborts, "Abort.after_tokens"),
+    (answers.test_an_early_disconnect_reports_the_stage_of_the_request, IgnoresAborts, "Completion.aborted"),
+    (answers.test_a_disconnect_in_prefill_does_not_happen_in_the_queue, IgnoresAborts, "Abort.at"),
     (
-        answers.test_who_waits_for_the_beginning_does_not_hang_up_in_the_queue,
+        answers.test_a_disconnect_in_prefill_does_not_happen_in_the_queue,
         lambda: Broken(gone_from_the_queue),
         "Abort.at",
     ),
@@ -417,66 +429,70 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         lambda: Broken(replaced(aborted=Stage.DECODE)),
         "Completion.aborted",
     ),
-    (answers.test_a_refusal_has_a_status_and_words, Curt, "RequestRefused"),
-    (serving.test_results_come_in_the_order_of_arrivals, Backwards, "Engine.serve"),
-    (serving.test_a_request_is_sent_at_its_offset, AtOnce, "Engine.serve"),
-    (serving.test_tokens_are_told_of_as_they_come, Silent, "Engine.serve"),
-    (serving.test_the_caller_looks_in_between, Silent, "Engine.serve"),
-    (serving.test_one_refusal_loses_no_other, AllOrNone, "Engine.serve"),
-    (serving.test_more_than_run_at_a_time_are_all_answered, Eight, "Engine.serve"),
-    (serving.test_the_same_request_twice_is_two_requests, OneOfAKind, "Engine.serve"),
+    (answers.test_a_refusal_has_a_status_and_words, RefusesSilently, "RequestRefused"),
+    (serving.test_results_come_in_the_order_of_arrivals, ReversesResults, "Engine.serve"),
+    (serving.test_a_request_is_sent_at_its_offset, IgnoresOffsets, "Engine.serve"),
+    (serving.test_tokens_are_reported_as_they_arrive, ReportsNoTokens, "Engine.serve"),
+    (serving.test_the_caller_is_called_between_tokens, ReportsNoTokens, "Engine.serve"),
+    (serving.test_one_refusal_loses_no_other, OneRefusalFailsAll, "Engine.serve"),
+    (serving.test_more_than_run_at_a_time_are_all_answered, RoomForEight, "Engine.serve"),
+    (serving.test_the_same_request_twice_is_two_requests, RefusesAllButTheFirst, "Engine.serve"),
     (
-        cache.test_a_prompt_that_nobody_asked_hits_nothing,
+        cache.test_a_new_prompt_hits_nothing,
         lambda: Broken(replaced(cached_tokens=0), without=(C.CACHED_TOKENS,)),
         "missing is not zero",
     ),
     (
-        cache.test_a_prompt_that_nobody_asked_hits_nothing,
+        cache.test_a_new_prompt_hits_nothing,
         lambda: Broken(replaced(cached_tokens=None)),
         "Completion.cached_tokens",
     ),
     (
-        cache.test_a_prompt_that_nobody_asked_hits_nothing,
+        cache.test_a_new_prompt_hits_nothing,
         lambda: Broken(replaced(cached_between=(8, 16))),
         "Completion.cached_between",
     ),
-    (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(replaced(cached_tokens=0)), "grows when"),
-    (cache.test_a_prompt_that_was_asked_hits, lambda: Broken(whole_prompt), "whose last token is always computed"),
+    (cache.test_a_prompt_that_was_sent_before_hits, lambda: Broken(replaced(cached_tokens=0)), "grows when"),
+    (
+        cache.test_a_prompt_that_was_sent_before_hits,
+        lambda: Broken(whole_prompt),
+        "whose last token is always computed",
+    ),
     (
         cache.test_without_its_cache_nothing_hits,
         lambda: Broken(shape=(("prefix_caching", False),)),
         "with prefix caching off nothing is hit",
     ),
-    (cache.test_counts_are_told_side_by_side_too, NoCountsInBursts, "Completion.cached_tokens"),
-    (cache.test_a_reset_that_says_so_leaves_nothing, ResetsNothing, "Engine.reset_cache"),
+    (cache.test_counts_are_reported_side_by_side_too, NoCountsInBursts, "Completion.cached_tokens"),
+    (cache.test_a_confirmed_reset_leaves_nothing, ResetsNothing, "Engine.reset_cache"),
     (
-        cache.test_a_reset_that_says_so_leaves_nothing,
+        cache.test_a_confirmed_reset_leaves_nothing,
         lambda: Broken(without=(C.CACHE_RESET,)),
         "Engine.reset_cache",
     ),
     (cache.test_what_was_saved_is_there_again_once_it_is_restored, RestoresNothing, "SavesState.restore_state"),
-    (cache.test_a_salt_reaches_the_engine, SaltsNothing, "CompletionRequest.cache_salt"),
+    (cache.test_a_salt_reaches_the_engine, DropsSalts, "CompletionRequest.cache_salt"),
     (
-        cache.test_what_is_no_capability_is_no_lever,
+        cache.test_a_control_without_its_capability_is_refused,
         lambda: without_switch(),
         "Engine.switch_adapter",
     ),
     (adapters.test_an_adapter_answers_as_itself, IgnoresAdapters, "Engine.load_adapter"),
-    (adapters.test_the_base_model_has_no_adapter_on, Always, "Engine.base_model"),
+    (adapters.test_the_base_model_has_no_adapter_on, AdapterAlwaysOn, "Engine.base_model"),
     (adapters.test_one_content_under_two_names_is_one_content, NameIsContent, "Engine.load_adapter"),
     (
         adapters.test_a_path_with_other_files_is_another_content,
-        lambda: Remembers(by_path=True),
+        lambda: KeepsOldContent(by_path=True),
         "Engine.load_adapter",
     ),
     (adapters.test_a_path_without_an_adapter_is_refused, DigestsAnything, "Engine.load_adapter"),
     (
-        adapters.test_a_content_that_came_too_late,
+        adapters.test_a_content_that_appears_after_the_start,
         lambda: Broken(without=(C.RUNTIME_LORA,)),
         "without RUNTIME_LORA",
     ),
     (adapters.test_an_unloaded_name_is_unknown, KeepsNames, "a name that was unloaded"),
-    (adapters.test_a_name_can_be_used_again, lambda: Remembers(by_path=False), "Engine.unload_adapter"),
+    (adapters.test_a_name_can_be_used_again, lambda: KeepsOldContent(by_path=False), "Engine.unload_adapter"),
     (
         adapters.test_an_adapter_is_replaced_in_place_or_that_is_refused,
         lambda: Broken(without=(C.LORA_IN_PLACE,)),
@@ -487,7 +503,7 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         lambda: Broken(said=(("bug", InjectedBug.STALE_WEIGHTS),)),
         "in_place replaces",
     ),
-    (adapters.test_adapters_side_by_side, OneOfAKind, "side by side"),
+    (adapters.test_adapters_side_by_side, RefusesAllButTheFirst, "side by side"),
     (adapters.test_what_is_switched_on_answers_for_its_name, SwitchesBeside, "switched on before another"),
     (adapters.test_the_switch_and_the_choice_mean_the_same_content, SwitchesOtherwise, "Engine.switch_adapter"),
     (adapters.test_a_switch_to_nothing_is_refused, SwitchesOtherwise, "Engine.switch_adapter"),
@@ -496,13 +512,13 @@ BROKEN: list[tuple[Callable[..., Any], Make, str]] = [
         lambda: Broken(without=(C.ADAPTER_CHOICE,)),
         "without ADAPTER_CHOICE",
     ),
-    (stopping.test_a_stop_in_the_midst_ends_every_request, Immortal, "Engine.stop"),
-    (stopping.test_after_its_end_an_engine_says_so, Immortal, "Engine.alive"),
+    (stopping.test_a_stop_in_the_midst_ends_every_request, NeverStops, "Engine.stop"),
+    (stopping.test_a_stopped_engine_reports_its_end, NeverStops, "Engine.alive"),
 ]
 
 
 def without_switch() -> Engine:
-    """Has no switch, and takes whatever is switched."""
+    """Return an adapter that lacks the capability to switch, and nevertheless switches anything."""
     engine = SwitchesOtherwise()
     engine.capabilities[C.ADAPTER_SWITCH] = Support(False, "left out")
     return engine
@@ -512,7 +528,7 @@ def without_switch() -> Engine:
 def test_a_broken_rule_is_named(
     test: Callable[..., Any], make: Make, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By where adapters/protocol/engine.py has it and what it asks for."""
+    """The failure names its place in adapters/protocol/engine.py and what it requires."""
     monkeypatch.setattr(rules, "SETTLE_SECONDS", 0.1)
     engine = make()
     given: dict[str, Any] = {
@@ -521,7 +537,7 @@ def test_a_broken_rule_is_named(
         "stopped": engine,
         "bare": ScriptedEngine(),
         "contents": subjects.contents(),
-        "stranger": subjects.stranger(),
+        "unknown_adapter": subjects.unknown_adapter(),
         "tmp_path": tmp_path,
         "tokens": 5,
         "in_place": False,
@@ -533,7 +549,7 @@ def test_a_broken_rule_is_named(
 
 
 def test_every_contract_test_can_fail() -> None:
-    """Each is broken by one adapter at least."""
+    """Each contract test is broken by at least one adapter."""
     rooms = (statements, answers, serving, cache, adapters, stopping)
     tests = {f"{room.__name__}.{name}" for room in rooms for name in vars(room) if name.startswith("test_")}
     assert tests - {f"{test.__module__}.{test.__name__}" for test, _, _ in BROKEN} == set()

@@ -1,4 +1,4 @@
-"""The last check of the test command: a test that is skipped in every environment fails it."""
+"""A test that is skipped in every environment fails the test command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SKIPPED = '<testcase classname="tests.a" name="{}"><skipped message="no engine"/
 
 
 def said(folder: Path, *environments: tuple[str, ...]) -> tuple[int, str]:
-    """What the check says of environments, each a list of test cases."""
+    """Run the check on environments, each a list of test cases, and return its exit code and message."""
     files = []
     for number, cases in enumerate(environments):
         files.append(folder / f"{number}.xml")
@@ -26,29 +26,29 @@ def said(folder: Path, *environments: tuple[str, ...]) -> tuple[int, str]:
 
 
 def test_what_one_environment_skips_another_may_run(tmp_path: Path) -> None:
-    """With any of its parameters."""
+    """It may run with any of its parameters."""
     first = (SKIPPED.format("test_x"), SKIPPED.format("test_y[vllm]"), RAN.format("test_z"))
     assert said(tmp_path, first, (RAN.format("test_x"), RAN.format("test_y[transformers]"))) == (0, "")
 
 
 def test_what_all_skip_is_named(tmp_path: Path) -> None:
-    """With the reason."""
+    """The message has the reason."""
     first, second = (SKIPPED.format("test_x"), SKIPPED.format("test_y[a]")), (RAN.format("test_x"),)
     assert said(tmp_path, first, second) == (1, "skipped in every environment: tests.a::test_y: no engine\n")
 
 
 def test_the_group_of_a_test_is_no_part_of_its_name(tmp_path: Path) -> None:
-    """pytest-xdist writes it behind the name."""
+    """pytest-xdist appends the group to the name."""
     first = (SKIPPED.format("test_x@tests/a.py"), SKIPPED.format("test_y[vllm]@the contract of vllm"))
     assert said(tmp_path, first, (RAN.format("test_x"), RAN.format("test_y[transformers]"))) == (0, "")
 
 
 def test_an_expected_failure_ran(tmp_path: Path) -> None:
-    """pytest writes it as skipped, too."""
+    """pytest reports it as skipped, too."""
     failed = RAN.replace("/>", '><skipped type="pytest.xfail" message="known"/></testcase>').format("test_x")
     assert said(tmp_path, (failed,)) == (0, "")
 
 
-def test_without_files_it_says_how_it_is_called(tmp_path: Path) -> None:
-    """Nothing checked is no success."""
+def test_without_files_it_prints_its_usage(tmp_path: Path) -> None:
+    """It is no success if nothing was checked."""
     assert said(tmp_path) == (4, "usage: python ci/every_test_ran.py JUNIT.xml ...\n")

@@ -1,4 +1,6 @@
-"""The kit for a GPU machine without a network: parts, plans, deadlines, wheels and the size of what comes back."""
+"""The kit for a GPU machine without a network has parts, plans, deadlines, wheels and a limit on the size of its
+results.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Kit:
 
 @pytest.fixture
 def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
-    """The modules, which are no package: on the target they lie in one archive."""
+    """Yield the modules, which are no package: on the target they are in one archive."""
     monkeypatch.syspath_prepend(str(KIT))
     yield Kit()
     for name in MODULES:
@@ -43,7 +45,7 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
 
 
 def written(path: Path, content: bytes) -> Path:
-    """A file with this content."""
+    """Write a file with this content and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -51,12 +53,12 @@ def written(path: Path, content: bytes) -> Path:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    """A file of 5,000 bytes that do not repeat within a part."""
+    """Return a file of 5,000 bytes that do not repeat within a part."""
     return written(tmp_path / "whole", b"".join(i.to_bytes(2) for i in range(2500)))
 
 
 def test_parts_in_any_order_give_the_file_again(kit: Kit, whole: Path, tmp_path: Path) -> None:
-    """None is larger than was said, and together they are the same bytes."""
+    """No part is larger than the given size, and together they are the same bytes."""
     parts = kit.parts.cut(whole, tmp_path, size=1500)
     assert len(parts) == 6
     assert max(part.stat().st_size for part in parts) <= 1500
@@ -77,7 +79,7 @@ def test_a_part_that_was_changed_is_refused_and_leaves_nothing(kit: Kit, whole: 
 
 
 def test_a_part_that_is_missing_cut_off_or_of_another_kit_is_refused(kit: Kit, whole: Path, tmp_path: Path) -> None:
-    """Each with its own reason."""
+    """Each refusal has its own reason."""
     parts = kit.parts.cut(whole, tmp_path, size=1500)
     with pytest.raises(kit.parts.PartsError, match="of 6 parts, these are missing: 2, 6"):
         kit.parts.join([parts[0], *parts[2:5]], tmp_path / "joined")
@@ -94,7 +96,9 @@ def test_a_part_that_is_missing_cut_off_or_of_another_kit_is_refused(kit: Kit, w
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_every_plan_can_be_used(kit: Kit, path: Path) -> None:
-    """Its files are there, its steps have unique names and known variables, and come back in few enough files."""
+    """Its files exist, its steps have unique names and known variables, and its results fit into the allowed number
+    of files.
+    """
     plan = kit.plan.read_plan(path)
     assert plan.steps
     assert [one for one in plan.pack.files if not (ROOT / one).is_file()] == []
@@ -119,20 +123,20 @@ STEP = {"name": "one", "run": ["x"], "seconds": 5}
     ],
 )
 def test_a_plan_with_a_mistake_is_refused(kit: Kit, table: dict[str, Any], reason: str) -> None:
-    """Before anything is started."""
+    """The plan is refused before anything is started."""
     with pytest.raises(kit.plan.PlanError, match=reason):
         kit.plan.plan_of(table)
 
 
 class Scripted:
-    """A step's process on the test's clock: it ends by itself at `ends`, or so many seconds after SIGTERM."""
+    """A process of a step on the clock of the test. It ends by itself at `ends`, or so many seconds after SIGTERM."""
 
     def __init__(self, clock: Clock, *, ends: float | None, code: int = 0, after_term: float | None = 0.0) -> None:
         self.clock, self.ends, self.code, self.after_term = clock, ends, code, after_term
         self.killed = 0
 
     def poll(self) -> int | None:
-        """The exit code from its end on."""
+        """Return the exit code once the process has ended."""
         return self.code if self.ends is not None and self.clock.at >= self.ends else None
 
     def terminate(self) -> None:
@@ -145,17 +149,17 @@ class Scripted:
 
 
 class Clock:
-    """A clock that only sleeping moves."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.at = 0.0
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.at
 
     def sleep(self, seconds: float) -> None:
-        """Move on."""
+        """Advance the clock."""
         self.at += seconds
 
 
@@ -163,7 +167,7 @@ Made = dict[str, Callable[[Clock], Scripted]]
 
 
 class Session:
-    """One run of steps on a clock of its own, with scripted processes by the steps' names."""
+    """A run of steps on its own clock, with scripted processes by the names of the steps."""
 
     def __init__(self, kit: Kit, made: Made, *, end: float = 100.0) -> None:
         self.clock, self.made = Clock(), made
@@ -193,17 +197,17 @@ class Session:
 
 
 def step(kit: Kit, name: str, *, lane: str = "main", seconds: float = 10.0, **more: Any) -> Any:
-    """A step."""
+    """Return a step."""
     return kit.plan.Step(name=name, run=("x",), seconds=seconds, lane=lane, **more)
 
 
 def ends(at: float, code: int = 0) -> Callable[[Clock], Scripted]:
-    """A process that ends by itself after so many seconds."""
+    """Return a function that makes a process which ends by itself after so many seconds."""
     return lambda clock: Scripted(clock, ends=clock.at + at, code=code)
 
 
 def test_a_step_that_fails_hangs_or_is_late_costs_only_itself(kit: Kit) -> None:
-    """The next step of its lane starts when it has ended, and what it left behind is killed."""
+    """The next step of its lane starts when it has ended, and its remaining processes are killed."""
     made: Made = {
         "fails": ends(1, code=7),
         "late": lambda clock: Scripted(clock, ends=None, after_term=2.0),
@@ -230,7 +234,7 @@ def test_a_step_that_cannot_be_started_costs_only_itself(kit: Kit) -> None:
 
 
 def test_lanes_run_side_by_side_and_a_step_waits_for_what_it_follows(kit: Kit) -> None:
-    """A step that waits holds its own lane only, and an expected exit code other than 0 is as good."""
+    """A waiting step holds only its own lane, and an expected exit code other than 0 counts as success."""
     made: Made = {"a": ends(5, code=1), "b": ends(2), "c": ends(1), "d": ends(1)}
     session = Session(kit, made)
     steps = (
@@ -244,7 +248,7 @@ def test_lanes_run_side_by_side_and_a_step_waits_for_what_it_follows(kit: Kit) -
 
 
 def test_the_budget_shortens_steps_and_skips_those_that_find_no_time(kit: Kit) -> None:
-    """The whole run ends within it, packing included."""
+    """The whole run, including packing, ends within the budget."""
     made: Made = {"long": lambda clock: Scripted(clock, ends=None, after_term=None), "after": ends(1)}
     session = Session(kit, made, end=40.0)
     assert session.run(step(kit, "long", seconds=500), step(kit, "after")) == {"long": "hung", "after": "skipped"}
@@ -267,7 +271,7 @@ def test_an_interrupt_ends_what_runs_and_skips_the_rest(kit: Kit) -> None:
 
 
 def test_a_process_that_ignores_the_signal_is_killed_with_what_it_started(kit: Kit, tmp_path: Path) -> None:
-    """A pipe that both hold open ends when the last of them is gone."""
+    """A pipe that both hold open ends when the last of them has ended."""
     script = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -299,34 +303,34 @@ time.sleep(600)
 
 
 def filled(folder: Path, kit: Kit, files: dict[str, int]) -> list[Any]:
-    """The kept files of a step that wrote files with so many bytes that cannot be compressed."""
+    """Return the kept files of a step that wrote files with so many incompressible bytes."""
     for name, size in files.items():
         written(folder / name, os.urandom(size))
     return list(kit.results.kept_files(folder, step(kit, "one", keep=("more/*.bin",))))
 
 
 def names_in(archive: Path) -> set[str]:
-    """The names in an archive."""
+    """Return the names in an archive."""
     with tarfile.open(archive) as tar:
         return set(tar.getnames())
 
 
-def test_what_comes_back_is_chosen(kit: Kit, tmp_path: Path) -> None:
-    """Reports, cases and named files, without the event log and without what others left there."""
+def test_only_chosen_files_come_back(kit: Kit, tmp_path: Path) -> None:
+    """Reports, cases and named files come back, without the event log and without files of other steps."""
     files = ["output.log", "report/results.json", "report/events.ndjson", "report/cases/A.py", "more/x.bin", "y.bin"]
     kept = filled(tmp_path, kit, dict.fromkeys(files, 10))
     assert {one.name for one in kept} == {f"one/{name}" for name in files} - {"one/report/events.ndjson", "one/y.bin"}
 
 
-def test_of_a_log_the_end_comes_back(kit: Kit, tmp_path: Path) -> None:
-    """Its last bytes, and not more of them than fit."""
+def test_the_end_of_a_log_comes_back(kit: Kit, tmp_path: Path) -> None:
+    """These are its last bytes, up to the limit."""
     log = written(tmp_path / "output.log", b"begin" + b"." * kit.results.LOG_BYTES + b"end")
     (kept,) = kit.results.kept_files(tmp_path, step(kit, "one"))
     assert kept.content() == log.read_bytes()[-kit.results.LOG_BYTES :]
 
 
 def test_a_group_that_is_too_large_gives_up_its_least_important_files(kit: Kit, tmp_path: Path) -> None:
-    """The results stay, the archive fits, and what was left out is named."""
+    """The results stay, the archive fits, and the files that were left out are named."""
     files = {"report/results.json": 2000, "report/index.html": 2000, "more/big.bin": 50_000, "more/small.bin": 500}
     kept = filled(tmp_path / "step", kit, files)
     left_out = kit.results.pack_group(kept, tmp_path / "group.tar.xz", most=6000)
@@ -337,7 +341,7 @@ def test_a_group_that_is_too_large_gives_up_its_least_important_files(kit: Kit, 
 
 
 def wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = (), **files: bytes) -> Path:
-    """A wheel with these requirements and files."""
+    """Write a wheel with these requirements and files and return its path."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     metadata = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
@@ -353,7 +357,7 @@ def wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = (),
 
 
 def brought(kit: Kit, tmp_path: Path, target: Any, requires: tuple[str, ...], **more: Any) -> list[str]:
-    """The requirements that are fetched for a target, from wheels made here."""
+    """Return the requirements that are fetched for a target, from wheels made here."""
     index = {
         "engine": wheel(tmp_path, "engine", "2.0", ("small>=1", "there>=3", "heavy", 'other; sys_platform == "win32"')),
         "small": wheel(tmp_path, "small", "1.5", ('deep; extra == "x"',)),
@@ -361,19 +365,21 @@ def brought(kit: Kit, tmp_path: Path, target: Any, requires: tuple[str, ...], **
         "deep": wheel(tmp_path, "deep", "1.0"),
     }
     own = wheel(tmp_path, "coldproof", "0.1", ("small[x]",))
-    asked: list[str] = []
+    fetched: list[str] = []
 
     def fetch(requirement: str, _folder: Path) -> Path:
-        asked.append(requirement)
+        fetched.append(requirement)
         return index[requirement.partition("=")[0].partition(">")[0]]
 
     more = {"skip": ("heavy",), "follow": True, **more}
     kit.wheels.collect(own, requires, target=target, folder=tmp_path, fetch=fetch, say=lambda _: None, **more)
-    return sorted(asked)
+    return sorted(fetched)
 
 
 def test_what_the_target_lacks_is_brought_and_nothing_else(kit: Kit, tmp_path: Path) -> None:
-    """In a fitting version, for its system, with the extras that are asked for later, and without what is skipped."""
+    """The versions fit, the packages are for its system, extras that are requested later are included, and skipped
+    packages are not.
+    """
     old, new = (kit.wheels.Target(packages={"there": version}) for version in ("2.9", "3.1"))
     unknown = kit.wheels.Target(packages={"there": None, "small": None})
     assert brought(kit, tmp_path, old, ("engine==2.0",)) == ["deep", "engine==2.0", "small", "there>=3"]
@@ -397,7 +403,7 @@ def test_files_that_a_plan_drops_are_gone_from_the_wheel_and_its_record(kit: Kit
 
 
 def test_the_inventory_is_what_a_target_is_made_from(kit: Kit) -> None:
-    """With the packages of this environment in their versions."""
+    """It has the packages of this environment with their versions."""
     found = json.loads(json.dumps(kit.inventory.inventory()))
     target = kit.wheels.target_of(found)
     assert target.packages["pytest"] == pytest.__version__
@@ -406,7 +412,7 @@ def test_the_inventory_is_what_a_target_is_made_from(kit: Kit) -> None:
 
 
 def packed(kit: Kit, tmp_path: Path, plan: str) -> tuple[Path, list[Path]]:
-    """A kit with one wheel and this plan: the driver and the parts, as `pack` leaves them."""
+    """Return the driver and the parts of a kit with one wheel and this plan, as `pack` writes them."""
     folder = tmp_path / "kit"
     for name in ("wheels", "models", "files", "cache"):
         (folder / name).mkdir(parents=True)
@@ -449,7 +455,9 @@ run = ["{python}", "-c", ""]
 
 
 def test_a_kit_is_put_together_installed_run_and_packed(kit: Kit, tmp_path: Path) -> None:
-    """By its driver alone, from parts, with a wheel that only the kit has; what comes back says what each step did."""
+    """Its driver alone does this, from parts, with a wheel that only the kit has. The results say what each step
+    did.
+    """
     driver, parts = packed(kit, tmp_path, PLAN)
     assert len(parts) > 1
     words = [sys.executable, str(driver), "run", *map(str, parts), "--out", str(tmp_path / "back")]
@@ -470,7 +478,7 @@ def test_a_kit_is_put_together_installed_run_and_packed(kit: Kit, tmp_path: Path
 
 
 def test_a_changed_part_is_not_installed(kit: Kit, tmp_path: Path) -> None:
-    """The driver ends with the code of a kit that cannot be used, and the reason."""
+    """The driver ends with the exit code for an unusable kit, and gives the reason."""
     driver, parts = packed(kit, tmp_path, PLAN)
     parts[0].write_bytes(parts[0].read_bytes()[:-1] + b"?")
     words = [sys.executable, str(driver), "run", *map(str, parts), "--out", str(tmp_path / "back")]
@@ -482,8 +490,8 @@ def test_a_changed_part_is_not_installed(kit: Kit, tmp_path: Path) -> None:
     assert not (tmp_path / "work" / "site").exists()
 
 
-def test_of_a_wrong_call_the_code_is_that_of_usage(tmp_path: Path) -> None:
-    """Also for a size that is none."""
+def test_a_wrong_call_has_the_exit_code_of_usage(tmp_path: Path) -> None:
+    """This includes an invalid size."""
     words = [sys.executable, str(KIT), "pack", str(tmp_path), "--engine", "transformers", "--part-size", "many"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 4
@@ -491,14 +499,14 @@ def test_of_a_wrong_call_the_code_is_that_of_usage(tmp_path: Path) -> None:
 
 
 def test_an_archive_holds_the_bytes_of_its_files(kit: Kit, tmp_path: Path) -> None:
-    """By name."""
+    """The bytes are found by name."""
     one = kit.results.Kept("step/x.json", written(tmp_path / "x.json", b"{}"), 0)
     with tarfile.open(fileobj=io.BytesIO(kit.results.archive([one]))) as tar:
         assert tar.extractfile("step/x.json").read() == b"{}"  # type: ignore[union-attr]
 
 
 def test_the_bound_of_a_rate_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no flagged answer it has a closed form, and with some it is the rate at which so few have 5 %."""
+    """Without a flagged answer the bound has a closed form, and with some it is the rate at which so few have 5 %."""
     monkeypatch.syspath_prepend(str(ROOT / "ci" / "plans"))
     measures = importlib.import_module("transformers_measures")
     assert measures.bound(0, 20_000)["rate_at_most"] == pytest.approx(1 - 0.05 ** (1 / 20_000))
@@ -506,7 +514,7 @@ def test_the_bound_of_a_rate_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_false_positives_are_added_up_over_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement that was cut off counts with what it has."""
+    """An interrupted measurement counts with what it has."""
     monkeypatch.syspath_prepend(str(ROOT / "ci" / "plans"))
     measures = importlib.import_module("transformers_measures")
     answer = {"excess": 0.2, "hit": True, "parted": False, "accused": False}

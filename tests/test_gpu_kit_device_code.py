@@ -1,4 +1,4 @@
-"""A library that was cut to one kind of GPU has that GPU's code at the same addresses, and no other."""
+"""A library that was reduced to one kind of GPU has the code of that GPU at the same addresses, and no other code."""
 
 import importlib
 import struct

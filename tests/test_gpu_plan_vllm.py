@@ -1,4 +1,4 @@
-"""The plan for vLLM with CUDA fits Coldproof: its requirements, cells, faults and flags are there."""
+"""The plan for vLLM with CUDA fits Coldproof: its requirements, cells, faults and flags exist."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ def test_a_run_starts_cells_in_which_a_model_runs_on_a_gpu(step: Any, monkeypatc
     )
 
 
-def test_each_fault_is_looked_for_by_a_requirement_that_must_detect_it() -> None:
+def test_each_fault_is_tested_by_a_requirement_that_must_detect_it() -> None:
     injected = {after(step, "--fault")[0]: after(step, "--requirements") for step in RUNS if "--fault" in step.run}
     assert len(injected) == 10
     assert {name for name, ids in injected.items() if set(ids) <= set(FAULTS[name].about)} == set(injected)
 
 
 def test_only_what_must_be_violated_has_to_be() -> None:
-    """Elsewhere both exit codes are results."""
+    """In other steps both exit codes are results."""
     must = {step.name for step in RUNS if step.expect == (1,)}
     assert must == {"lora-server-bfloat16", *(step.name for step in RUNS if "--fault" in step.run)}
 
 
-def test_no_fault_is_looked_for_where_the_release_fails_by_itself() -> None:
-    """vLLM 0.26.0 violates LORA-2 and SALT-1 without a fault: such an exit code 1 would prove nothing. What it violates
-    in another way is waived."""
+def test_no_fault_is_tested_by_a_requirement_that_the_release_violates() -> None:
+    """vLLM 0.26.0 violates LORA-2 and SALT-1 without a fault, so exit code 1 would prove nothing there. Its other
+    violations are waived.
+    """
     known = tomllib.loads((ROOT / "adapters" / "vllm" / "past_issues.toml").read_text())["issue"]
     of_release = {one["requirement"] for one in known if Version("0.26.0") in SpecifierSet(one["versions"])}
     in_every_cell = {one["requirement"] for one in known if one.get("cell", "*") == "*"} & of_release
@@ -63,7 +64,7 @@ def test_no_fault_is_looked_for_where_the_release_fails_by_itself() -> None:
 
 
 def test_the_steps_of_a_lane_fit_the_budget_and_the_lanes_fit_a_machine() -> None:
-    """Of 16 cores. With eight lanes beside another plan, 10 of 19 steps ran out of time."""
+    """The machine has 16 cores. With eight lanes beside another plan, 10 of 19 steps ran out of time."""
     lanes = {step.lane: 0.0 for step in PLAN.steps if step.lane != "probe"}
     for step in PLAN.steps:
         if step.lane in lanes:

@@ -14,13 +14,13 @@ PAGE = (ROOT / "docs" / "gpu.md").read_text()
 
 
 def test_every_table_is_on_the_page() -> None:
-    """As the script prints it."""
+    """The page has the output of the script."""
     for lines in gpu_tables.tables():
         assert "\n".join(lines) in PAGE
 
 
 def test_every_violation_is_attributed() -> None:
-    """And what was none is counted as a false positive."""
+    """A violation without an attribution is counted as a false positive."""
     cases = [(run, case) for run in gpu_tables.RUNS for case in run["violations"]]
     assert all(case["judgement"] for _, case in cases)
     wrong = [(run["step"], case["requirement"]) for run, case in cases if case["judgement"] == "false positive"]

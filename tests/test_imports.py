@@ -151,7 +151,7 @@ FILES = [
 
 
 def test_no_file_imports_up_the_table() -> None:
-    """Every file of every room, tests excepted."""
+    """This covers every file of every room, except for tests."""
     assert len(FILES) > 300
     found = {name: bad for name in FILES if (bad := forbidden((ROOT / name).read_text(encoding="utf-8"), name))}
     assert found == {}
@@ -190,7 +190,7 @@ def test_every_room_of_the_tree_is_in_the_table() -> None:
     ],
 )
 def test_a_wrong_import_is_detected(path: str, source: str) -> None:
-    """Also inside a function, for types only, by a string, or without the name `coldproof`."""
+    """This includes an import inside a function, for types only, by a string, or without the name `coldproof`."""
     assert len(forbidden(source, path)) == 1
 
 
@@ -205,7 +205,7 @@ def test_a_wrong_import_is_detected(path: str, source: str) -> None:
     ],
 )
 def test_an_allowed_import_is_accepted(path: str, source: str) -> None:
-    """Neither are other people's packages whose names begin like ours an error."""
+    """Packages of others whose names begin like ours are accepted as well."""
     assert forbidden(source, path) == []
 
 

@@ -1,4 +1,4 @@
-"""Samples of a test run on each push, all of its parameters at night."""
+"""Each push runs samples of a test, and the nightly run all of its parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.nightly import with_samples
 
 
 def test_all_but_the_samples_are_nightly() -> None:
-    """In their order; a tuple is for several names."""
+    """The order is kept, and a tuple gives several arguments."""
     first, second, third = with_samples(["a", "b", ("c", 1)], "b")
     assert second == "b"
     assert [(one.values, [mark.name for mark in one.marks]) for one in (first, third)] == [
@@ -17,6 +17,6 @@ def test_all_but_the_samples_are_nightly() -> None:
 
 
 def test_a_sample_that_is_none_of_the_values_is_refused() -> None:
-    """After a value was renamed, a push would test nothing of it."""
+    """Otherwise a push would test none of the values after one was renamed."""
     with pytest.raises(ValueError, match="samples that are no values: \\['z'\\]"):
         with_samples(["a"], "z")

@@ -1,7 +1,7 @@
-"""No test depends on how fast the machine is, or on a port that somebody else may take.
+"""No test depends on the speed of the machine, or on a port that another process may take.
 
-What must happen is waited for with `support.waiting.until`, an event or `Popen.wait()`, without a limit of seconds.
-What must happen before something else is a handshake. What measures time belongs into benchmarks/.
+Tests wait with `support.waiting.until`, an event or `Popen.wait()`, without a limit of seconds. They order two
+events by a handshake. Measurements of time belong in benchmarks/.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAITS = {"wait", "join", "result", "communicate", "get", "acquire"}
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("support/waiting.py", "sleep"): (1, "polls, without an end"),
     ("support/fake_server.py", "sleep"): (2, "a server that is slow: a test may expect that much and more"),
-    ("support/deadly_engine.py", "clock"): (1, "the moment of a death, beside the moments of events"),
+    ("support/crashing_engine.py", "clock"): (1, "the time of a crash, next to the times of events"),
     ("adapters/common/test_forked.py", "limit"): (1, "of a process that does not end: the limit is what is tested"),
     ("harness/session/test_report_folder.py", "limit"): (1, "between two looks at a process, without an end"),
     ("harness/session/test_signals.py", "limit"): (1, "the pause between two signals, in any number"),
@@ -44,7 +44,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
 
 
 def findings(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield what a file does with clocks, limits and ports, with the line."""
+    """Yield each use of clocks, limits and ports in a file, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = called(node)
@@ -77,12 +77,12 @@ def of_time(node: ast.Call) -> bool:
 
 
 def limits(value: ast.expr | None) -> bool:
-    """Return whether a value is a number of seconds. 0 is none: such a call does not wait, or waits for ever."""
+    """Return whether a value is a number of seconds. 0 is none: such a call does not wait, or waits forever."""
     return isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value != 0
 
 
 def test_no_test_depends_on_a_clock_or_a_free_port() -> None:
-    """But for the places that say why they cannot fail by it."""
+    """Exceptions are listed with the reason why they cannot fail because of it."""
     found: dict[tuple[str, str], list[int]] = {}
     for path in sorted(TESTS.rglob("*.py")):
         for kind, line in findings(path):

@@ -1,4 +1,4 @@
-"""What a wheel holds beside Python: an installed Coldproof has every template that a checkout has."""
+"""An installed Coldproof has every template that a checkout has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 
 def test_all_that_is_no_python_is_in_the_wheel() -> None:
-    """A pattern that is forgotten is noticed by nobody who works in a checkout."""
+    """Nobody who works in a checkout would notice a missing pattern."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     rooms = ("adapters", "findings", "harness", "reports", "suites")
     listed = subprocess.run(["git", "ls-files", *rooms], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -24,14 +24,14 @@ def test_all_that_is_no_python_is_in_the_wheel() -> None:
 
 
 def test_what_runs_and_builds_leave_is_ignored_by_git() -> None:
-    """By the default of --report-dir, which lies in no package, by builds of the package and by the cache."""
+    """These are the default of --report-dir, which is in no package, builds of the package, and the cache."""
     left = ("coldproof-report/index.html", "build/lib/x.py", "dist/x.whl", ".coldproof/cache/x")
     found = subprocess.run(["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False)
     assert tuple(found.stdout.splitlines()) == left
 
 
 def test_nothing_recommends_an_index_name_that_is_not_ours() -> None:
-    """Coldproof is on no package index: whoever registers the name there would get the users who follow the advice."""
+    """Coldproof is on no package index. Whoever registers the name there would get the users who follow the advice."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     advice = re.compile(r"(pip|uv|pipx)\s+(install|add)\b[^\n`]*?[\s'\"](coldproof)(?![\w/.-])", re.IGNORECASE)
     files = [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]

@@ -62,7 +62,5 @@ def section(record: FindingRecord) -> Iterator[str]:
     yield f"* Found by: {found_in_words(record)}"
     if record.rate:
         yield f"* Rate: {record.rate}"
-    where = (
-        f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
-    )
+    where = f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
     yield from (f"* Files: {where}", "")

@@ -1,4 +1,6 @@
-"""The guide's example is run: taken out of the page, put where its first lines say, and put to contract and suites."""
+"""The example of the guide works: it is extracted from the page into the files that it names, and passes the
+contract and the suites.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,22 @@ coldproof.adapters.__path__.append(str(Path(__file__).parent / "adapters"))
 
 
 def test_every_capability_is_explained() -> None:
-    """In the table, by its name, with what a requirement does without it."""
+    """The table has its name and what a requirement does without it."""
     explained = re.findall(r"^\| `([A-Z_]+)` \| .+ \| .+ \|$", GUIDE.read_text(), re.MULTILINE)
     assert sorted(explained) == sorted(Capability.__members__)
 
 
 def test_every_engine_has_its_section() -> None:
-    """In docs/engines.md, under the name that the command line knows."""
-    told = (ROOT / "docs" / "engines.md").read_text()
-    assert [name for name in ENGINES if f"`--engine {name}`" not in told] == []
+    """The section in docs/engines.md has the name that the command line accepts."""
+    page = (ROOT / "docs" / "engines.md").read_text()
+    assert [name for name in ENGINES if f"`--engine {name}`" not in page] == []
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The files of the page, the engine's package, and what makes them part of ours."""
+    """Return a folder with the files of the page and the package of the engine, and a plugin that adds them to
+    Coldproof.
+    """
     files = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL))
     assert sorted(files) == ["adapters/toylm/__init__.py", "adapters/toylm/engine.py", "adapters/toylm/spec.py"]
     for name, text in files.items():
@@ -57,7 +61,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> str:
-    """Pytest with the example's engine; what it printed."""
+    """Run pytest with the engine of the example and return its output."""
     path = os.pathsep.join([str(checkout), PLUGIN_PATH])
     words = ["-m", "pytest", "-p", "with_toy", "-p", "no:cacheprovider", "-q", *arguments, "--engine", "toylm"]
     done = subprocess.run(
@@ -72,7 +76,7 @@ def run(checkout: Path, *arguments: str) -> str:
 
 
 def results(checkout: Path) -> Results:
-    """What the suites find on it, in a few examples."""
+    """Run the suites on the engine with few examples and return their results."""
     out = checkout / "out"
     given = [
         "--requirements",
@@ -87,19 +91,19 @@ def results(checkout: Path) -> Results:
 
 
 def verdicts(found: Results) -> dict[str, Verdict]:
-    """Requirement id -> verdict."""
+    """Return the verdict of each requirement."""
     return {one.id: one.verdict for one in found.requirements}
 
 
 def test_the_example_keeps_the_contract(checkout: Path) -> None:
-    """Every rule, on the first try, as the page says."""
+    """It passes every rule on the first attempt, as the page says."""
     printed = run(checkout, "tests/contract")
     assert re.search(r"^\d{2,} passed, \d+ skipped", printed, re.MULTILINE), printed
 
 
 @pytest.mark.nightly
 def test_the_example_conforms_and_says_what_it_lacks(checkout: Path) -> None:
-    """ToyLM is right, and has no salts: UNSUPPORTED is no silent pass."""
+    """ToyLM is correct and has no salts: UNSUPPORTED is not counted as a pass."""
     found = results(checkout)
     expected = {"GROUND-1": Verdict.CONFORMS, "LORA-4": Verdict.CONFORMS, "SALT-1": Verdict.UNSUPPORTED}
     assert verdicts(found) == expected
@@ -108,7 +112,7 @@ def test_the_example_conforms_and_says_what_it_lacks(checkout: Path) -> None:
 
 
 def test_a_fault_of_the_examples_engine_is_found(checkout: Path) -> None:
-    """Behind this adapter a cache key that forgets the adapter does not go unnoticed."""
+    """The adapter does not hide a cache key that lacks the adapter."""
     library = checkout / "toylm.py"
     right, wrong = "return (self.content, b", 'return (b"", b'
     assert right in library.read_text()

@@ -41,7 +41,7 @@ TOY = EngineSpec(name="toy", about="of another distribution")
 
 
 def test_building_the_registry_imports_no_engine() -> None:
-    """Nor the faults: most runs need neither."""
+    """It does not import the faults either: most runs need neither."""
     code = f"import sys, coldproof.harness.selection.select; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -68,7 +68,7 @@ def test_the_default_engine_is_that_of_the_worker_or_of_a_url() -> None:
 
 
 def test_faults_are_those_of_the_engine() -> None:
-    """Where it has any."""
+    """An engine may have none."""
     engine = measured_engine()
     assert engine.name == "vllm-inproc"
     name = next(iter(catalogue(engine.name).faults))
@@ -93,13 +93,13 @@ def test_faults_are_those_of_the_engine() -> None:
     ],
 )
 def test_what_an_engine_does_not_offer_is_usage(changes: dict[str, object], said: str) -> None:
-    """Before anything is started, and the message says which engines do."""
+    """Nothing is started, and the message says which engines do."""
     with pytest.raises(UsageError, match=said):
         check_options(Options(report_dir=Path("out"), **changes))  # type: ignore[arg-type]
 
 
 def test_reports_name_engines_and_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each package of an engine that has several."""
+    """An engine with several packages has each of them."""
     assert (title_of("vllm"), title_of("llamacpp"), title_of("forgotten")) == ("vLLM", "llamacpp", "forgotten")
     assert packages("transformers") == ("transformers", "peft")
     assert packages("endpoint") == packages("forgotten") == ()
@@ -113,15 +113,15 @@ def test_reports_name_engines_and_their_packages(monkeypatch: pytest.MonkeyPatch
     ids=["vLLM's metrics", "other metrics", "no metrics"],
 )
 def test_an_attached_server_promises_what_its_engine_documents(metrics: str | None, promise: WeightPromise) -> None:
-    """The adapter for any server documents nothing; vLLM recognises its own."""
-    with fake_server.serving(fake_reply.Manners(metrics=metrics)) as fake:
+    """The adapter for any server documents nothing; vLLM recognises its own servers."""
+    with fake_server.serving(fake_reply.ServerBehaviour(metrics=metrics)) as fake:
         attach = default_engine(attached=True).attach
         assert attach is not None
         engine = attach(fake.url, adapter_for=lambda _: None)
     assert promise_of(default_engine(attached=True).name, engine.config) is promise
 
 
-def test_an_engine_with_a_promise_keeps_its_own() -> None:
-    """Whatever its configuration looks like."""
+def test_an_engine_with_a_policy_keeps_its_own() -> None:
+    """The configuration of the engine does not matter."""
     assert promise_of("transformers", {"cache.block_size": "16"}) is ENGINES["transformers"].weights
     assert promise_of("vllm", {}) is ENGINES["vllm"].weights

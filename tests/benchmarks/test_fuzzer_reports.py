@@ -1,4 +1,4 @@
-"""The public traces of a fuzzer as workloads, and how their answers are counted, on a scripted engine."""
+"""The public traces of a fuzzer are workloads, and their answers are counted, on a scripted engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER = ROOT / "benchmarks" / "fuzzer_reports"
 
 
 def module(name: str) -> ModuleType:
-    """A script, which is no part of the package."""
+    """Return a script, which is no part of the package, as a module."""
     found = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert found is not None
     assert found.loader is not None
@@ -39,14 +39,14 @@ TRACES, RERUN = module("traces"), module("rerun")
 
 @pytest.mark.parametrize("trace", TRACES.TRACES, ids=lambda trace: trace.name)
 def test_a_trace_is_a_workload_of_a_cell(trace: object) -> None:
-    """It can be run."""
+    """The workload is valid."""
     assert is_valid(trace.workload)  # type: ignore[attr-defined]
     assert trace.cell in CELLS  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_answers_are_counted(wrong: bool, tmp_path: Path) -> None:
-    """By what a fuzzer compares, and by the rule."""
+    """They are counted by what a fuzzer compares, and by the rule."""
 
     def other(request: CompletionRequest, honest: Completion) -> Completion:
         if not wrong or len(request.prompt) < 60:

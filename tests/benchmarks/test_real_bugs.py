@@ -24,7 +24,7 @@ FOLDER = ROOT / "benchmarks" / "real_bugs"
 
 
 def module() -> ModuleType:
-    """The script, which is no part of the package."""
+    """Return the script, which is no part of the package, as a module."""
     name = "benchmarks_real_bugs"
     found = importlib.util.spec_from_file_location(name, FOLDER / "real_bugs.py")
     assert found is not None
@@ -39,7 +39,7 @@ LIST = SCRIPT.read_bugs()
 
 
 def bug(**changes: Any) -> Any:
-    """A bug that LORA-1 should see on 1.0."""
+    """Return a bug that LORA-1 should detect on 1.0."""
     return msgspec.structs.replace(
         SCRIPT.Bug(
             id="one",
@@ -59,7 +59,7 @@ def bug(**changes: Any) -> Any:
 
 
 def run(release: str, *signatures: str, requirement: str = "LORA-1") -> Any:
-    """A run with cases of these signatures."""
+    """Return a run with cases of these signatures."""
     cases = [SCRIPT.Counterexample(signature, "what was seen") for signature in signatures]
     verdict = Verdict.VIOLATED if cases else Verdict.CONFORMS
     tested = SCRIPT.Tested(verdict=verdict, examples=3, requests=9, cases=cases)
@@ -104,7 +104,9 @@ def test_a_requirement_that_ended_in_an_error_was_not_tested() -> None:
 
 
 def test_the_list_is_long_enough_and_consistent() -> None:
-    """At least thirty bugs that can act on a CPU, over four engines, each with a release before and after its fix."""
+    """It has at least thirty bugs that can occur on a CPU, for four engines, each with a release before and after
+    its fix.
+    """
     assert len({one.id for one in LIST}) == len(LIST)
     assert sum(not one.cannot for one in LIST) >= 30
     assert {one.engine for one in LIST} == set(SCRIPT.ENGINES)
@@ -133,7 +135,7 @@ def test_notes_are_about_bugs_of_the_list() -> None:
 
 
 def test_the_results_of_one_run_can_be_recorded(tmp_path: Path) -> None:
-    """Of a run that a time limit ended, there is no history."""
+    """A run that was ended by a time limit has no history."""
     ended = results(stale(), complete=False)
     write_results(ended, tmp_path / "results.json")
     ((command, row, whole),) = SCRIPT.rows(tmp_path / "results.json")
@@ -143,13 +145,13 @@ def test_the_results_of_one_run_can_be_recorded(tmp_path: Path) -> None:
 
 
 def test_a_command_keeps_the_names_of_its_files_but_not_their_folders() -> None:
-    """Folders are those of one machine."""
+    """The folders are those of one machine."""
     command = "pytest /home/me/suites --rootdir=/home/me --python 0.24.0=/opt/envs/bin/python --out out/vllm -k a/b"
     assert SCRIPT.without_folders(command) == "pytest suites --python 0.24.0=python --out out/vllm -k a/b"
 
 
 def test_the_page_is_what_the_script_writes() -> None:
-    """So that no outcome is written by hand."""
+    """No outcome is therefore written by hand."""
     runs = SCRIPT.read_runs()
     results = [SCRIPT.result(runs, one) for one in LIST]
     assert SCRIPT.page(results, runs, SCRIPT.read_notes()) == SCRIPT.PAGE.read_text()

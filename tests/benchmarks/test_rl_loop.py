@@ -1,4 +1,4 @@
-"""The recorded calls of an RL loop as a workload, and its judgement on a scripted engine. TRL is not needed."""
+"""The recorded calls of an RL loop become a workload, which is judged on a scripted engine. TRL is not needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GRPO = next(file for file in RECORDED if "grpo" in file.name)
 
 
 def module() -> ModuleType:
-    """The script, which is no part of the package."""
+    """Return the script, which is no part of the package, as a module."""
     name = "benchmarks_judge_calls"
     found = importlib.util.spec_from_file_location(name, FOLDER / "judge_calls.py")
     assert found is not None
@@ -52,17 +52,17 @@ STEM = tuple(range(40, 60))
 
 
 def call(path: str, began: float, ended: float | None = None, **more: Any) -> Any:
-    """One recorded call."""
+    """Return one recorded call."""
     return LOOP.Call(path=path, began=began, ended=began if ended is None else ended, **more)
 
 
 def generation(began: float, ended: float, *prompts: tuple[int, ...], answers: int = 1) -> Any:
-    """One recorded generation."""
+    """Return one recorded generation."""
     return call(LOOP.GENERATE, began, ended, prompts=prompts, answers=answers, max_tokens=8)
 
 
 def judged(calls: list[Any], folder: Path) -> Judgement:
-    """The judgement of calls on a scripted engine, whose cache knows no weights."""
+    """Return the judgement of calls on a scripted engine, whose cache ignores weights."""
     versions = write_versions(folder)
     workload = LOOP.workload_of(calls, ["A", START_WEIGHTS])
     found: Judgement = LOOP.judged(
@@ -72,7 +72,7 @@ def judged(calls: list[Any], folder: Path) -> Judgement:
 
 
 def test_calls_become_steps_in_their_order() -> None:
-    """Prompts share what they shared; an answer is a request; calls that change nothing are left out."""
+    """Prompts share what they shared before, an answer is a request, and calls that change nothing are left out."""
     calls = [
         call("/health", 0),
         generation(1, 2, (*STEM, 1), (*STEM, 2, 2), answers=2),
@@ -93,7 +93,7 @@ def test_calls_become_steps_in_their_order() -> None:
 
 
 def test_calls_during_a_generation_are_made_during_the_burst() -> None:
-    """With the modes that the calls ask for, or vLLM's defaults. A request that came meanwhile belongs to it."""
+    """They have the modes of the calls, or vLLM's defaults. A request that came meanwhile belongs to the burst."""
     during = [call(LOOP.PAUSE, 2, query="mode=keep"), call(LOOP.UPDATE, 3), call(LOOP.RESUME, 4)]
     calls = [generation(1, 9, STEM), *during, generation(5, 6, STEM), call(LOOP.PAUSE, 10), call(LOOP.RESUME, 11)]
     burst, pause, resume = LOOP.workload_of(calls, ["A"]).steps
@@ -105,7 +105,7 @@ def test_calls_during_a_generation_are_made_during_the_burst() -> None:
 
 
 def test_each_kind_of_call_is_left_out_once() -> None:
-    """A pause also stays without clearing."""
+    """There is also a pause without clearing."""
     calls = [call(LOOP.PAUSE, 1, query="mode=keep"), call(LOOP.UPDATE, 2), call(LOOP.RESUME, 3), call(LOOP.RESET, 4)]
     found = {name: [(c.path, c.query) for c in kept] for name, kept in LOOP.variants(calls).items()}
     update, reset, resume = (LOOP.UPDATE, ""), (LOOP.RESET, ""), (LOOP.RESUME, "")
@@ -119,7 +119,7 @@ def test_each_kind_of_call_is_left_out_once() -> None:
 
 
 def test_another_client_has_a_request_in_flight_over_the_changes() -> None:
-    """A reset then fails, which the loop would have to notice. Without a reset there is nothing to show."""
+    """A reset then fails, which the loop would have to detect. Without a reset there is no such workload."""
     calls = [generation(1, 2, STEM), call(LOOP.UPDATE, 3), call(LOOP.RESET, 4), generation(5, 6, STEM)]
     found = LOOP.workloads(calls, ["A"])
     recorded, *_, busy = found.values()
@@ -132,7 +132,7 @@ def test_another_client_has_a_request_in_flight_over_the_changes() -> None:
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.name)
 def test_a_recorded_loop_is_a_valid_workload(file: Path) -> None:
-    """With several updates, and requests after them."""
+    """It has several updates, and requests after them."""
     workloads: dict[str, Workload] = LOOP.workloads(LOOP.read_calls(file), ["A", "B"])
     for workload in workloads.values():
         assert is_valid(workload)
@@ -146,7 +146,7 @@ def test_a_recorded_loop_is_a_valid_workload(file: Path) -> None:
 
 
 def test_the_reset_is_what_makes_the_recorded_loop_safe(tmp_path: Path) -> None:
-    """With it nothing old is hit; without it the same calls are answered with old KV."""
+    """With the reset no old KV is hit. Without it the same calls are answered with old KV."""
     recorded, without = LOOP.variants(LOOP.read_calls(GRPO)).values()
     right, wrong = judged(recorded, tmp_path / "a"), judged(without, tmp_path / "b")
     assert right.evidence[Weights.AFTER_UPDATE] > 0
@@ -157,7 +157,7 @@ def test_the_reset_is_what_makes_the_recorded_loop_safe(tmp_path: Path) -> None:
 
 
 def test_calls_that_the_server_did_not_get_are_not_judged(tmp_path: Path) -> None:
-    """The bridge records them."""
+    """The bridge still records them."""
     file = tmp_path / "calls.json"
     file.write_text('[{"path": "/reset_prefix_cache", "began": 1.0, "ended": 1.0, "left_out": true}]')
     assert LOOP.read_calls(file) == []

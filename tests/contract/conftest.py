@@ -1,4 +1,4 @@
-"""One engine of each kind for all contract tests, and a second one without its cache where that costs little."""
+"""One engine of each kind for all contract tests, and others without their cache or adapters where those are cheap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from contract import subjects
 from contract.rules import can
-from contract.subjects import Held, Subject, Wanted
+from contract.subjects import StartSettings, Subject, SubjectEngines
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -18,74 +18,76 @@ from coldproof.reports.schema.exit_codes import EXIT_USAGE
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """What was asked for and is not here ends the run in one line, before anything is collected."""
+    """End the run in one line, before anything is collected, if a requested engine is not installed."""
     try:
-        asked_for(session.config)
+        requested_subjects(session.config)
     except UsageError as problem:
         pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each contract test on each engine; those of one engine run together, so that it starts once."""
-    if "held" in metafunc.fixturenames:
-        found = [pytest.param(one, id=one.name) for one in asked_for(metafunc.config)]
-        metafunc.parametrize("held", found, indirect=True, scope="session")
+    """Run each contract test on each engine. Tests of one engine run together, so that it starts once."""
+    if "engines" in metafunc.fixturenames:
+        found = [pytest.param(one, id=one.name) for one in requested_subjects(metafunc.config)]
+        metafunc.parametrize("engines", found, indirect=True, scope="session")
 
 
-def asked_for(config: pytest.Config) -> tuple[Subject, ...]:
-    """The engines that the options mean. Raises UsageError."""
+def requested_subjects(config: pytest.Config) -> tuple[Subject, ...]:
+    """Return the engines that the options select. Raises UsageError."""
     return subjects.subjects(config.getoption("--engine"), config.getoption("--engine-url"))
 
 
 @pytest.fixture(scope="session")
-def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
-    """The engines of one kind."""
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SubjectEngines]:
+    """Yield the engines of one kind, and stop them after the last test."""
     subject: Subject = request.param
-    keeper = Held(subject, tmp_path_factory.mktemp("engine"))
+    keeper = SubjectEngines(subject, tmp_path_factory.mktemp("engine"))
     yield keeper
     keeper.stop()
 
 
 @pytest.fixture
-def engine(held: Held) -> CheckedEngine:
-    """The engine, its cache on."""
-    return held.engine(Wanted())
+def engine(engines: SubjectEngines) -> CheckedEngine:
+    """Return the engine with its cache on."""
+    return engines.engine(StartSettings())
 
 
 @pytest.fixture
-def weights(held: Held, tmp_path: Path) -> tuple[Path, Path]:
-    """Where the weights are that the engine was started with, and others."""
-    return held.subject.weights(tmp_path / "weights")
+def weights(engines: SubjectEngines, tmp_path: Path) -> tuple[Path, Path]:
+    """Return the folder of the weights that the engine was started with, and the folder of others."""
+    return engines.subject.weights(tmp_path / "weights")
 
 
 @pytest.fixture
-def stopped(held: Held) -> CheckedEngine:
-    """The engine after its end."""
-    ended = held.engine(Wanted(), dead_too=True)
+def stopped(engines: SubjectEngines) -> CheckedEngine:
+    """Return the engine after it was stopped."""
+    ended = engines.engine(StartSettings(), or_ended=True)
     if can(ended, Capability.SPAWNABLE):
         ended.stop()
     return ended
 
 
 @pytest.fixture
-def uncached(held: Held) -> CheckedEngine:
-    """The same without its cache; where there is none to spare, the same engine, which is asked under salts."""
-    return held.engine(Wanted(caching=False))
+def uncached(engines: SubjectEngines) -> CheckedEngine:
+    """Return an engine without its cache. If there is no spare engine it is the usual one, which then gets new
+    salts.
+    """
+    return engines.engine(StartSettings(caching=False))
 
 
 @pytest.fixture
-def bare(held: Held) -> CheckedEngine:
-    """The same without its cache and without any adapter."""
-    return held.engine(Wanted(caching=False, adapters=False))
+def bare(engines: SubjectEngines) -> CheckedEngine:
+    """Return an engine without its cache and without any adapter."""
+    return engines.engine(StartSettings(caching=False, adapters=False))
 
 
 @pytest.fixture(scope="session")
 def contents() -> dict[str, AdapterFiles]:
-    """Adapter contents that the engines were told of at their start."""
+    """Return the adapter contents that the engines know from their start."""
     return subjects.contents()
 
 
 @pytest.fixture(scope="session")
-def stranger() -> AdapterFiles:
-    """An adapter content that they were not told of."""
-    return subjects.stranger()
+def unknown_adapter() -> AdapterFiles:
+    """Return an adapter content that the engines do not know from their start."""
+    return subjects.unknown_adapter()

@@ -1,6 +1,6 @@
-"""The engines that the contract is tried on: all that this Python can start, and always the scripted one.
+"""The engines that the contract is tested on: all that this Python can start, and always the scripted one.
 
-`--engine NAME` leaves that one alone; with `--engine-url` an engine that its owner started.
+`--engine NAME` selects one engine; `--engine-url` selects an engine that is already running.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from coldproof.harness.session.selftest.selftest import write_versions
 
 CACHED = generated_files()
 SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
-STRANGER = (9, 8)  # a content that no engine is told of at its start
+UNKNOWN = (9, 8)  # a content that no engine knows from its start
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine to start: its cache on or off, told of adapters or of none, its log there."""
+class StartSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start an engine: its cache on or off, with adapters or without, and the path of its log."""
 
     caching: bool = True
     adapters: bool = True
@@ -38,57 +38,59 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generated_weights(_folder: Path) -> tuple[Path, Path]:
-    """The folders of the weights of the generated model, and of others of the same configuration."""
+    """Return the folders of the generated model's weights, and of other weights of the same configuration."""
     return tiny_model(CACHED).resolve(), tiny_model(CACHED, seed=1).resolve()
 
 
 def scripted_weights(folder: Path) -> tuple[Path, Path]:
-    """The same for the scripted engine, of a few bytes each."""
+    """Return two folders of weights for the scripted engine, of a few bytes each."""
     start, other = write_versions(folder).values()
     return start.folder, other.folder
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine under contract. `spare`: more of it cost little: one without its cache, one without adapters.
+    """An engine that the contract is tested on.
 
-    `weights`: writes weights to a folder if need be, and returns where those of the start and others are.
+    `spare`: starting more of them is cheap, one without its cache and one without adapters. `weights`: returns the
+    folders of the weights of the start and of others, and writes them if need be.
     """
 
     name: str
-    start: Callable[[Wanted], Engine]
+    start: Callable[[StartSettings], Engine]
     spare: bool = True
     weights: Callable[[Path], tuple[Path, Path]] = generated_weights
 
 
-class Held:
-    """The engines of one subject while its tests run: a new one where a test has ended the last."""
+class SubjectEngines:
+    """The engines of one subject while its tests run. A new one is started where a test has ended the last."""
 
     def __init__(self, subject: Subject, folder: Path) -> None:
         self.subject, self.folder = subject, folder
-        self.engines: dict[Wanted, CheckedEngine] = {}
+        self.engines: dict[StartSettings, CheckedEngine] = {}
         self.starts = 0
 
-    def engine(self, wanted: Wanted, *, dead_too: bool = False) -> CheckedEngine:
-        """The one that is wanted; of a subject without spares there is one engine for all. `dead_too`: or what is left
-        of it."""
-        wanted = wanted if self.subject.spare else Wanted()
-        held = self.engines.get(wanted)
-        if held is None or not (held.alive() or dead_too):
+    def engine(self, settings: StartSettings, *, or_ended: bool = False) -> CheckedEngine:
+        """Return the engine with these settings; a subject without spares has one engine for all. `dead_too`: also
+        if it has ended.
+        """
+        settings = settings if self.subject.spare else StartSettings()
+        found = self.engines.get(settings)
+        if found is None or not (found.alive() or or_ended):
             self.starts += 1
             log = self.folder / f"engine-{self.starts}.log"
-            held = CheckedEngine(self.subject.start(msgspec.structs.replace(wanted, log=log)))
-            self.engines[wanted] = held
-        return held
+            found = CheckedEngine(self.subject.start(msgspec.structs.replace(settings, log=log)))
+            self.engines[settings] = found
+        return found
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all engines."""
         for engine in self.engines.values():
             engine.stop()
 
 
 @functools.cache  # pytest runs the tests of equal parameters together
 def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
-    """What to try. Raises UsageError where what was asked for is not here."""
+    """Return the engines to test. Raises UsageError if a requested engine is not installed."""
     if url is not None:
         return (attached(engine or "endpoint", url),)
     here = [scripted(), *(one for spec in ENGINES.values() if spec.installed for one in subjects_of(spec))]
@@ -101,41 +103,41 @@ def subjects(engine: str | None, url: str | None) -> tuple[Subject, ...]:
 
 
 def scripted() -> Subject:
-    """The scripted engine."""
+    """Return the scripted engine."""
     return Subject(
-        name="scripted", start=lambda wanted: ScriptedEngine(caching=wanted.caching), weights=scripted_weights
+        name="scripted", start=lambda settings: ScriptedEngine(caching=settings.caching), weights=scripted_weights
     )
 
 
 def subjects_of(spec: EngineSpec) -> Iterator[Subject]:
-    """An engine as the harness would start it for a few of its cells, and once with each worker of its own."""
+    """Yield an engine as the harness would start it, for a few of its cells and once with each worker of its own."""
     if spec.start is None:
         return
     cells = [cell for cell in spec.cells if cell.fits(spec.name, MODEL) and cell.installed]
-    for cell in telling(cells) if spec.quick else cells[:1]:
+    for cell in representative_cells(cells) if spec.quick else cells[:1]:
         name = spec.name if cell is spec.cells[0] else f"{spec.name}:{cell.name}"
-        yield Subject(name=name, start=started(spec.start, cell, MODEL), spare=spec.quick)
+        yield Subject(name=name, start=starter(spec.start, cell, MODEL), spare=spec.quick)
     for worker in spec.workers[1:] if spec.quick else ():
-        yield Subject(name=f"{spec.name}:{worker}", start=started(spec.start, spec.cells[0], worker))
+        yield Subject(name=f"{spec.name}:{worker}", start=starter(spec.start, spec.cells[0], worker))
 
 
-def telling(cells: list[Cell]) -> list[Cell]:
-    """The first of an engine's cells, the first that has adapters, one with a second tier, and one with images."""
+def representative_cells(cells: list[Cell]) -> list[Cell]:
+    """Return the first cell of an engine, the first with adapters, one with a second tier, and one with images."""
     usual = [cell for cell in cells if cell.model is ModelLayers.FULL]  # they are started with the usual model
     found = [next((cell for cell in usual if cell.covers(one)), cells[0]) for one in ("LORA-4", "TIER-1", "MM-1")]
     return list({cell.name: cell for cell in (cells[0], *found)}.values())
 
 
-def started(start: Callable[[StartOptions], Engine], cell: Cell, worker: str) -> Callable[[Wanted], Engine]:
-    """How to start what is wanted in a cell."""
-    return lambda wanted: start(
+def starter(start: Callable[[StartOptions], Engine], cell: Cell, worker: str) -> Callable[[StartSettings], Engine]:
+    """Return a function that starts an engine with given settings in a cell."""
+    return lambda settings: start(
         StartOptions(
             model=str(tiny_model(CACHED)),
-            adapters=tuple(files.folder for files in contents().values()) if wanted.adapters else (),
+            adapters=tuple(files.folder for files in contents().values()) if settings.adapters else (),
             cell=cell,
-            caching=wanted.caching,
+            caching=settings.caching,
             arguments=cell.arguments,
-            log=wanted.log,
+            log=settings.log,
             on_process=lambda _process: None,
             worker=worker,
         )
@@ -143,7 +145,7 @@ def started(start: Callable[[StartOptions], Engine], cell: Cell, worker: str) ->
 
 
 def attached(name: str, url: str) -> Subject:
-    """An engine that runs already, and goes on when the tests are over. Its adapters are those that fit our model."""
+    """Return an engine that runs already and continues after the tests. Its adapters are those that fit our model."""
     kind = registry.attached(name, url)
     if kind is None or kind.attach is None:
         raise UsageError(f"--engine {name} is started here: leave out --engine-url")
@@ -152,16 +154,16 @@ def attached(name: str, url: str) -> Subject:
 
 
 def contents() -> dict[str, AdapterFiles]:
-    """The adapters that an engine is told of at its start."""
-    return {name: forged(seed, rank) for name, (seed, rank) in SEEDS.items()}
+    """Return the adapters that an engine knows from its start."""
+    return {name: generated(seed, rank) for name, (seed, rank) in SEEDS.items()}
 
 
-def stranger() -> AdapterFiles:
-    """One that fits the model, and of which it is not told."""
-    return forged(*STRANGER)
+def unknown_adapter() -> AdapterFiles:
+    """Return an adapter that fits the model and that the engine does not know from its start."""
+    return generated(*UNKNOWN)
 
 
-def forged(seed: int, rank: int) -> AdapterFiles:
-    """An adapter for the tiny model."""
+def generated(seed: int, rank: int) -> AdapterFiles:
+    """Return a generated adapter for the tiny model."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=seed, rank=rank)

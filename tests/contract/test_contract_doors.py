@@ -1,10 +1,10 @@
-"""What an adapter says of its doors: one prompt has one answer at all of them, and the salt and the count are real."""
+"""How an adapter reports its endpoints: a prompt has the same answer on all of them, and salts and counts are real."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
-from contract.rules import can, hold, ids, need, new_name, prompt
+from contract.rules import can, check, ids, need, new_name, prompt
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -16,13 +16,13 @@ WHERE = "CompletionRequest.door"
 
 
 def doors(engine: CheckedEngine) -> list[Door]:
-    """The doors that the engine says it has."""
+    """Return the endpoints that the engine reports."""
     need(engine, Capability.DOORS)
     return [door for door in Door if can(engine, DOOR_CAPABILITIES[door])]
 
 
 def sent(engine: CheckedEngine, door: Door, text: str, **fields: str) -> Completion:
-    """The answer to a chat at a door."""
+    """Return the answer to a chat on an endpoint."""
     messages = (Message("system", text), Message("user", "Go on."))
     request = CompletionRequest(
         model=engine.base_model,
@@ -36,23 +36,25 @@ def sent(engine: CheckedEngine, door: Door, text: str, **fields: str) -> Complet
 
 
 def text(engine: CheckedEngine) -> str:
-    """The text of a prompt of a few blocks that was never sent."""
+    """Return the text of a prompt of a few blocks that was never sent."""
     return text_of(prompt(min(3 * (engine.shape.block_size or 16), engine.shape.max_model_tokens // 2)))
 
 
-def test_one_prompt_has_one_answer_at_every_door(engine: CheckedEngine) -> None:
-    """Token by token, and in text, as a next turn continues from either."""
+def test_one_prompt_has_one_answer_on_every_endpoint(engine: CheckedEngine) -> None:
+    """All endpoints give the same tokens and the same text, because a next turn continues from either."""
     said, usual = text(engine), doors(engine)[0]
     expected = sent(engine, usual, said)
     for door in doors(engine):
         got = sent(engine, door, said)
-        hold(ids(got) == ids(expected), WHERE, f"{door.value} answers as {usual.value}", ids(got))
-        hold(got.text == expected.text, WHERE, f"{door.value} gives the text of its tokens", got.text)
-        hold(got.finish_reason == "length", "Completion.finish_reason", "length at max_tokens", got.finish_reason)
+        check(ids(got) == ids(expected), WHERE, f"{door.value} answers as {usual.value}", ids(got))
+        check(got.text == expected.text, WHERE, f"{door.value} gives the text of its tokens", got.text)
+        check(got.finish_reason == "length", "Completion.finish_reason", "length at max_tokens", got.finish_reason)
 
 
-def test_every_door_counts_what_another_one_computed(engine: CheckedEngine) -> None:
-    """Under the same salt, whichever of the two came first, and nothing under another."""
+def test_every_endpoint_hits_what_another_one_computed(engine: CheckedEngine) -> None:
+    """A prompt hits what another endpoint computed under the same salt, in either order, and nothing under another
+    salt.
+    """
     need(engine, Capability.CACHED_TOKENS, Capability.CACHE_SALT)
     if engine.shape.prefix_caching is not True:
         return
@@ -60,6 +62,6 @@ def test_every_door_counts_what_another_one_computed(engine: CheckedEngine) -> N
         said, salt = text(engine), new_name()
         sent(engine, first, said, cache_salt=salt)
         other = sent(engine, then, said, cache_salt=new_name()).cached_tokens
-        hold(other == 0, WHERE, f"nothing of {first.value} is hit at {then.value} under another salt", other)
+        check(other == 0, WHERE, f"nothing of {first.value} is hit at {then.value} under another salt", other)
         same = sent(engine, then, said, cache_salt=salt).cached_tokens
-        hold(bool(same), WHERE, f"what {first.value} computed is hit at {then.value} under its salt", same)
+        check(bool(same), WHERE, f"what {first.value} computed is hit at {then.value} under its salt", same)

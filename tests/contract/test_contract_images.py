@@ -1,9 +1,9 @@
-"""What an adapter says of images: they take the positions that it says, are hit again, and are not another one."""
+"""How an adapter handles images: they take the positions that it reports, hit again, and are not confused."""
 
 from __future__ import annotations
 
 import msgspec
-from contract.rules import asked, hold, ids, need, new_name, prompt
+from contract.rules import check, ids, need, new_name, new_request, prompt
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -15,17 +15,17 @@ BEFORE, BEHIND = 24, 20  # tokens
 
 
 def around(engine: CheckedEngine, image: int, text: tuple[int, ...], encoding: Encoding) -> CompletionRequest:
-    """A prompt with an image between the text's two parts."""
+    """Return a request with an image between the two parts of a text."""
     assert engine.shape.image is not None
     positions = image_positions(image, engine.shape.image.tokens)
     seen = (*text[:BEFORE], *positions, *text[BEFORE:])
     hidden = [0] * len(seen)
     hidden[BEFORE] = SentImage(encoding).hidden()
-    return msgspec.structs.replace(asked(engine), prompt=seen, hidden=tuple(hidden))
+    return msgspec.structs.replace(new_request(engine), prompt=seen, hidden=tuple(hidden))
 
 
 def test_an_image_is_hit_again_and_is_not_another_one(engine: CheckedEngine) -> None:
-    """By the engine's own counts."""
+    """By the engine's own counts the same image hits again, and another image does not."""
     need(engine, Capability.IMAGES, Capability.CACHED_TOKENS)
     text = prompt(BEFORE + BEHIND)
     one, other = image_id(new_name()), image_id(new_name())
@@ -34,15 +34,15 @@ def test_an_image_is_hit_again_and_is_not_another_one(engine: CheckedEngine) -> 
         return engine.complete(around(engine, image, text, Encoding.PNG))
 
     first, again, then = sent(one), sent(one), sent(other)
-    hold(ids(first) == ids(again), WHERE, "the same image has the same answer", ids(again))
-    hold((again.cached_tokens or 0) > BEFORE, WHERE, "the same image is hit", again.cached_tokens)
-    hold((then.cached_tokens or 0) <= BEFORE, WHERE, "another image is not hit", then.cached_tokens)
-    hold(ids(first) != ids(then), WHERE, "the model sees another image", ids(then))
+    check(ids(first) == ids(again), WHERE, "the same image has the same answer", ids(again))
+    check((again.cached_tokens or 0) > BEFORE, WHERE, "the same image is hit", again.cached_tokens)
+    check((then.cached_tokens or 0) <= BEFORE, WHERE, "another image is not hit", then.cached_tokens)
+    check(ids(first) != ids(then), WHERE, "the model sees another image", ids(then))
 
 
 def test_the_same_pixels_have_the_same_answer_in_every_file(engine: CheckedEngine) -> None:
-    """Whatever the encoding."""
+    """The encoding of an image does not change the answer."""
     need(engine, Capability.IMAGES)
     text, image = prompt(BEFORE + BEHIND), image_id(new_name())
     answers = {way: ids(engine.complete(around(engine, image, text, way))) for way in Encoding}
-    hold(len(set(map(tuple, answers.values()))) == 1, "SentImage.encoding", "one answer for all", answers)
+    check(len(set(map(tuple, answers.values()))) == 1, "SentImage.encoding", "one answer for all", answers)

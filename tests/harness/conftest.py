@@ -1,4 +1,4 @@
-"""Fixtures of the tests about bundles."""
+"""Fixtures for the tests of bundles."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from support import bundles
 
 @pytest.fixture
 def small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
+    """Replace the list of requirements by the small one of the bundles."""
     bundles.small_list(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of one run. Nobody changes it."""
+    """Return a bundle of one run. No test changes it."""
     return bundles.write(tmp_path_factory.mktemp("whole") / "bundle")

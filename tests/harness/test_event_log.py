@@ -1,4 +1,6 @@
-"""Events are written whole whoever else writes, and shown as they are: an engine's text is never markup."""
+"""Events are written as whole lines whatever else is written, and are shown literally: text of an engine is never
+markup.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ for i in range(50):
 
 @pytest.fixture
 def shown(pytestconfig: pytest.Config) -> tuple[Terminal, io.StringIO]:
-    """A terminal that writes into a string, as pytest's does into a log."""
+    """Return a terminal that writes into a string, as pytest's does into a log."""
     file = io.StringIO()
     return Terminal(TerminalReporter(pytestconfig, file), None), file
 
@@ -57,15 +59,15 @@ def test_an_event_is_one_line_with_its_time(tmp_path: Path) -> None:
 
 
 def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
-    """A run that is killed has lost nothing up to that moment: no close, no flush."""
+    """A run that is killed has lost nothing that came before, without a close or flush."""
     log = EventLog(tmp_path / "events.ndjson")
     log.emit("phase", words="one")
     assert [e["words"] for e in read_events(tmp_path / "events.ndjson")] == ["one"]
     log.close()
 
 
-def test_an_existing_log_is_added_to(tmp_path: Path) -> None:
-    """A worker must not wipe what the controlling process wrote."""
+def test_an_existing_log_is_extended(tmp_path: Path) -> None:
+    """A worker must not erase what the controlling process wrote."""
     for words in ("one", "two"):
         log = EventLog(tmp_path / "events.ndjson")
         log.emit("phase", words=words)
@@ -91,7 +93,7 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
 
 
 def test_lines_of_many_processes_stay_whole(tmp_path: Path) -> None:
-    """As xdist's workers write them."""
+    """The workers of pytest-xdist write in this way."""
     path = tmp_path / "events.ndjson"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], cwd=ROOT) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -99,7 +101,7 @@ def test_lines_of_many_processes_stay_whole(tmp_path: Path) -> None:
 
 
 def assert_whole(path: Path, writers: set[str]) -> None:
-    """Every line is one event, fifty a writer, each writer's in its own order."""
+    """Assert that every line is one event, and that each writer has fifty events in its own order."""
     events = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert all(event["text"] == LONG for event in events)
     for writer in writers:
@@ -108,7 +110,7 @@ def assert_whole(path: Path, writers: set[str]) -> None:
 
 
 def test_subscribers_see_every_event_after_it_was_written(tmp_path: Path) -> None:
-    """With its fields as they were given, not as they were encoded."""
+    """The fields are those that were given, and not their encoding."""
     log, seen = EventLog(tmp_path / "events.ndjson"), list[tuple[str, dict[str, object], int]]()
     for _ in range(2):
         log.subscribe(lambda kind, fields: seen.append((kind, fields, len(read_events(log.path)))))
@@ -120,28 +122,28 @@ def test_subscribers_see_every_event_after_it_was_written(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", [".", "no/such/folder/events.ndjson"])
 def test_a_log_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, path: str) -> None:
-    """Before any engine costs time."""
+    """The error comes before any engine is started."""
     with pytest.raises(OSError, match=r"Is a directory|No such file"):
         EventLog(tmp_path / path)
 
 
 def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
-    """The run was killed in the middle of it; what came before still counts."""
+    """The run was killed while it wrote the line; earlier lines still count."""
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"event": "phase", "at": 1.0, "words": "one"}\n{"event": "pha')
     assert [e["words"] for e in read_events(path)] == ["one"]
 
 
 def test_a_verdict_is_a_line_with_progress_and_an_estimate(shown: tuple[Terminal, io.StringIO]) -> None:
-    """One of four after 100 s: about 300 s, five minutes, are left."""
+    """After one of four verdicts in 100 s, about 300 s, five minutes, are left."""
     terminal, file = shown
     terminal.began -= 100
     terminal.on_event("verdict", verdict())
     assert file.getvalue() == "[1/4] LORA-1 CONFORMS reload: 8 examples, 3 s; about 5 min left\n"
 
 
-def test_the_last_verdict_promises_nothing_more(shown: tuple[Terminal, io.StringIO]) -> None:
-    """Nor does one beyond the number announced."""
+def test_the_last_verdict_has_no_estimate(shown: tuple[Terminal, io.StringIO]) -> None:
+    """A verdict beyond the announced number gives no estimate either."""
     terminal, file = shown
     terminal.began -= 100
     for _ in range(2):
@@ -150,16 +152,16 @@ def test_the_last_verdict_promises_nothing_more(shown: tuple[Terminal, io.String
 
 
 @pytest.mark.parametrize("outcome", Verdict)
-def test_what_is_no_pass_gives_its_reason(shown: tuple[Terminal, io.StringIO], outcome: Verdict) -> None:
-    """A pass needs none, and what is unsupported says it in the report."""
+def test_a_verdict_that_is_no_pass_gives_its_reason(shown: tuple[Terminal, io.StringIO], outcome: Verdict) -> None:
+    """A pass needs no reason, and the report has that of an unsupported requirement."""
     terminal, file = shown
     terminal.on_event("verdict", verdict(outcome))
     assert outcome.value in file.getvalue()
     assert ("because" in file.getvalue()) is (outcome not in (Verdict.CONFORMS, Verdict.UNSUPPORTED))
 
 
-def test_hostile_text_is_shown_and_not_obeyed(shown: tuple[Terminal, io.StringIO]) -> None:
-    """Markup stays text, in every kind of event that carries an engine's or a server's words."""
+def test_hostile_text_is_shown_literally(shown: tuple[Terminal, io.StringIO]) -> None:
+    """Markup stays text in every kind of event that has text of an engine or a server."""
     terminal, file = shown
     terminal.on_event("verdict", verdict(Verdict.VIOLATED, reason=HOSTILE, title=HOSTILE))
     terminal.on_event("engine_lost", {"log_tail": HOSTILE})
@@ -169,8 +171,8 @@ def test_hostile_text_is_shown_and_not_obeyed(shown: tuple[Terminal, io.StringIO
     assert file.getvalue().count("[red]not red[/red] [/nope]") == 6
 
 
-def test_other_events_are_not_for_people(shown: tuple[Terminal, io.StringIO]) -> None:
-    """A log is not filled with a line an example; an event that the terminal does not know is none of its business."""
+def test_other_events_are_not_shown(shown: tuple[Terminal, io.StringIO]) -> None:
+    """A log gets no line for each example, and the terminal ignores unknown events."""
     terminal, file = shown
     terminal.on_event("trial", {"requirement": "LORA-1", "title": "reload", "cell": "default"})
     terminal.on_event("example", {})

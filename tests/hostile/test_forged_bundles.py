@@ -1,6 +1,6 @@
-"""The bundle of a URL is accepted as its run wrote it, and refused after each forgery, by a reason of its own.
+"""The bundle of an attached server is accepted as written, and refused after each forgery, for its own reason.
 
-The forger knows all files: what follows from changed events is drawn again, numbered again and sealed again.
+The forger knows all files: what follows from changed events is written, numbered and sealed again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import EVENTS, Change, Event, change, copied, draw, reasons
-from support.fake_reply import Manners
+from support.bundles import EVENTS, Change, Event, change, copy_of, draw, reasons
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.qualified_tree import make_tree, python
 
@@ -27,15 +27,15 @@ Forge = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with few suites."""
+    """Return a copy of the project with few suites."""
     return make_tree(tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture(scope="module")
 def honest(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of a server that was attached by its URL. Nobody changes it."""
+    """Return the bundle of a run on an attached server. No test changes it."""
     bundle = tmp_path_factory.mktemp("honest") / "bundle"
-    with serving(Manners(lora=(404, "Not Found"))) as server:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as server:
         words = ("--engine-url", server.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(bundle))
     assert (bundle / "manifest.json").is_file(), run.stdout + run.stderr
@@ -51,12 +51,12 @@ def _list_of_the_tree(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examples(events: list[Event], requirement: str = "SALT-1") -> list[Event]:
-    """The examples of a requirement."""
+    """Return the examples of a requirement."""
     return [e for e in events if e["event"] == "example" and e["requirement"] == requirement]
 
 
 def counted(events: list[Event]) -> list[Event]:
-    """The same events with the numbers and the counts that they would have had."""
+    """Return the events with the numbers and counts that a run would have written."""
     numbers: Counter[str] = Counter()
     for event in events:
         event["number"] = numbers[event["process"]]
@@ -72,8 +72,8 @@ def counted(events: list[Event]) -> list[Event]:
     return events
 
 
-def copies(times: int, *, renamed: bool = False) -> Change:
-    """One example is there so often more; with other nonces, if `renamed`."""
+def repeated(times: int, *, renamed: bool = False) -> Change:
+    """Return a change that repeats an example, under other nonces if `renamed`."""
 
     def changed(events: list[Event]) -> list[Event]:
         first = examples(events)[0]
@@ -88,7 +88,7 @@ def copies(times: int, *, renamed: bool = False) -> Change:
 
 
 def one_less(events: list[Event]) -> list[Event]:
-    """An example is not there, and its verdict does not count it."""
+    """Remove an example, and do not count it in its verdict."""
     numbers = {id(event): event["number"] for event in events}
     events.remove(examples(events)[0])
     for event in counted(events):
@@ -97,7 +97,7 @@ def one_less(events: list[Event]) -> list[Event]:
 
 
 def of_each(kind: str, **fields: object) -> Change:
-    """Each event of a kind has these fields."""
+    """Return a change that sets fields of each event of a kind."""
 
     def changed(events: list[Event]) -> list[Event]:
         for event in events:
@@ -108,55 +108,55 @@ def of_each(kind: str, **fields: object) -> Change:
 
 
 def another_version(events: list[Event]) -> list[Event]:
-    """The engine was a later release."""
+    """Change the engine's version to a later release."""
     for event in events:
         if event["event"] == "engine":
             event["engine"]["version"] = "99.0"
     return events
 
 
-def in_1970(events: list[Event]) -> list[Event]:
-    """Nothing took any time."""
+def at_one_time(events: list[Event]) -> list[Event]:
+    """Give all events the same time, so that nothing took any time."""
     return [{**event, "at": 5.0} for event in events]
 
 
 def clock_back(events: list[Event]) -> list[Event]:
-    """The second half of the run was before the first."""
+    """Set the clock back one hour for the second half of the run."""
     return [{**event, "at": event["at"] - 3600.0 * (2 * n > len(events))} for n, event in enumerate(events)]
 
 
 def long_trials(events: list[Event]) -> list[Event]:
-    """Each trial took an hour."""
+    """Make each trial take an hour."""
     return of_each("verdict", seconds=3600.0)(events)
 
 
 def another_answer(events: list[Event]) -> list[Event]:
-    """An engine answered otherwise, and nobody says a word."""
+    """Change a token of an answer and nothing else."""
     token = examples(events)[0]["history"]["outcomes"][-1]["tokens"][0]
     token["id"] = 33 if token["id"] != 33 else 34
     return events
 
 
 def outside(events: list[Event]) -> list[Event]:
-    """The examples were drawn for nobody."""
+    """Move the examples behind the end of their trial."""
     own = examples(events)
     return counted([e for e in events if e not in own] + own)
 
 
 def other_engine(events: list[Event]) -> list[Event]:
-    """An example of another engine."""
+    """Replace the engine of an example by another one."""
     examples(events)[0]["history"]["shape"]["max_model_tokens"] = 4096
     return events
 
 
 def other_adapters(events: list[Event]) -> list[Event]:
-    """An example of a run with other adapter files."""
+    """Replace the adapter files of an example by others."""
     examples(events)[0]["history"]["contents"]["A"] = "0" * 16
     return events
 
 
 def unsupported(events: list[Event]) -> list[Event]:
-    """SALT-1 was not tested: the server cannot do it."""
+    """Mark SALT-1 as unsupported and remove its examples."""
     gone = examples(events)
     left = counted([event for event in events if event not in gone])
     for event in left:
@@ -166,7 +166,7 @@ def unsupported(events: list[Event]) -> list[Event]:
 
 
 def shown_without_need(events: list[Event]) -> list[Event]:
-    """The groups conform, on a server that does not show them."""
+    """Mark the group requirements as conforming on a server that does not report groups."""
     for event in events:
         if event["event"] == "verdict" and event["requirement"].startswith("GROUP"):
             event.update(verdict="CONFORMS", absent=[])
@@ -174,19 +174,19 @@ def shown_without_need(events: list[Event]) -> list[Event]:
 
 
 def confirmed(events: list[Event]) -> list[Event]:
-    """A counterexample was found, and its case is nowhere."""
+    """Add the confirmation of a counterexample that has no case."""
     at = next(n for n, e in enumerate(events) if e["event"] == "verdict" and e["requirement"] == "SALT-1")
     phase = {name: events[at][name] for name in ("at", "process")}
     return counted([*events[:at], {"event": "phase", **phase, "stage": "confirming", "words": "on it"}, *events[at:]])
 
 
 def two_runs(events: list[Event]) -> list[Event]:
-    """The run began twice."""
+    """Add a second start of the run."""
     return counted([events[0], *events])
 
 
 def of_events(how: Change) -> Forge:
-    """Change the events, and all that follows from them."""
+    """Return a forgery that changes the events and rewrites everything that follows from them."""
 
     def forge(bundle: Path) -> None:
         change(bundle, how)
@@ -196,20 +196,20 @@ def of_events(how: Change) -> Forge:
 
 
 def a_better_statement(bundle: Path) -> None:
-    """Policy tools read that everything conforms."""
+    """Replace the statement for policy tools by one without failures."""
     path = bundle / "verdicts.intoto.json"
     envelope = json.loads(path.read_text())
     path.write_text(json.dumps({**envelope, "payload": "eyJ2ZXJkaWN0cyI6IHt9fQ=="}))
 
 
 def a_link(bundle: Path) -> None:
-    """A file lies elsewhere."""
+    """Replace a file by a symbolic link."""
     (bundle / "junit.xml").rename(bundle.parent / "elsewhere")
     (bundle / "junit.xml").symlink_to(bundle.parent / "elsewhere")
 
 
 def unsealed(bundle: Path) -> None:
-    """The headline is another one."""
+    """Change the headline after the seal."""
     path = bundle / "summary.md"
     path.write_text(path.read_text() + "all is well\n")
 
@@ -217,18 +217,18 @@ def unsealed(bundle: Path) -> None:
 FORGERIES: dict[str, tuple[Forge, str]] = {
     "an example deleted": (of_events(one_less), r"left out: the run: 1 events of a process are missing"),
     "an example copied thirty times": (
-        of_events(copies(30)),
+        of_events(repeated(30)),
         r"altered: SALT-1 \(\w+\) in attached: 30 examples have the nonce of another example",
     ),
     "copies under other nonces": (
-        of_events(copies(1, renamed=True)),
+        of_events(repeated(1, renamed=True)),
         r"altered: SALT-1 .*: 1 examples contradict themselves: the prompt of request 0 does not follow from its",
     ),
     "another version of the engine": (
         of_events(another_version),
         r"altered: the run: the engine's version is recorded as 99\.0, but it reported '/version: ",
     ),
-    "all events in 1970": (of_events(in_1970), r"its first event is from 1970-01-01T00:00:05\+00:00"),
+    "all events in 1970": (of_events(at_one_time), r"its first event is from 1970-01-01T00:00:05\+00:00"),
     "times that go back": (
         of_events(clock_back),
         r"not accepted: the run: the times of its events go back by 3\d\d\d",
@@ -267,7 +267,7 @@ FORGERIES: dict[str, tuple[Forge, str]] = {
 
 
 def test_the_bundle_of_a_url_is_accepted_as_it_is(honest: Path) -> None:
-    """Its WEIGHT, LORA and GROUP requirements are unsupported for what the run's options and the server lack."""
+    """WEIGHT, LORA and GROUP requirements are unsupported, because the options and the server lack what they need."""
     assert reasons(honest) == ""
     verdicts = [json.loads(line) for line in (honest / EVENTS).read_text().splitlines() if '"event":"verdict"' in line]
     assert {"CONFORMS", "UNSUPPORTED"} == {verdict["verdict"] for verdict in verdicts}
@@ -275,20 +275,20 @@ def test_the_bundle_of_a_url_is_accepted_as_it_is(honest: Path) -> None:
 
 @pytest.mark.parametrize(("forge", "why"), FORGERIES.values(), ids=FORGERIES)
 def test_a_forgery_is_refused_by_a_reason_of_its_own(honest: Path, tmp_path: Path, forge: Forge, why: str) -> None:
-    """It is not the reason of any other forgery."""
-    bundle = copied(honest, tmp_path / "bundle")
+    """Each forgery is refused by the check that is meant for it."""
+    bundle = copy_of(honest, tmp_path / "bundle")
     forge(bundle)
     said = reasons(bundle)
     assert re.search(why, said), said
 
 
 def test_each_forgery_has_its_own_reason() -> None:
-    """No two forgeries are found by one check alone."""
+    """No two forgeries share a reason, so each one tests a check of its own."""
     assert len({why for _, why in FORGERIES.values()}) == len(FORGERIES) >= 10
 
 
 def test_drawing_a_bundle_again_changes_nothing(honest: Path, tmp_path: Path) -> None:
-    """What the forgers do to hide their work gives no reason to refuse."""
-    bundle = copied(honest, tmp_path / "bundle")
+    """The steps by which a forger hides changes are accepted by themselves, so only the change is refused."""
+    bundle = copy_of(honest, tmp_path / "bundle")
     of_events(counted)(bundle)
     assert reasons(bundle) == ""

@@ -1,4 +1,4 @@
-"""A run against a hostile server ends with a report, an exit code and one line, and never without a reason."""
+"""A run against a hostile server ends with a report, an exit code and one line that gives a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_reply import answer
-from support.fake_server import Manners
+from support.fake_server import ServerBehaviour
 from support.hostile_runs import run_on
 from support.hostile_server import STREAM, Exchange, HostileServer, Script, attacking
 
@@ -19,7 +19,7 @@ FIRST_ANSWERS = 100  # completions that are answered well: more than the set-up 
 
 
 def results(folder: Path) -> Results:
-    """The results of the run that reported to a folder."""
+    """Return the results of the run that reported to a folder."""
     return read_results(folder / "results.json")
 
 
@@ -29,23 +29,23 @@ def silence(exchange: Exchange) -> None:
 
 
 def comments(exchange: Exchange) -> None:
-    """Send comments and no end."""
+    """Send comments without end."""
     exchange.send(STREAM)
-    exchange.send_for_ever([b": still here\n"], pause=0.01)
+    exchange.send_until_disconnect([b": still here\n"], pause=0.01)
 
 
-def drip(exchange: Exchange) -> None:
-    """Send a byte from time to time, and no end."""
-    exchange.send_for_ever([b"H"], pause=0.1)
+def send_slowly(exchange: Exchange) -> None:
+    """Send one byte at a time without end."""
+    exchange.send_until_disconnect([b"H"], pause=0.1)
 
 
 def redirect(exchange: Exchange) -> None:
-    """Name another server."""
+    """Redirect to another server."""
     exchange.send(b"HTTP/1.1 302 Found\r\nLocation: http://other.example/v1\r\nContent-Length: 0\r\n\r\n")
 
 
 def busy(exchange: Exchange) -> None:
-    """Be busy for an hour."""
+    """Report that the server is busy for an hour."""
     exchange.send(b"HTTP/1.1 429 Busy\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
@@ -53,16 +53,16 @@ INCOMPLETE = "GET /v1/models got no complete answer within 1 s: the server"
 
 
 def zeros(exchange: Exchange) -> None:
-    """Send a page without an end."""
+    """Send a page without end."""
     exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-    exchange.send_for_ever([bytes(65536)])
+    exchange.send_until_disconnect([bytes(65536)])
 
 
 @pytest.mark.parametrize(
     ("line", "script", "least", "said"),
     [
         (MODELS, silence, 0.5, f"{INCOMPLETE} sent nothing"),
-        pytest.param(MODELS, drip, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
+        pytest.param(MODELS, send_slowly, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
         pytest.param(MODELS, comments, 0.5, f"{INCOMPLETE} sent", marks=pytest.mark.nightly),
         (MODELS, zeros, 30.0, "GET /v1/models was answered with more than 16 MiB"),
         pytest.param(
@@ -79,7 +79,7 @@ def zeros(exchange: Exchange) -> None:
 def test_a_run_ends_with_an_error_that_says_what_the_server_did(
     tmp_path: Path, line: str, script: Script, least: float, said: str
 ) -> None:
-    """Nothing was tested, so nothing conforms."""
+    """A run in which nothing was tested conforms to nothing, and its error names what the server did."""
     with attacking({line: script}) as server:
         code, output = run_on(server.url, tmp_path, "--requirements", "REUSE-1", least=least)
     found = results(tmp_path)
@@ -91,13 +91,13 @@ def test_a_run_ends_with_an_error_that_says_what_the_server_did(
     assert {one.verdict for one in found.requirements} == {"NOT EXERCISED"}
 
 
-def test_a_server_that_falls_silent_in_a_run_gives_an_error(tmp_path: Path) -> None:
-    """It may be slow: the requirement is not violated, and nothing is known of it."""
-    asked: list[Exchange] = []
+def test_a_server_that_stops_answering_in_a_run_gives_an_error(tmp_path: Path) -> None:
+    """A silent server may only be slow, so the requirement is not violated: its verdict is unknown."""
+    received: list[Exchange] = []
 
     def play(exchange: Exchange) -> None:
-        asked.append(exchange)
-        (silence if len(asked) > FIRST_ANSWERS else server.pass_on)(exchange)
+        received.append(exchange)
+        (silence if len(received) > FIRST_ANSWERS else server.pass_on)(exchange)
 
     with attacking({COMPLETIONS: play}) as server:
         code, output = run_on(server.url, tmp_path, "--requirements", "REUSE-1", least=10.0)
@@ -111,7 +111,7 @@ def test_a_server_that_falls_silent_in_a_run_gives_an_error(tmp_path: Path) -> N
 
 
 def endless(exchange: Exchange) -> None:
-    """Stream the right answer, and then more and more tokens."""
+    """Stream the right answer, followed by tokens without end."""
     body = json.loads(exchange.request.split(b"\r\n\r\n", 1)[1])
     right = answer(body["model"], tuple(body["prompt"]), body["max_tokens"])
     exchange.send(STREAM)
@@ -127,7 +127,7 @@ def endless(exchange: Exchange) -> None:
 def test_answers_with_more_tokens_than_requested_violate_a_requirement(
     tmp_path: Path, more: int | None, requirement: str, failure_class: str
 ) -> None:
-    """It is a fault of the API, and the run does not read on for ever. An answer without an end has no counts."""
+    """Too many tokens are a fault of the API, and the run does not read on without end."""
 
     def play(exchange: Exchange) -> None:
         if b'"stream": true' not in exchange.request:
@@ -143,7 +143,7 @@ def test_answers_with_more_tokens_than_requested_violate_a_requirement(
             server.pass_on(exchange)
 
     server: HostileServer
-    with attacking({COMPLETIONS: play}, Manners(chats=False)) as server:
+    with attacking({COMPLETIONS: play}, ServerBehaviour(chats=False)) as server:
         code, output = run_on(server.url, tmp_path, "--requirements", requirement, "--budget", "30s")
     found = results(tmp_path)
     assert code == found.exit_code == 1, output

@@ -1,4 +1,4 @@
-"""Whatever a server sends, a request ends: in bounded time, with bounded bytes, and in one line."""
+"""Whatever a server sends, a request ends in bounded time, with bounded bytes and a message of one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tenacity
 from support.fake_reply import MODEL, answer
-from support.fake_server import Manners
+from support.fake_server import ServerBehaviour
 from support.histories import ask, burst, outcome, play, put
 from support.hostile_server import JSON, OK, STREAM, Exchange, HostileServer, Script, attacking
 
@@ -52,7 +52,7 @@ BACKSTOP = 300  # seconds until a test that would wait for ever fails
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No API key, and no wait for a process that does not exist."""
+    """Remove the API key and the waits for a process that does not exist."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     monkeypatch.setattr(HttpClient, "wait_dead", lambda *_: False)
     monkeypatch.setattr(HttpClient._get.retry, "wait", tenacity.wait_none())
@@ -60,31 +60,31 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def client_of(server: HostileServer, time: RequestTime | None = None) -> HttpClient:
-    """A client that waits for one minute at most between two bytes."""
+    """Return a client with a long read timeout, so that only the request's own limit can end it."""
     return HttpClient(server.url, alive=lambda: True, read_timeout=BACKSTOP, time=time)
 
 
 def passing_time(seconds: float = 30.0) -> RequestTime:
-    """A time that passes by one second with each look at the clock, however fast the server is."""
+    """Return a request time whose clock advances by one second per reading, however fast the server is."""
     return RequestTime(seconds, clock=itertools.count().__next__)
 
 
 def event(**choice: Any) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     return b"data: " + json.dumps({"choices": [{"index": 0, **choice}]}).encode() + b"\n\n"
 
 
 def stream(*events: bytes) -> Script:
-    """A script that streams these events and ends in good order."""
+    """Return a script that streams these events and ends correctly."""
     return lambda exchange: exchange.send(STREAM, *events, b"data: [DONE]\n\n")
 
 
-def for_ever(*start: bytes, parts: tuple[bytes, ...]) -> Script:
-    """A script that begins with `start` and then sends `parts` again and again."""
+def endless_script(*start: bytes, parts: tuple[bytes, ...]) -> Script:
+    """Return a script that sends `start`, then `parts` again and again."""
 
     def play(exchange: Exchange) -> None:
         exchange.send(*start)
-        exchange.send_for_ever(parts)
+        exchange.send_until_disconnect(parts)
 
     return play
 
@@ -95,19 +95,19 @@ def for_ever(*start: bytes, parts: tuple[bytes, ...]) -> Script:
 @pytest.mark.parametrize(
     "script",
     [
-        for_ever(STREAM, parts=(b"x",)),
-        for_ever(STREAM, parts=(b": still here\n",)),
-        for_ever(STREAM, parts=(b"\n",)),
-        for_ever(STREAM, parts=(b'data: {"choices": []}\n\n',)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"1\r\n:\r\n",)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", parts=(b"Trailer: x\r\n",)),
-        for_ever(OK + b"Content-Length: 1000000000\r\n\r\n", parts=(b" ",)),
-        for_ever(parts=(b"HTTP/1.1 100 Continue\r\n\r\n",)),
+        endless_script(STREAM, parts=(b"x",)),
+        endless_script(STREAM, parts=(b": still here\n",)),
+        endless_script(STREAM, parts=(b"\n",)),
+        endless_script(STREAM, parts=(b'data: {"choices": []}\n\n',)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"1\r\n:\r\n",)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", parts=(b"Trailer: x\r\n",)),
+        endless_script(OK + b"Content-Length: 1000000000\r\n\r\n", parts=(b" ",)),
+        endless_script(parts=(b"HTTP/1.1 100 Continue\r\n\r\n",)),
     ],
     ids=["bytes", "comments", "blank lines", "empty events", "chunks", "trailers", "a long body", "100 Continue"],
 )
 def test_an_answer_that_never_ends_is_cut_off_when_the_time_is_over(script: Script) -> None:
-    """However busy the server is meanwhile: progress is not an end."""
+    """A server that keeps sending does not extend the time limit."""
     with attacking({"": script}) as server:
         with pytest.raises(
             RequestOverdue, match=r"POST /v1/completions got no complete answer within 30 s: the server"
@@ -118,8 +118,8 @@ def test_an_answer_that_never_ends_is_cut_off_when_the_time_is_over(script: Scri
 
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 20", OK + b"Content-Le", STREAM, STREAM + event(token_ids=[65])])
-def test_a_server_that_falls_silent_is_left_when_the_time_is_over(start: bytes) -> None:
-    """Before, in and after the headers."""
+def test_a_silent_server_is_abandoned_at_the_time_limit(start: bytes) -> None:
+    """A server that stops before, in or after the headers is abandoned at the time limit."""
 
     def begin(exchange: Exchange) -> None:
         exchange.send(start)
@@ -130,8 +130,8 @@ def test_a_server_that_falls_silent_is_left_when_the_time_is_over(start: bytes) 
         client_of(server, RequestTime(0.5)).complete(REQUEST)
 
 
-def test_a_server_that_accepts_no_connection_is_left_as_well() -> None:
-    """The system accepts it for a program that never takes it."""
+def test_a_server_that_accepts_no_connection_is_abandoned_too() -> None:
+    """A connection that the system accepts but no program takes ends at the time limit too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(EngineStartError, match=r"/v1/models got no complete answer.*the server sent nothing"):
@@ -141,9 +141,9 @@ def test_a_server_that_accepts_no_connection_is_left_as_well() -> None:
 @pytest.mark.parametrize(
     "line", [MODELS, "GET /version", "GET /metrics", "GET /openapi.json", COMPLETIONS, "POST /tokenize"]
 )
-def test_the_setup_ends_wherever_a_server_stops_to_answer(line: str) -> None:
-    """Each of its requests has a deadline, and the message names the request."""
-    ends = for_ever(STREAM, parts=(b": \n",))
+def test_the_setup_ends_wherever_a_server_stops_answering(line: str) -> None:
+    """Each request of the setup has a deadline, and the error names the request."""
+    ends = endless_script(STREAM, parts=(b": \n",))
 
     def late(exchange: Exchange) -> None:
         clock.late = True
@@ -160,7 +160,7 @@ def test_the_setup_ends_wherever_a_server_stops_to_answer(line: str) -> None:
 
 
 def test_no_request_begins_after_the_end_of_the_run() -> None:
-    """Nothing is sent any more."""
+    """Once the run has no time left, no request is sent."""
     with attacking({}) as server:
         with pytest.raises(RequestOverdue, match="was not sent: the run has no time left"):
             client_of(server, RequestTime(run_left=lambda: -1.0)).complete(REQUEST)
@@ -168,8 +168,8 @@ def test_no_request_begins_after_the_end_of_the_run() -> None:
 
 
 def test_a_request_that_is_cut_off_is_no_answer_of_a_burst() -> None:
-    """A checker would blame the engine: the whole burst has no result."""
-    with attacking({COMPLETIONS: for_ever(STREAM, parts=(b":\n",))}) as server:
+    """A request that was cut off leaves its burst without a result, because a checker would blame the engine."""
+    with attacking({COMPLETIONS: endless_script(STREAM, parts=(b":\n",))}) as server:
         probed: Any = SimpleNamespace(version=None, base_model=MODEL, shape=SimpleNamespace(image=None, row_width=None))
         probed.capabilities, probed.cache_config, probed.null_is_miss = {}, {}, False
         engine = ServerEngine(name="x", client=client_of(server, passing_time()), probed=probed, config={})
@@ -182,12 +182,12 @@ class CutOff(ScriptedEngine):
     """A scripted engine whose requests are cut off."""
 
     def serve(self, *_: Any) -> list[Served]:
-        """Raise what an attached server's client raises."""
+        """Raise the error that an attached server's client raises."""
         raise RequestOverdue("the time is over")
 
 
 def test_a_run_that_is_cut_off_undoes_its_changes(tmp_path: Path) -> None:
-    """The server is somebody's: no adapter of ours stays loaded. And there is no history that a checker could judge."""
+    """The server is not managed by Coldproof: adapters are unloaded again, and no history is left to be judged."""
     engine = CutOff()
     before = dict(engine.contents)
     with pytest.raises(RequestOverdue, match="the time is over"):
@@ -212,7 +212,7 @@ def test_a_run_that_is_cut_off_undoes_its_changes(tmp_path: Path) -> None:
     ids=["closes", "TLS", "SSH", "short", "negative", "no size", "negative size", "a size too large", "status", "304"],
 )
 def test_what_is_no_answer_in_http_ends_the_setup_in_one_line(start: bytes, said: str) -> None:
-    """With the address, and without a traceback."""
+    """The error names the address and has no traceback."""
     with attacking({"": lambda exchange: exchange.send(start)}) as server, pytest.raises(EngineStartError) as caught:
         attach(server.url, adapter_for=lambda _: None)
     assert said in str(caught.value)
@@ -224,7 +224,7 @@ def test_what_is_no_answer_in_http_ends_the_setup_in_one_line(start: bytes, said
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Limits of one MiB, so that the tests are fast."""
+    """Lower the limits to one MiB, so that the tests are fast."""
     for name in ("ANSWER_BYTES", "PAGE_BYTES", "ERROR_BYTES"):
         monkeypatch.setattr(transport, name, transport.MIB)
     monkeypatch.setattr(event_stream, "LINE_BYTES", transport.MIB // 4)
@@ -239,22 +239,22 @@ TERABYTE = b"ffffffffff\r\n"
 @pytest.mark.parametrize(
     "script",
     [
-        for_ever(JSON, parts=(BLOCK,)),
-        for_ever(STREAM, parts=(b"data: " + BLOCK,)),
-        for_ever(STREAM, parts=(b": comment\n" * 1000,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(CHUNK,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n" + TERABYTE, parts=(BLOCK,)),
-        for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"0" * 4096,)),
-        for_ever(OK + b"X-Long: ", parts=(b"x" * 4096,)),
-        for_ever(OK, parts=(b"X-Many: x\r\n",)),
-        for_ever(b"HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n", parts=(BLOCK,)),
-        for_ever(OK + b"Content-Length: 1000000000000000000000\r\n\r\n", parts=(BLOCK,)),
+        endless_script(JSON, parts=(BLOCK,)),
+        endless_script(STREAM, parts=(b"data: " + BLOCK,)),
+        endless_script(STREAM, parts=(b": comment\n" * 1000,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(CHUNK,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n" + TERABYTE, parts=(BLOCK,)),
+        endless_script(OK + b"Transfer-Encoding: chunked\r\n\r\n", parts=(b"0" * 4096,)),
+        endless_script(OK + b"X-Long: ", parts=(b"x" * 4096,)),
+        endless_script(OK, parts=(b"X-Many: x\r\n",)),
+        endless_script(b"HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n", parts=(BLOCK,)),
+        endless_script(OK + b"Content-Length: 1000000000000000000000\r\n\r\n", parts=(BLOCK,)),
     ],
     ids=["body", "line", "comments", "chunks", "one chunk", "a chunk's size", "header", "headers", "error", "length"],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/metrics", "/openapi.json", "/tokenize"])
 def test_no_more_bytes_are_read_than_an_answer_may_have(small: int, script: Script, path: str) -> None:
-    """Wherever they are: the client's memory does not grow with what a server sends."""
+    """The client's memory does not grow with what a server sends, wherever in the response it is."""
     with attacking({"": script}) as server:
         client = client_of(server)
         calls: dict[str, Callable[[], object]] = {
@@ -271,7 +271,7 @@ def test_no_more_bytes_are_read_than_an_answer_may_have(small: int, script: Scri
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
 def test_a_compressed_answer_is_refused_unread(coding: str) -> None:
-    """None was requested, and 600 MB of zeros take 0.6 MB."""
+    """Compression was not requested, and 600 MB of zeros take 0.6 MB."""
     bomb = gzip.compress(bytes(2**20))
     head = OK + f"Content-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     with attacking({"": lambda exchange: exchange.send(head, bomb)}) as server:
@@ -283,8 +283,8 @@ def test_a_compressed_answer_is_refused_unread(coding: str) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_an_answer_with_more_tokens_than_requested_is_left_soon(most: int) -> None:
-    """The answer has the tokens that show it, and the connection is closed."""
+def test_an_answer_with_more_tokens_than_requested_is_cut_off_soon(most: int) -> None:
+    """The answer keeps enough tokens to show the fault, and the connection is closed."""
     left = threading.Event()
 
     def play(exchange: Exchange) -> None:
@@ -307,7 +307,7 @@ def test_an_answer_with_more_tokens_than_requested_is_left_soon(most: int) -> No
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(status: int) -> None:
-    """The other server's answers would count as this one's, and it would get the API key."""
+    """Answers of the other server would count as this one's, and it would receive the API key."""
     with attacking({}) as other:
         moved = f"HTTP/1.1 {status} Moved\r\nLocation: {other.url}/x?token=abcdef\r\nContent-Length: 0\r\n\r\n".encode()
         with attacking({"": lambda exchange: exchange.send(moved)}) as server:
@@ -321,7 +321,9 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 
 
 def refusing(*heads: bytes) -> tuple[Script, list[Exchange]]:
-    """A script that refuses a request once with each of these heads, and then answers; with the refused ones."""
+    """Return a script that refuses one request with each of these heads and then answers, and the list of refused
+    requests.
+    """
     left, refused = list(heads), list[Exchange]()
 
     def play(exchange: Exchange) -> None:
@@ -335,14 +337,16 @@ def refusing(*heads: bytes) -> tuple[Script, list[Exchange]]:
 
 
 def test_a_busy_server_is_waited_for_and_the_answer_says_so() -> None:
-    """It refused before any processing, so that the cache is as before; a history records it."""
+    """A refusal before any processing leaves the cache unchanged, so the request is sent again and the history
+    records it.
+    """
     script, refused = refusing(b"429 Busy\r\nRetry-After: 7", b"503 Busy\r\nRetry-After: 2", b"429 Busy")
     slept, counts = list[float](), list[int]()
     time = RequestTime(60, clock=lambda: sum(slept), sleep=slept.append)
     with attacking({COMPLETIONS: script}) as server:
         got = client_of(server, time).complete(REQUEST, counts.append)
     assert [token.id for token in got.tokens] == COLD
-    assert (got.busy, len(refused), len(server.asked(COMPLETIONS))) == (3, 3, 4)
+    assert (got.busy, len(refused), len(server.received(COMPLETIONS))) == (3, 3, 4)
     assert sum(slept) == pytest.approx(7 + 2 + 4)
     assert counts.count(0) == len(slept)  # a request that waits is not stalled
     assert answered(outcome(0, PROMPT), got).busy == 3
@@ -353,18 +357,18 @@ def test_a_busy_server_is_waited_for_and_the_answer_says_so() -> None:
     [b"429 Busy\r\nRetry-After: 1000000000", b"503 Busy\r\nRetry-After: 61", b"429 Busy\r\nRetry-After: " + b"9" * 400],
 )
 def test_a_server_that_is_busy_for_longer_than_the_run_gets_no_second_request(head: bytes) -> None:
-    """The run ends with an error: nothing is known about the engine."""
+    """A server that is busy for longer than the run ends it with an error: nothing is known about the engine."""
     script, _ = refusing(head)
     slept = list[float]()
     with attacking({COMPLETIONS: script}) as server:
         with pytest.raises(RequestOverdue, match=r"refused with HTTP \d+ 1 times.* the server is busy"):
             client_of(server, RequestTime(60, clock=lambda: 0.0, sleep=slept.append)).complete(REQUEST)
-        assert len(server.asked(COMPLETIONS)) == 1
+        assert len(server.received(COMPLETIONS)) == 1
     assert slept == []
 
 
-def test_a_server_that_is_always_busy_is_left_when_the_time_is_over() -> None:
-    """However short it says that it will be."""
+def test_a_server_that_is_always_busy_is_abandoned_at_the_time_limit() -> None:
+    """A server that stays busy is abandoned at the time limit, however short its Retry-After is."""
     busy_now = b"HTTP/1.1 429 Busy\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     slept = list[float]()
     time = RequestTime(1.0, clock=lambda: sum(slept), sleep=slept.append)
@@ -375,12 +379,12 @@ def test_a_server_that_is_always_busy_is_left_when_the_time_is_over() -> None:
 
 
 def test_an_unavailable_server_that_names_no_time_has_refused() -> None:
-    """It may have processed the request: it is not sent again."""
+    """A 503 without Retry-After may have processed the request, so it is not sent again."""
     script, _ = refusing(b"503 Service Unavailable")
     with attacking({COMPLETIONS: script}) as server:
         with pytest.raises(RequestRefused, match="503"):
             client_of(server).complete(REQUEST)
-        assert len(server.asked(COMPLETIONS)) == 1
+        assert len(server.received(COMPLETIONS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -400,12 +404,12 @@ def test_an_unavailable_server_that_names_no_time_has_refused() -> None:
     ],
 )
 def test_a_time_in_seconds_is_read(header: str | None, seconds: float) -> None:
-    """What is no number of seconds is as good as no time."""
+    """An invalid number of seconds counts as no Retry-After."""
     assert busy.wait_seconds(header, 0) == seconds
 
 
 def test_a_time_as_a_date_is_read() -> None:
-    """One in the past is as good as none."""
+    """A Retry-After date in the past counts as none."""
     now = datetime.now(UTC)
     assert 3000 < busy.wait_seconds(format_datetime(now + timedelta(hours=1), usegmt=True), 0) <= 3600
     assert busy.wait_seconds(format_datetime(now - timedelta(hours=1), usegmt=True), 0) == 1
@@ -416,12 +420,12 @@ def test_a_time_as_a_date_is_read() -> None:
 
 
 def choices(text: bytes) -> bytes:
-    """An event with these choices."""
+    """Return an event with these choices."""
     return b'data: {"choices": [' + text + b"]}\n\n"
 
 
 def count(text: bytes) -> bytes:
-    """An event with this count of cached tokens."""
+    """Return an event with this count of cached tokens."""
     return b'data: {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": ' + text + b"}}}\n\n"
 
 
@@ -451,7 +455,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("said", MALFORMED.values(), ids=MALFORMED)
 def test_an_answer_with_content_that_no_engine_may_send_is_malformed(said: bytes) -> None:
-    """It is no answer at all: nothing is compared, and nothing conforms by it."""
+    """A malformed answer is an error: nothing is compared with it, and no requirement conforms by it."""
     with attacking({COMPLETIONS: stream(said)}) as server, pytest.raises(MalformedAnswer) as caught:
         client_of(server).complete(REQUEST)
     assert "\n" not in str(caught.value)
@@ -474,14 +478,14 @@ GOOD = b"".join(event(token_ids=[token], text="x") for token in COLD) + b"data: 
     ids=["byte by byte", "HTTP/1.0", "CRLF", "fields", "no last line end", "with a length"],
 )
 def test_a_good_answer_in_an_unusual_form_is_read(script: Script) -> None:
-    """A server may split and frame its events as it likes."""
+    """A server may split and frame its events in any valid way."""
     with attacking({COMPLETIONS: script}) as server:
         got = client_of(server).complete(REQUEST)
     assert [token.id for token in got.tokens] == COLD
 
 
 def test_a_request_after_a_broken_answer_gets_its_own(small: int) -> None:
-    """Nothing of the broken one is left on the connection."""
+    """Nothing of a broken answer stays on the connection for the next request."""
     broken = [OK + b"Content-Length: 2\r\n\r\n{}" + b"HTTP/1.1 200 OK\r\n\r\nforged", JSON + bytes(2 * small)]
 
     def play(exchange: Exchange) -> None:
@@ -517,8 +521,8 @@ PAGES = [
 
 @pytest.mark.parametrize(("path", "page"), PAGES)
 def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> None:
-    """The capability is absent, and what is shown of the page is short."""
-    with attacking({}, Manners(bodies={path: page})) as server:
+    """The capability is absent, and the report shows only the beginning of the page."""
+    with attacking({}, ServerBehaviour(bodies={path: page})) as server:
         engine = attach(server.url, adapter_for=lambda _: None)
     assert len(engine.version or "") <= 103
     assert all(len(value) <= 210 for value in engine.config.values())
@@ -540,8 +544,8 @@ def test_a_page_with_odd_content_is_as_good_as_none(path: str, page: str) -> Non
     ],
 )
 def test_a_page_that_would_mislead_ends_the_setup_in_one_line(path: str, page: str) -> None:
-    """With the request and how its answer begins."""
-    with attacking({}, Manners(bodies={path: page})) as server, pytest.raises(EngineStartError) as caught:
+    """The error names the request and shows the beginning of its answer."""
+    with attacking({}, ServerBehaviour(bodies={path: page})) as server, pytest.raises(EngineStartError) as caught:
         attach(server.url, adapter_for=lambda _: None)
     assert f"{path} was answered with HTTP 200 and " in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -549,8 +553,8 @@ def test_a_page_that_would_mislead_ends_the_setup_in_one_line(path: str, page: s
 
 
 def test_prompt_scores_are_read_within_the_same_limits(small: int) -> None:
-    """They come as a whole, and not in a stream."""
-    with attacking({COMPLETIONS: for_ever(JSON, parts=(BLOCK,))}) as server:
+    """Prompt scores are not streamed, and the limits hold for them too."""
+    with attacking({COMPLETIONS: endless_script(JSON, parts=(BLOCK,))}) as server:
         scored = CompletionRequest(
             model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True)
         )

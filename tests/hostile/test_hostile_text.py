@@ -65,7 +65,7 @@ TODAY = datetime.date(2030, 1, 1)
 
 
 def accepted(case: Case) -> None:
-    """Raise ValueError for a case whose workload cannot be run."""
+    """Raise ValueError for a case whose workload is invalid."""
     workload = msgspec.convert(case.workload, Workload)
     if not is_valid(workload):
         raise ValueError("no workload")
@@ -73,7 +73,9 @@ def accepted(case: Case) -> None:
 
 @functools.cache
 def variants_of(path: Path) -> Variants:
-    """The case of a finding. Loaded once, because each open string is tried first."""
+    """Return the variants of a finding's case. They are cached, because each replaceable string has to be tried
+    first.
+    """
     return Variants(read_case(path), accepted)
 
 
@@ -119,7 +121,7 @@ def commands_of(report: list[Token]) -> str:
 
 @pytest.mark.parametrize("path", with_samples(CASES, *LARGEST), ids=identity)
 def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
-    """Of every case of a finding, for every engine's script and commands."""
+    """The script and the commands of every finding's case stay intact with all strings replaced at once."""
     variants, case = variants_of(path), read_case(path)
     assert len(variants.open) > 100
     for kept in ((), (case.engine, case.cell, *case.engine_config)):  # by these the engine's own templates are found
@@ -129,7 +131,7 @@ def test_all_strings_of_a_case_at_once(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", with_samples(LARGEST, *LARGEST[:2]), ids=identity)
 def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
-    """Alone, so that no other one stops what is written before it gets there."""
+    """Each string is replaced alone, so that no other replaced string stops the output earlier."""
     unchanged = outputs(read_case(path), "plain")
     for name, good, bad in variants_of(path).each():
         written = outputs(bad, "plain")
@@ -141,7 +143,7 @@ def test_each_string_of_a_case(path: Path, tmp_path: Path) -> None:
 
 
 def everything() -> Results:
-    """Results with something in every section of the report."""
+    """Return results with something in every section of the report."""
     cases = [read_case(path) for path in LARGEST]
     waivers = [report_samples.waiver(state) for state in ("used", "stale", "expired")]
     found = report_samples.results(*cases, waivers=waivers, growth=[], problem="stopped by hand")
@@ -156,7 +158,7 @@ def readable(results: Results) -> None:
 
 @pytest.fixture(scope="module")
 def results() -> Variants:
-    """Results in which strings are replaced."""
+    """Return results in which strings are replaced."""
     found = Variants(everything(), readable)
     assert len(found.open) > 500
     return found
@@ -181,7 +183,7 @@ def on_terminal(results: Results, folder: Path) -> str:
 
 
 def proposals(results: Results) -> str:
-    """Return the proposed known issues."""
+    """Return the proposed known issues as TOML."""
     return to_toml(propose(results, today=TODAY), results, results.waivers, folder=Path("report"))
 
 
@@ -194,7 +196,7 @@ def toml_is_ours(text: str, like: str) -> None:
 
 
 def beside(results: Results) -> SideBySide:
-    """Return the results beside those of another engine."""
+    """Return the results side by side with those of another engine."""
     return side_by_side([source(results), source(everything())], kinds.ENGINES)
 
 
@@ -229,14 +231,16 @@ FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] =
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_strings_of_results_at_once(results: Variants, name: str) -> None:
-    """In every format."""
+    """Every output format keeps its structure with all strings replaced."""
     render, is_ours = FORMATS[name]
     is_ours(render(results.all(hostile)), render(results.all(benign)))
 
 
 @pytest.mark.parametrize("name", ["summary", "junit", "badge", "terminal", "known issues"])
 def test_each_string_of_results(results: Variants, name: str) -> None:
-    """Alone. The pages escape every value in one place, so one test with all values shows them."""
+    """Formats other than pages are tested string by string. Pages escape all values in one place, so one test is
+    enough.
+    """
     render, is_ours = FORMATS[name]
     for replaced, good, bad in results.each():
         try:
@@ -247,14 +251,14 @@ def test_each_string_of_results(results: Variants, name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_half_a_character_can_be_written(results: Variants, name: str) -> None:
-    """A lone surrogate, which a server can send in JSON and no file in UTF-8 can contain."""
+    """A server can send a lone surrogate in JSON, but no UTF-8 file can contain it."""
     render, _ = FORMATS[name]
     broken = msgspec.convert(surrogates(msgspec.to_builtins(results.all(benign))), Results)
     render(broken).encode()
 
 
 def surrogates(value: Any) -> Any:
-    """Return plain data with half a character behind each harmless text."""
+    """Return plain data with a lone surrogate after each harmless text."""
     if isinstance(value, dict):
         return {key: surrogates(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -274,5 +278,5 @@ def surrogates(value: Any) -> Any:
     ],
 )
 def test_a_recorded_command_is_one_command(recorded: str, shown: str) -> None:
-    """Its words are only words. One that is right stays as it is."""
+    """Words of a recorded command are quoted where necessary. A command that is valid stays unchanged."""
     assert command_line(recorded) == shown

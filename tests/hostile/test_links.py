@@ -1,4 +1,4 @@
-"""What is no regular file in a folder of somebody else's is refused: nothing that it leads to is read or published."""
+"""Irregular files in a folder from elsewhere are refused: nothing that they point to is read or published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import copied
+from support.bundles import copy_of
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.run.manifest import seal
@@ -19,13 +19,13 @@ Place = Callable[[Path, Path], None]
 
 @pytest.fixture(autouse=True)
 def _small_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of requirements is the bundles' small one."""
+    """Replace the list of requirements by the bundles' small one."""
     bundles.small_list(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs that have a bundle between them, one cell each."""
+    """Return two runs that form a bundle together, with one cell each."""
     folder = tmp_path_factory.mktemp("shards")
     return [
         bundles.write(folder / name, shard=shard, places=[place for place in bundles.PLACES if place.cell == cell])
@@ -34,7 +34,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def folder_link(path: Path, secret: Path) -> None:
-    """A folder that lies elsewhere."""
+    """Place a symbolic link to a folder."""
     path.parent.joinpath("more").symlink_to(secret.parent)
 
 
@@ -51,7 +51,7 @@ PLACES = ("manifest.json.sig", "cases/more.json", "engine-02-tested.log")
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file that must stay where it is."""
+    """Return a file that must not be read or published."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "id_ed25519").write_text(SECRET)
     return tmp_path / "home" / "id_ed25519"
@@ -62,8 +62,8 @@ def secret(tmp_path: Path) -> Path:
 def test_nothing_is_published_that_a_bundle_leads_to(
     shards: list[Path], tmp_path: Path, secret: Path, capfd: pytest.CaptureFixture[str], kind: str, place: str
 ) -> None:
-    """The register refuses the bundle, and merge the shard, each in one line."""
-    shard = copied(shards[0], tmp_path / "shard")
+    """The register refuses the bundle and merge refuses the shard, each in one line."""
+    shard = copy_of(shards[0], tmp_path / "shard")
     KINDS[kind](shard / place, secret)
     assert main(["register", str(shard), "--out", str(tmp_path / "site")]) == 1
     said = capfd.readouterr()
@@ -80,8 +80,8 @@ def test_nothing_is_published_that_a_bundle_leads_to(
 def test_a_report_is_not_read_through_a_link(
     shards: list[Path], tmp_path: Path, secret: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
-    """Nor does a command wait for the writer of a FIFO."""
-    run = copied(shards[0], tmp_path / "run")
+    """A command does not follow the link, and does not wait for the writer of a FIFO."""
+    run = copy_of(shards[0], tmp_path / "run")
     (run / name).unlink()
     KINDS[kind](run / name, secret)
     if name == "events.ndjson":
@@ -93,7 +93,7 @@ def test_a_report_is_not_read_through_a_link(
 
 
 def test_a_link_that_the_user_names_is_followed(shards: list[Path], tmp_path: Path) -> None:
-    """It is a name that the user chose."""
+    """A link that the user names on the command line is followed, because the user chose it."""
     (tmp_path / "latest.json").symlink_to(shards[0] / "results.json")
     assert main(["render", str(tmp_path / "latest.json"), "-o", str(tmp_path / "page.html")]) == 0
 
@@ -102,8 +102,8 @@ def test_a_link_that_the_user_names_is_followed(shards: list[Path], tmp_path: Pa
 def test_a_shard_of_many_takes_no_time(
     shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], shard: str
 ) -> None:
-    """Nothing is counted up to a number that somebody wrote, and no folder has a name that somebody wrote."""
-    run = copied(shards[0], tmp_path / "run")
+    """A shard number from a file is neither counted up to nor used as a folder name."""
+    run = copy_of(shards[0], tmp_path / "run")
     bundles.change(run, bundles.with_fields("run_started", {}, shard=shard))
     assert main(["merge", str(run), "--out", str(tmp_path / "merged")]) == 1
     assert capfd.readouterr().out.startswith("REFUSED: 1 reason")
@@ -113,15 +113,15 @@ def test_a_shard_of_many_takes_no_time(
 
 
 def test_a_whole_run_is_no_shard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Merge says so; there is nothing to merge."""
+    """Merge reports that a whole run is not a shard."""
     run = bundles.write(tmp_path / "run", examples=1)
     assert main(["merge", str(run), "--out", str(tmp_path / "merged")]) == 1
     assert capfd.readouterr().out.splitlines()[1] == "  not accepted: these are not the shards of one run: a whole run"
 
 
 def test_a_run_whose_folder_has_a_link_is_not_sealed(shards: list[Path], tmp_path: Path, secret: Path) -> None:
-    """Its digest would be that of another file."""
-    run = copied(shards[0], tmp_path / "run")
+    """A folder with a link cannot be sealed, because the digest would be that of another file."""
+    run = copy_of(shards[0], tmp_path / "run")
     (run / "more").symlink_to(secret)
     with pytest.raises(OSError, match="cannot be sealed"):
         seal(run)

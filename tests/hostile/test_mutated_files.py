@@ -1,4 +1,4 @@
-"""Whatever a file from elsewhere holds, the commands that read it end with an exit code and at most one line.
+"""Whatever a file from elsewhere contains, commands that read it end with an exit code and at most one line.
 
 COLDPROOF_MUTATIONS is the number of mutated files; COLDPROOF_MUTATION is one to repeat.
 """
@@ -54,12 +54,12 @@ Command = Callable[[Path], object]
 
 
 def command(*words: str) -> Command:
-    """Run a subcommand; each `@` is the folder."""
+    """Return a function that runs a subcommand. Each `@` stands for the folder."""
     return lambda folder: main([word.replace("@", str(folder)) for word in words])
 
 
 def sealed(run: Command) -> Command:
-    """Run a command after the folder was sealed again, by somebody who knows of the manifest."""
+    """Return a command that first seals the folder again, as a forger who knows of the manifest would."""
 
     def both(folder: Path) -> object:
         with contextlib.suppress(OSError, ValueError):  # what cannot be sealed stays as it is
@@ -70,7 +70,7 @@ def sealed(run: Command) -> Command:
 
 
 def reading(read: Callable[[Path], object]) -> Command:
-    """Read a file as a run does, which says what is wrong with it in one line and ends with 4."""
+    """Return a command that reads a file as a run does, and ends with 4 on a usage error."""
 
     def run(folder: Path) -> object:
         try:
@@ -122,7 +122,7 @@ READERS: dict[str, tuple[Command, ...]] = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small bundle with all kinds of files."""
+    """Return a small bundle with all kinds of files."""
     folder = bundles.write(tmp_path_factory.mktemp("original") / "run", shard="1/1", examples=1)
     (folder / "matrix.toml").write_text(MATRIX)
     levels = {
@@ -160,7 +160,7 @@ def problem(run: Command, folder: Path) -> str:
 def test_no_mutated_file_ends_in_a_traceback(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor in a hang. Each file goes through one of the commands that read it."""
+    """No mutated file causes a traceback or a hang. Each file goes through one of the commands that read it."""
     bundles.small_list(tmp_path, monkeypatch)
     digest = sources_digest()
     monkeypatch.setattr(verify, "sources_digest", lambda: digest)

@@ -1,4 +1,4 @@
-"""No secret reaches a file or the terminal, whatever a server repeats of a request and an engine writes to its log."""
+"""No secret reaches a file or the terminal, even if a server repeats a request or an engine logs its environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.fake_server import METRICS, Manners
+from support.fake_server import METRICS, ServerBehaviour
 from support.hostile_runs import run_on
 from support.hostile_server import Exchange, HostileServer, Script, attacking
 from support.nightly import with_samples
@@ -64,8 +64,8 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_secret_is_found_by_what_stands_around_it(form: str) -> None:
-    """What stands around it stays, and a second time changes nothing."""
+def test_a_secret_is_found_by_its_context(form: str) -> None:
+    """A secret is redacted by its context. The context stays, and a second redaction changes nothing."""
     shown = redacted(f"before {form} after".format(*[VALUE] * 3))
     assert VALUE not in shown
     assert HIDDEN in shown
@@ -75,7 +75,7 @@ def test_a_secret_is_found_by_what_stands_around_it(form: str) -> None:
 
 @pytest.mark.parametrize("text", [f"hf_{'a1' * 17}", f"sk-proj-{'a1' * 12}", f"ghp_{'a1' * 18}"])
 def test_a_secret_is_found_by_its_own_form(text: str) -> None:
-    """As well-known services write them."""
+    """Keys in the formats of well-known services are redacted."""
     assert redacted(f"got {text}.") == f"got {HIDDEN}."
 
 
@@ -94,20 +94,20 @@ def test_a_secret_is_found_by_its_own_form(text: str) -> None:
     ],
 )
 def test_ordinary_text_stays(text: str) -> None:
-    """A token of a model is no secret."""
+    """Text with words such as "token" or "key" is left unchanged if it has no secret."""
     assert redacted(text) == text
 
 
 @pytest.mark.parametrize("name", [KEY_VARIABLE, "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "github_token"])
 def test_a_value_of_the_environment_is_a_secret_wherever_it_occurs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In every form in which something may write it."""
+    """Values of secret variables are redacted in plain, JSON, URL and base64 form."""
     monkeypatch.setenv(name, SECRET)
     for form in (SECRET, json.dumps(SECRET)[1:-1], quote(SECRET, safe=""), base64.b64encode(SECRET.encode()).decode()):
         assert redacted(f"a{form}b") == f"a{HIDDEN}b"
 
 
 def test_a_short_key_counts_as_a_word_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a key that is no secret would spoil the report; a field's name stays in any case."""
+    """A short key is redacted as a whole word only, because it may be a common word. Field names always stay."""
     monkeypatch.setenv(KEY_VARIABLE, "test")
     assert redacted("tests of a test: contest") == f"tests of a {HIDDEN}: contest"
     assert redacted_data({"test": ["test", "a test"]}) == {"test": ["test", f"a {HIDDEN}"]}
@@ -116,7 +116,7 @@ def test_a_short_key_counts_as_a_word_only(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_json_text_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A secret in a text in it is redacted, and everything else is as before."""
+    """A secret inside a JSON text is redacted, and the text stays valid JSON with all other values unchanged."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     inner = json.dumps({"headers": {"Authorization": f"Bearer {SECRET}"}})
     before = {
@@ -134,7 +134,7 @@ def test_a_json_text_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_event_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever emits it."""
+    """Events are redacted, whatever code emits them."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     log = EventLog(tmp_path / "events.ndjson")
     log.emit("problem", message=f"HTTP 400: {SECRET}, password={PASSWORD}", usage=False)
@@ -146,7 +146,7 @@ def test_an_event_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_an_engine_log_has_no_secret_in_its_tail_and_after_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine may print its command and its environment."""
+    """An engine may print its command and its environment, so its log is redacted."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     monkeypatch.setenv("HF_TOKEN", VALUE)
     code = "import os, sys; print(sys.argv, os.environ, b'\\xff'); print('--api-key', os.environ['HF_TOKEN'])"
@@ -164,7 +164,7 @@ def test_an_engine_log_has_no_secret_in_its_tail_and_after_the_end(
 
 
 def test_a_file_without_secrets_is_left_as_it_is(tmp_path: Path) -> None:
-    """Byte by byte."""
+    """A file without secrets is not rewritten."""
     file = tmp_path / "engine.log"
     file.write_bytes(b"one\r\n\xff two\rthree")
     before = file.stat()
@@ -174,7 +174,7 @@ def test_a_file_without_secrets_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def echo(status: bytes) -> Script:
-    """A script that answers a request with its own headers, as a page for debugging does."""
+    """Return a script that answers a request with the request's own headers, as a debug page does."""
 
     def play(exchange: Exchange) -> None:
         body = json.dumps({"error": {"message": "no", "request": exchange.request.decode()}}).encode()
@@ -184,7 +184,7 @@ def echo(status: bytes) -> Script:
 
 
 def assert_kept(folder: Path, output: str, *secrets: str) -> None:
-    """No secret is in a file of the report or in the output, in any form."""
+    """Check that no secret is in a file of the report or in the output, in any form."""
     texts = {str(file): file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()}
     assert {Path(name).name for name in texts} >= {
         "events.ndjson",
@@ -205,7 +205,7 @@ def assert_kept(folder: Path, output: str, *secrets: str) -> None:
 
 @pytest.mark.parametrize("status", with_samples([b"401 Unauthorized", b"500 Error", b"200 OK"], b"401 Unauthorized"))
 def test_headers_that_a_server_repeats_in_the_setup_are_kept_secret(tmp_path: Path, status: bytes) -> None:
-    """The run ends there, and says why."""
+    """The run ends in the setup, and its error has no secret."""
     with attacking({"GET /v1/models": echo(status)}) as server:
         code, output = run_on(server.url, tmp_path, **{KEY_VARIABLE: SECRET})
     assert code == 3
@@ -213,7 +213,7 @@ def test_headers_that_a_server_repeats_in_the_setup_are_kept_secret(tmp_path: Pa
 
 
 def test_a_password_in_the_url_is_kept_secret(tmp_path: Path) -> None:
-    """It becomes a header, and a server can decode that."""
+    """A password of the URL is sent as a header, which a server can decode and repeat."""
     plain = f"you are ann with {PASSWORD}".encode()
 
     def play(exchange: Exchange) -> None:
@@ -228,7 +228,9 @@ def test_a_password_in_the_url_is_kept_secret(tmp_path: Path) -> None:
 
 
 def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> None:
-    """In its version, its model's name, its metrics, its refusals, and the errors of requests, which become cases."""
+    """A server repeats the secret in its version, model name, metrics, refusals and request errors, which become
+    cases.
+    """
     answered: list[Exchange] = []
 
     def play(exchange: Exchange) -> None:
@@ -240,14 +242,14 @@ def test_what_a_server_repeats_in_a_whole_run_is_kept_secret(tmp_path: Path) -> 
             HostileServer.pass_on(server, exchange)
 
     label = SECRET.replace('"', '\\"')
-    manners = Manners(
+    behaviour = ServerBehaviour(
         version=f"1.0 for {SECRET}",
         models=json.dumps({"data": [{"id": f"tiny-{SECRET}", "root": f"/models/{SECRET}"}]}),
         metrics=METRICS.replace('block_size="16"', f'block_size="16",cache_dtype="{label}"'),
         reset=json.dumps({"success": True, "by": SECRET}),
         chats=False,
     )
-    with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, manners) as server:
+    with attacking({"POST /v1/completions": play, "POST /tokenize": echo(b"404 Not Found")}, behaviour) as server:
         code, output = run_on(
             server.url, tmp_path, "--requirements", "REUSE-1", "--budget", "30s", **{KEY_VARIABLE: SECRET}
         )

@@ -1,4 +1,4 @@
-"""Nothing of the working folder is imported or read as settings by our commands: there may be anything in it."""
+"""No command imports a module or reads settings from the working folder, which may contain anything."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fill(folder: Path, *more: str) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path) -> list[str]:
-    """The command `coldproof` as an installation writes it."""
+    """Write the command `coldproof` as an installation does, and return it."""
     target = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["coldproof"]
     point = importlib.metadata.EntryPoint(name="coldproof", value=target, group="console_scripts")
     (tmp_path / "bin").mkdir()
@@ -61,7 +61,7 @@ def script(tmp_path: Path) -> list[str]:
 def call(
     command: list[str], folder: Path, *path: str, ours: Path | str = IMPORT_ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the folder. `path`: entries of PYTHONPATH behind ours."""
+    """Run a command in the folder. `path`: entries of PYTHONPATH after ours."""
     path = (str(ours), str(ROOT / "tests"), *path)
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
     environment["PYTHONPATH"] = os.pathsep.join(path)
@@ -72,13 +72,13 @@ def call(
 
 
 def ran(folder: Path, done: subprocess.CompletedProcess[str]) -> None:
-    """Check that the run came to its end."""
+    """Check that the run is complete."""
     assert (folder / "out" / "results.json").exists(), done.stdout + done.stderr
     assert read_results(folder / "out" / "results.json").complete, done.stdout + done.stderr
 
 
 def test_a_run_of_two_layers_uses_nothing_of_the_working_folder(tmp_path: Path, script: list[str]) -> None:
-    """Neither does the fork server, nor a layer."""
+    """Neither the fork server nor a layer imports from the working folder."""
     folder = tmp_path / "work"
     fill(folder, *CUSTOM)
     (folder / "coldproof").mkdir()
@@ -88,14 +88,16 @@ def test_a_run_of_two_layers_uses_nothing_of_the_working_folder(tmp_path: Path, 
 
 @pytest.mark.nightly
 def test_an_empty_entry_of_the_python_path_is_not_the_working_folder(tmp_path: Path, script: list[str]) -> None:
-    """`PYTHONPATH=$PYTHONPATH:/more` has one where the variable was not set. xdist's workers do not use it either."""
+    """`PYTHONPATH=$PYTHONPATH:/more` has an empty entry where the variable was not set. xdist's workers ignore it
+    too.
+    """
     folder = tmp_path / "work"
     fill(folder)
     ran(folder, call([*script, "run", *RUN, "-n", "1"], folder, ""))
 
 
 def test_python_m_does_not_import_from_the_working_folder(tmp_path: Path) -> None:
-    """It puts the folder in front of everything else."""
+    """`python -m` puts the working folder first on the import path, and nothing may be imported from it."""
     folder = tmp_path / "work"
     fill(folder)
     for name in ("json", "tempfile"):  # `python -m` itself may use them before it knows what it runs
@@ -106,7 +108,7 @@ def test_python_m_does_not_import_from_the_working_folder(tmp_path: Path) -> Non
 
 
 def test_what_the_python_path_names_can_be_imported(tmp_path: Path, script: list[str]) -> None:
-    """The working folder too, where the user says so."""
+    """A folder on PYTHONPATH can be imported from, even if it is the working folder."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "theirs.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
@@ -117,7 +119,7 @@ def test_what_the_python_path_names_can_be_imported(tmp_path: Path, script: list
 
 @pytest.mark.nightly
 def test_the_project_around_an_environment_has_no_say(tmp_path: Path, script: list[str]) -> None:
-    """`project/.venv/...` is below `project`, whose settings and conftest.py are not those of our suites."""
+    """An environment in `project/.venv/...` does not apply the project's settings and conftest.py to our suites."""
     folder = tmp_path / "project"
     fill(folder)
     library = folder / ".venv" / "lib"
@@ -130,7 +132,7 @@ def test_the_project_around_an_environment_has_no_say(tmp_path: Path, script: li
 
 
 def test_a_forked_process_does_not_import_from_its_folder(tmp_path: Path) -> None:
-    """It has the import path of the process that it was forked from, and what its own PYTHONPATH names."""
+    """A forked process has the import path of its parent, and what its own PYTHONPATH names."""
     folder = tmp_path / "work"
     fill(folder)
     address = own_fork_server("json")

@@ -1,6 +1,6 @@
-"""The report in a real browser: it can be read, walked by keyboard and printed; it loads, sends and runs nothing.
+"""The report in a real browser: it can be read, used by keyboard and printed; it loads, sends and runs nothing.
 
-One Chromium for the whole file; the tests are skipped where there is none.
+One Chromium serves the whole file. The tests are skipped where none is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 from support import report_samples as samples
-from support.browsing import DESK, a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.browsing import DESK, a_browser, assert_it_fits_every_screen, focus_stops, pages_of, serious_violations
 from support.nightly import with_samples
 
 HOSTILE = (
@@ -23,25 +23,25 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for the whole file."""
+    """Yield one browser for the tests of this file."""
     with a_browser() as found:
         yield found
 
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Opens a run's page."""
+    """Yield a function that opens a run's page."""
     with pages_of(browser, tmp_path) as open_page:
         yield open_page
 
 
 def texts(page: Page, selector: str) -> list[str]:
-    """What stands in each visible element."""
+    """Return the text of each visible element."""
     return [item.inner_text() for item in page.locator(selector).all() if item.is_visible()]
 
 
 def test_the_first_screen_has_verdict_counts_and_the_way_on(opened: Any) -> None:
-    """Nobody has to scroll to learn what became of the run."""
+    """The result of the run is visible without scrolling."""
     page = opened(samples.results(samples.case()))
     for selector in ("h1", ".counts", "header .facts", "header .command", "header nav"):
         box = page.locator(selector).first.bounding_box()
@@ -50,7 +50,7 @@ def test_the_first_screen_has_verdict_counts_and_the_way_on(opened: Any) -> None
 
 
 def test_the_requirements_are_filtered_by_verdict_and_text(opened: Any) -> None:
-    """What is filtered away is counted, and comes back."""
+    """Hidden requirements are counted and can be shown again."""
     page = opened(samples.results(samples.case()))
     rows = page.locator("[data-row]:visible")
     before = rows.count()
@@ -66,7 +66,7 @@ def test_the_requirements_are_filtered_by_verdict_and_text(opened: Any) -> None:
 
 
 def test_a_link_to_a_case_opens_its_fold(opened: Any) -> None:
-    """Also one that was sent to somebody: the address alone is enough."""
+    """The address alone is enough, for example for a link that was sent by mail."""
     page = opened(samples.many(12))
     last = page.locator("section.onecase").last
     assert not last.locator("> details").evaluate("fold => fold.open")
@@ -77,7 +77,7 @@ def test_a_link_to_a_case_opens_its_fold(opened: Any) -> None:
 
 
 def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
-    """The button says that it did, and what is copied is what is shown."""
+    """The button confirms it, and the copied text is the one that is shown."""
     results = samples.results(samples.case())
     page = opened(results, permissions=["clipboard-read", "clipboard-write"])
     button = page.get_by_role("button", name="Copy: Repeat this run")
@@ -87,9 +87,9 @@ def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
 
 
 def test_the_keyboard_reaches_everything(opened: Any) -> None:
-    """The skip link first; then filters and folds, and Enter opens a fold."""
+    """The skip link comes first, then filters and folds, and Enter opens a fold."""
     page = opened(samples.results(samples.case()))
-    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= reached(page, 60)
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= focus_stops(page, 60)
     fold = page.locator("#run details").first
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
@@ -98,7 +98,7 @@ def test_the_keyboard_reaches_everything(opened: Any) -> None:
 
 @pytest.mark.parametrize("text", [HOSTILE, samples.HOSTILE])
 def test_hostile_text_runs_nothing_and_is_shown_as_written(opened: Any, text: str) -> None:
-    """In prompts, answers, names, logs and everywhere else: no dialog, no message, no request, no element."""
+    """Hostile text in any field causes no dialog, message, request or element."""
     page = opened(samples.poisoned(text))
     assert page.locator("main img, main b b, main iframe, body script").count() == 1  # our own script
     assert page.locator("style").count() == 1
@@ -111,7 +111,7 @@ def test_hostile_text_runs_nothing_and_is_shown_as_written(opened: Any, text: st
 
 
 def test_a_page_is_readable_without_scripts(opened: Any) -> None:
-    """Nothing is shown by a script that is not in the page already, and no button is there that could do nothing."""
+    """All content is in the page, and no control is shown that would do nothing."""
     results = samples.results(samples.case())
     page = opened(results, java_script_enabled=False)
     assert results.requirements[0].title in page.locator("main").inner_text()
@@ -123,7 +123,7 @@ def test_a_page_is_readable_without_scripts(opened: Any) -> None:
 
 
 def test_printing_opens_every_fold(opened: Any) -> None:
-    """What is on paper cannot be clicked."""
+    """A fold on paper cannot be opened."""
     page = opened(samples.many(5))
     assert page.locator("details:not([open])").count() > 0
     assert page.pdf(format="A4").startswith(b"%PDF")
@@ -132,12 +132,12 @@ def test_printing_opens_every_fold(opened: Any) -> None:
 
 @pytest.mark.parametrize("violations", with_samples([0, 1, 50], 1))
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, violations: int) -> None:
-    """On a desk and in a hand, with nothing to tell and with much; and the background is the theme's."""
+    """This holds for desktop and phone, for few and many violations, in both themes."""
     assert_it_fits_every_screen(opened(samples.many(violations)), tmp_path / "page.png")
 
 
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_axe_finds_nothing_serious(opened: Any, scheme: str) -> None:
-    """Contrast, names, order of headings, tables: by the rules of axe-core, with every fold open."""
+    """axe-core checks contrast, names, headings and tables with every fold open."""
     page = opened(samples.results(samples.case(), samples.case("b", known_issue="x")), color_scheme=scheme)
-    assert serious(page) == []
+    assert serious_violations(page) == []

@@ -1,4 +1,4 @@
-"""The reports say what the results say, escape what an engine said, and never look like a pass when there was none."""
+"""The reports agree with the results, escape what an engine wrote, and never look like a pass without one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hostile_page(hostile: Results) -> Page:
 
 
 def invalid(**changes: object) -> Results:
-    """A run whose detector missed a planted bug."""
+    """Return a run whose detector missed a planted bug."""
     rows = [
         SelfTestRow(planted="none", caught=True, said="no finding"),
         SelfTestRow(planted="stale blocks", caught=False, said="no finding where one was due"),
@@ -209,8 +209,8 @@ def test_a_page_made_again_from_its_file_is_the_same(hostile: Results, tmp_path:
         assert again.read_bytes() == (tmp_path / name / "index.html").read_bytes()
 
 
-def test_a_request_that_a_change_overlapped_is_said_not_to_be_compared() -> None:
-    """In place of "correct" beside an answer that is no known one."""
+def test_a_request_that_overlaps_a_change_is_marked_as_not_compared() -> None:
+    """The text replaces "correct" for an answer that is not a known one."""
     first = samples.request(0, correct=None, overlaps_change=True, answers_as="")
     page = Page(render_html(samples.results(samples.case(requests=[first, samples.request(1)]))))
     assert "correct: overlaps an adapter change, not compared here" in page.text
@@ -275,7 +275,7 @@ def test_a_case_shows_everything_needed_to_believe_it() -> None:
     assert text.count("◀ first difference") == 1
 
 
-def test_what_was_not_tried_is_said() -> None:
+def test_untested_requirements_are_reported() -> None:
     untried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1)
     text = Page(render_html(samples.results(samples.case(reproduction=untried)))).text
     assert "1 of 1 run failed. On a fresh engine, no replay was made. With prefix caching off, no replay" in text
@@ -320,7 +320,7 @@ def test_waivers_are_listed_expired_first() -> None:
 
 
 def test_known_issues_are_counted_apart_from_violations() -> None:
-    """Somebody who sees 21 violations beside a conforming verdict believes neither."""
+    """A reader who sees 21 violations next to a conforming verdict trusts neither."""
     known = samples.case("LORA-3-00000000", known_issue="https://example.org/issues/7")
     for cases, label in (
         ([known, samples.case()], "Violations (1) and known issues (1)"),
@@ -382,7 +382,7 @@ def _outcomes(results: Results) -> dict[str, tuple[str, ElementTree.Element]]:
     return found
 
 
-def test_junit_fails_whatever_is_not_shown() -> None:
+def test_junit_fails_for_every_requirement_not_shown() -> None:
     found = {name: tag for name, (tag, _) in _outcomes(samples.results(samples.case())).items()}
     assert found == {
         "LORA-1[hybrid]": "pass",

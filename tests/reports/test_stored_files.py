@@ -1,4 +1,4 @@
-"""Files of anybody's are read within bounds, and only if they are files."""
+"""Files from elsewhere are read within limits, and only if they are regular files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coldproof.reports.schema.stored_files import (
 
 
 def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
-    """One with a byte more is not."""
+    """A file with one byte more is refused."""
     (tmp_path / "a").write_bytes(b"1234")
     assert read_bytes(tmp_path / "a", most=4) == b"1234"
     with pytest.raises(UnreadableFile, match="more than"):
@@ -33,7 +33,7 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "loop"])
 def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
-    """A link only if the user named it, and then only to a file."""
+    """A link is followed only if the user named it, and only to a file."""
     (tmp_path / "file").write_bytes(b"1")
     path = tmp_path / "it"
     if kind == "fifo":
@@ -52,7 +52,7 @@ def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_line_and_their_number_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are read one by one; the last may have no end."""
+    """Lines are read one by one, and the last one may have no line end."""
     (tmp_path / "log").write_bytes(b"one\ntwo\nlast")
     assert list(read_lines(tmp_path / "log")) == [b"one\n", b"two\n", b"last"]
     monkeypatch.setattr(stored_files, "MOST_LINES", 2)
@@ -77,8 +77,8 @@ def test_a_line_and_their_number_are_bounded(tmp_path: Path, monkeypatch: pytest
         b"{",
     ],
 )
-def test_what_is_no_json_is_one_kind_of_error(raw: bytes) -> None:
-    """A DecodeError, whatever is wrong with it."""
+def test_invalid_json_is_one_kind_of_error(raw: bytes) -> None:
+    """Any invalid JSON raises a DecodeError."""
     with pytest.raises(stored_files.msgspec.DecodeError):
         decode(raw, Any)  # type: ignore[arg-type]
 
@@ -93,26 +93,26 @@ def test_a_digest_of_digits_is_no_number() -> None:
 
 @pytest.mark.parametrize("number", [2**64 - 1, 2**63, -(2**63), 10**19])
 def test_integers_have_64_bits(number: int) -> None:
-    """With a sign or without: digests of an engine have 20 digits. One more bit cannot be written again."""
+    """Digests of an engine have 20 digits, signed or unsigned. Larger numbers could not be written again."""
     assert decode(b'{"n":%d}' % number, dict) == {"n": number}
     assert decode(b"[%d]" % number, list) == [number]
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**20, -(10**19)])
 def test_larger_integers_are_refused(number: int) -> None:
-    """Before they are numbers of Python's, which have as many digits as there are."""
+    """They are refused before they become Python's numbers of any length."""
     for raw in (b"%d", b"[%d]", b'{"n": %d}', b"[0,%d]"):
         with pytest.raises(UnreadableFile):
             decode(raw % number, object)
 
 
 def nested(depth: int) -> bytes:
-    """An object with lists in lists."""
+    """Return an object with nested lists."""
     return b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
 
 
 def test_nesting_is_bounded() -> None:
-    """Also what the decoder itself would take."""
+    """The limit is lower than that of the decoder."""
     assert decode_object(nested(MOST_DEPTH - 1))
     with pytest.raises(UnreadableFile, match="nested too deeply"):
         decode_object(nested(MOST_DEPTH))
@@ -120,15 +120,15 @@ def test_nesting_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 3000, "a = \xff", "a = " + "1" * 5000, "a =", "a = 1\na = 2"])
-def test_what_is_no_toml_is_one_kind_of_error(tmp_path: Path, text: str) -> None:
-    """As with JSON."""
+def test_invalid_toml_is_one_kind_of_error(tmp_path: Path, text: str) -> None:
+    """Any invalid TOML raises an UnreadableFile."""
     (tmp_path / "a.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(UnreadableFile):
         read_toml(tmp_path / "a.toml")
 
 
 def test_folders_are_copied_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, into a new folder; not if there is a link in them, and not if there are too many."""
+    """Files are copied in order into a new folder. Links and too many files are refused."""
     (tmp_path / "from" / "b").mkdir(parents=True)
     for name in ("b/2", "a", "b/1"):
         (tmp_path / "from" / name).write_text(name)

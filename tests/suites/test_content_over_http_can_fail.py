@@ -1,6 +1,6 @@
-"""What only a server does can be broken: its endpoints, content that it gets over HTTP, and its routes for scores.
+"""Faults of servers alone are detected: endpoints, content over HTTP and routes for scores.
 
-The other faults of images and of pooled answers are detected in process (test_images_can_fail.py,
+Other faults of images and pooled answers are detected in process (test_images_can_fail.py,
 test_pooling_can_fail.py).
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -30,10 +30,10 @@ BROKEN: list[tuple[Callable[..., None], str, str]] = [
 
 @pytest.mark.nightly
 def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
-    """VIOLATED, confirmed on a fresh server with the same fault."""
+    """The requirement is violated and confirmed on a fresh server with the same fault."""
     fault, test = "a-salt-is-dropped-from-images", images.test_other_images_behind_equal_tokens
     with (
-        opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
+        open_bench(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
         case = bench.violation(test, CELLS["images"], examples=EXAMPLES)
@@ -44,9 +44,9 @@ def test_a_server_that_drops_the_salt_beside_an_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("test", "fault", "cell"), one_for_each_requirement(BROKEN, elsewhere=["POOL-1"]))
 def test_a_server_that_drops_a_salt(tmp_path: Path, test: Callable[..., None], fault: str, cell: str) -> None:
-    """VIOLATED: no answer is wrong, and the hit counter shows it."""
+    """The requirement is violated: no answer is wrong, but the hit counter shows it."""
     with (
-        opened(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
+        open_bench(tmp_path / "report", "fingerprint", engine="vllm", replays=2) as bench,
         plugin.injected(fault, tmp_path / "fault"),
     ):
         case = bench.violation(test, CELLS[cell], examples=5 * EXAMPLES, fresh=False)

@@ -1,4 +1,4 @@
-"""SPEC-1 can fail: a real vLLM with speculative decoding is broken for it."""
+"""SPEC-1 can fail: faults are injected into a real vLLM with speculative decoding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -31,8 +31,8 @@ BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("drafts") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("drafts") / "report", "fingerprint") as made:
         yield made
 
 
@@ -40,7 +40,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("fault", "cell", "classes", "examples"),
     one_for_each_requirement(BROKEN, test=ON_A_HIT),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -48,7 +48,9 @@ def test_a_broken_engine_is_found_out(
     classes: tuple[FailureClass, ...],
     examples: int,
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     plant(fault, monkeypatch)
     case = bench.violation(ON_A_HIT, cell, examples=examples)
     assert case.failure_class in classes, case.sentence
@@ -59,18 +61,19 @@ def test_a_broken_engine_is_found_out(
 @pytest.mark.parametrize(
     "test", with_samples([drafts.test_drafts_on_a_hit, BESIDE_A_FULL_CONTEXT], BESIDE_A_FULL_CONTEXT)
 )
-def test_vllms_scheduler_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
-    """Nothing is found without a fault. The fingerprint worker drafts in every step, as vLLM's worker does not."""
+def test_vllms_unmodified_scheduler_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """There is no finding without a fault. The fingerprint worker drafts in every step, unlike vLLM's worker."""
     verdict, reason, cases = bench.verdict(test, cell, examples=40)
     assert (verdict, cases) == (Verdict.CONFORMS, []), reason
 
 
 @pytest.mark.nightly
-def test_vllms_draft_model_is_found_out(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Without a fault, with a real draft model: vLLM runs it for no request of a step in which one is too long for it.
-    This is a known issue.
+def test_the_known_issue_of_vllms_draft_model_is_detected(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """vLLM skips the draft model for a whole step in which one request is too long for it.
+
+    This happens without an injected fault and with a real draft model. It is a known issue.
     """
-    with opened(tmp_path_factory.mktemp("draft model") / "report") as made:
+    with open_bench(tmp_path_factory.mktemp("draft model") / "report") as made:
         conforming, reason, _ = made.verdict(ON_A_HIT, DRAFT_MODEL, examples=4)
         assert conforming is not Verdict.VIOLATED, reason
         case = made.violation(BESIDE_A_FULL_CONTEXT, DRAFT_MODEL, examples=EXAMPLES)

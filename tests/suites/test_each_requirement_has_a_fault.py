@@ -1,4 +1,4 @@
-"""On each push, one fault is injected for each requirement that the catalogue has a fault for."""
+"""On each push, one fault is injected for each requirement that has a fault in the catalogue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def requirements() -> set[str]:
 
 
 def test_each_requirement_has_a_fault_on_each_push() -> None:
-    """What the tables of this folder leave out is a requirement without a fault."""
+    """A requirement that is missing in the tables of this folder has no fault."""
     for path in sorted(Path(__file__).parent.glob("test_*_can_fail.py")):
         spec = importlib.util.spec_from_file_location(f"table_of_{path.stem}", path)
         assert spec is not None

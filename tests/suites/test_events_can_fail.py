@@ -1,6 +1,7 @@
-"""Each requirement on KV events is put to a real vLLM that publishes something wrong, and says so.
+"""Each requirement on KV events detects a real vLLM that publishes something wrong.
 
-The cache is right all the while: no answer and no count would show it. The fingerprint worker makes it cheap.
+The cache itself is correct, so no answer and no count shows the fault. The fingerprint worker makes these runs
+cheap.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import Bench, one_for_each_requirement, opened
+from support.faulty_runs import Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -62,8 +63,8 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, str]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("events") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("events") / "report", "fingerprint") as made:
         yield made
 
 
@@ -71,7 +72,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("test", "fault", "cell", "sentence"),
     one_for_each_requirement(BROKEN, elsewhere=["EVENT-5"]),  # a fault that needs no restart: test_resets_can_fail.py
 )
-def test_a_misleading_engine_is_found_out(
+def test_an_engine_with_wrong_events_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
@@ -79,7 +80,7 @@ def test_a_misleading_engine_is_found_out(
     cell: Cell,
     sentence: str,
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, by what its events say."""
+    """The requirement is violated because of the events, and confirmed on a fresh engine with the same fault."""
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in (FailureClass.ACCOUNTING, FailureClass.API), case.sentence
@@ -99,16 +100,16 @@ def test_a_misleading_engine_is_found_out(
         ),
     ],
 )
-def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
-    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """There is no false positive without a fault. So few examples may lack evidence."""
     verdict, reason, cases = bench.verdict(test, cell, examples=4)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
     assert cases == []
 
 
 def test_without_events_there_is_no_verdict(bench: Bench) -> None:
-    """UNSUPPORTED, with what was seen instead."""
+    """The verdict is UNSUPPORTED, with what was seen instead."""
     with pytest.raises(pytest.skip.Exception):
         bench.verdict(events.test_events_explain_the_hits, CELLS["default"], examples=1)
-    (said,) = [fields for kind, fields in bench.told if kind == "verdict"]
+    (said,) = [fields for kind, fields in bench.events if kind == "verdict"]
     assert (said["verdict"], said["reason"]) == (Verdict.UNSUPPORTED, "published KV events: not enabled")

@@ -1,7 +1,7 @@
-"""Each requirement of the cache's families is put to a real vLLM in which it is really broken, and says so.
+"""Each requirement of the cache's areas detects a fault in a real vLLM.
 
-The engine is stepped in this process, so that its own code can be broken by a fault of the catalogue; the suites' own
-tests draw, run and judge, and the run concludes as any other. They find nothing on the engine as it is.
+The engine is stepped in this process, so that faults of the catalogue can be injected into its code. The suites' own
+tests draw, run and judge, and they find nothing on the unmodified engine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -118,15 +118,15 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One run for all faults with a model."""
-    with opened(tmp_path_factory.mktemp("broken") / "report") as made:
+    """Yield one run for all faults that need a model."""
+    with open_bench(tmp_path_factory.mktemp("broken") / "report") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def fast_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """The same with the fingerprint worker."""
-    with opened(tmp_path_factory.mktemp("fast") / "report", "fingerprint") as made:
+    """Yield one run for all other faults, with the fingerprint worker."""
+    with open_bench(tmp_path_factory.mktemp("fast") / "report", "fingerprint") as made:
         yield made
 
 
@@ -138,7 +138,7 @@ def fast_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         for row in rows
     ),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
@@ -147,7 +147,9 @@ def test_a_broken_engine_is_found_out(
     classes: tuple[FailureClass, ...],
     name: str,
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     bench: Bench = request.getfixturevalue(name)
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
@@ -163,10 +165,10 @@ def test_a_broken_engine_is_found_out(
     ],
 )
 @pytest.mark.parametrize("name", with_samples(["fast_bench", "bench"], "fast_bench"))
-def test_the_engine_as_it_is_conforms(
+def test_the_unmodified_engine_conforms(
     request: pytest.FixtureRequest, test: Callable[..., None], cell: Cell, name: str
 ) -> None:
-    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+    """There is no false positive without a fault. So few examples may lack evidence."""
     bench: Bench = request.getfixturevalue(name)
     verdict, reason, cases = bench.verdict(test, cell, examples=3)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason

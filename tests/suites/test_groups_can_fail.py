@@ -1,4 +1,4 @@
-"""GROUP-1 is put to a really broken vLLM with several groups of blocks, and says whose KV was read."""
+"""GROUP-1 detects faults in a real vLLM with several groups of blocks, and names the writer of the KV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -38,8 +38,8 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Without a model: the layers are the topology's."""
-    with opened(tmp_path_factory.mktemp("broken") / "report", "fingerprint") as made:
+    """Yield a run without a model: the layers are those of the topology."""
+    with open_bench(tmp_path_factory.mktemp("broken") / "report", "fingerprint") as made:
         yield made
 
 
@@ -47,7 +47,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("test", "fault", "cell", "classes"),
     one_for_each_requirement(BROKEN, elsewhere=["CHAT-1"]),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
@@ -55,7 +55,7 @@ def test_a_broken_engine_is_found_out(
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED for a reason that fits, confirmed where prompts are short; a wrong answer comes with its provenance."""
+    """The failure class fits, short prompts are confirmed on a fresh engine, and a wrong answer has its provenance."""
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=3 * EXAMPLES, fresh=cell is not FITTING)
     assert case.failure_class in classes, case.sentence
@@ -63,8 +63,8 @@ def test_a_broken_engine_is_found_out(
 
 
 @pytest.mark.parametrize("cell", with_samples([WINDOW, FIVE, STATE], WINDOW), ids=lambda cell: cell.name)
-def test_the_engine_as_it_is_conforms(bench: Bench, cell: Cell) -> None:
-    """No false alarm in any of the topologies."""
+def test_the_unmodified_engine_conforms(bench: Bench, cell: Cell) -> None:
+    """There is no false positive in any of the topologies."""
     verdict, reason, cases = bench.verdict(groups.test_a_prompt_sent_again_over_groups, cell, examples=EXAMPLES)
     assert verdict is Verdict.CONFORMS, reason
     assert cases == []

@@ -1,6 +1,6 @@
-"""Every requirement about images can fail: a real vLLM is broken for it. The fingerprint worker makes it cheap.
+"""Every requirement about images can fail: faults are injected into a real vLLM with the fingerprint worker.
 
-The tests are those that vLLM conforms to, except for the resumed requests, which the engine as it is violates.
+The unmodified vLLM conforms to these tests, except to the one about resumed requests.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, LOST, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -50,8 +50,8 @@ KNOWN: list[tuple[Callable[..., None], Cell, str]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("images") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("images") / "report", "fingerprint") as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("test", "fault", "cell", "classes"),
     one_for_each_requirement(BROKEN),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
@@ -67,7 +67,9 @@ def test_a_broken_engine_is_found_out(
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
@@ -77,6 +79,8 @@ def test_a_broken_engine_is_found_out(
     ("test", "cell", "words"),
     with_samples(KNOWN, KNOWN[-1]),
 )
-def test_vllm_as_it_is_is_found_out(bench: Bench, test: Callable[..., None], cell: Cell, words: str) -> None:
-    """Without a fault: these are known issues."""
+def test_known_issues_of_unmodified_vllm_are_detected(
+    bench: Bench, test: Callable[..., None], cell: Cell, words: str
+) -> None:
+    """These are known issues of the unmodified engine."""
     assert bench.violation(test, cell, examples=EXAMPLES).signature.endswith(words)

@@ -1,4 +1,4 @@
-"""POOL-1 can fail: a real vLLM that pools is broken for it."""
+"""POOL-1 can fail: faults are injected into a real vLLM that pools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, WRONG, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -35,8 +35,8 @@ BROKEN: list[tuple[str, Callable[..., None], Cell, tuple[FailureClass, ...]]] = 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("pooling") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("pooling") / "report", "fingerprint") as made:
         yield made
 
 
@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("fault", "test", "cell", "classes"),
     one_for_each_requirement(BROKEN),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -52,7 +52,9 @@ def test_a_broken_engine_is_found_out(
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
@@ -60,19 +62,19 @@ def test_a_broken_engine_is_found_out(
 
 @pytest.mark.parametrize("test", with_samples([ONE, EACH], ONE))
 @pytest.mark.parametrize("cell", with_samples([CHUNKED, TIGHT], CHUNKED), ids=["chunks", "small pool"])
-def test_vllm_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
-    """Nothing is found without a fault."""
+def test_unmodified_vllm_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """There is no finding without a fault."""
     verdict, reason, cases = bench.verdict(test, cell, examples=40)
     assert (verdict, cases) == (Verdict.CONFORMS, []), reason
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["a-hit-for-a-vector-is-one-block-too-long", "requests-for-vectors-lose-their-salt"])
-def test_a_broken_engine_with_a_model_is_found_out(
+def test_an_injected_fault_in_an_engine_with_a_model_is_detected(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """With a model, whose vectors are compared up to rounding."""
-    with opened(tmp_path_factory.mktemp("pooling model") / "report") as made:
+    """Vectors of a model are compared up to rounding."""
+    with open_bench(tmp_path_factory.mktemp("pooling model") / "report") as made:
         plant(fault, monkeypatch)
         case = made.violation(ONE, CHUNKED, examples=EXAMPLES)
     assert case.failure_class in ANY_HIT, case.sentence

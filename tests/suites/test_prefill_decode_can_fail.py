@@ -1,6 +1,6 @@
-"""Requirements on prefill and decode apart can fail: a pair of servers with an injected fault violates them.
+"""Requirements on separate prefill and decode can fail: a pair of servers with an injected fault violates them.
 
-With a model, because the fingerprint worker has no KV to transfer.
+A model is needed, because the fingerprint worker has no KV to transfer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement, opened, requirement_of
+from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement, open_bench, requirement_of
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -37,8 +37,8 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Pairs of servers."""
-    with opened(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
+    """Yield a run with pairs of servers."""
+    with open_bench(tmp_path_factory.mktemp("apart") / "report", "model", engine="vllm") as made:
         yield made
 
 
@@ -53,7 +53,7 @@ def test_a_fault_between_two_engines_is_detected(
     fault: str,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED for a reason that fits the fault; once confirmed on a fresh pair, which takes half a minute to start."""
+    """The failure class fits. One fault is confirmed on a fresh pair, whose start takes half a minute."""
     with plugin.injected(fault, tmp_path / "fault"):
         cell = FAILING if requirement_of(test).id == "PD-3" else CELL
         case = bench.violation(test, cell, examples=EXAMPLES, fresh=fault == "the-prefiller-gets-no-salt")

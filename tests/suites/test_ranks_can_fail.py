@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
@@ -32,8 +32,8 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Servers with the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm") as made:
+    """Yield a run of servers with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("ranks") / "report", "fingerprint", engine="vllm") as made:
         yield made
 
 
@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_a_fault_of_one_rank_is_detected(
     bench: Bench, tmp_path: Path, test: Callable[..., None], fault: str, classes: tuple[FailureClass, ...]
 ) -> None:
-    """VIOLATED for a reason that fits the fault."""
+    """The requirement is violated with a failure class that fits the fault."""
     with plugin.injected(fault, tmp_path / "fault"):
         case = bench.violation(test, CELLS["dp2"], examples=EXAMPLES, fresh=False)
     assert case.failure_class in classes, case.sentence
@@ -54,9 +54,9 @@ def test_a_fault_of_one_rank_is_detected(
 
 @pytest.mark.nightly
 def test_a_rank_that_reads_another_block_is_detected(tmp_path: Path) -> None:
-    """With a model, because the ranks of one layer have only parts of its arithmetic. Confirmed on a fresh server."""
+    """The ranks of one layer share its arithmetic, so a model is needed. The case is confirmed on a fresh server."""
     test, cell = ranks.test_several_ranks_answer_as_one, CELLS["tp2"]
-    with opened(tmp_path / "report", "model", engine="vllm") as bench:
+    with open_bench(tmp_path / "report", "model", engine="vllm") as bench:
         with plugin.injected("one-rank-reads-another-block", tmp_path / "fault"):
             case = bench.violation(test, cell, examples=EXAMPLES)
         assert case.failure_class in ANY_HIT, case.sentence

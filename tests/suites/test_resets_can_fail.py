@@ -1,7 +1,7 @@
-"""Each requirement on the scope of a reset, on its announcement, and on KV that outlives an engine can be violated.
+"""Requirements on a reset's scope, its announcement, and KV that outlives an engine can be violated.
 
-A real vLLM is broken for it; the fingerprint worker makes it cheap. Three requirements are violated by the engine as it
-is: there, an engine that was repaired must conform.
+Faults are injected into a real vLLM with the fingerprint worker. The unmodified engine violates three requirements;
+there, a repaired engine must conform.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -61,8 +61,8 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("resets") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("resets") / "report", "fingerprint") as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("test", "fault", "cell", "classes"),
     one_for_each_requirement(BROKEN),
 )
-def test_a_reset_that_says_too_much_is_found_out(
+def test_a_reset_that_confirms_too_much_is_detected(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., None],
@@ -78,7 +78,7 @@ def test_a_reset_that_says_too_much_is_found_out(
     cell: Cell,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault."""
+    """The requirement is violated and confirmed on a fresh engine with the same fault."""
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=EXAMPLES)
     assert case.failure_class in classes, case.sentence
@@ -92,16 +92,16 @@ def test_a_reset_that_says_too_much_is_found_out(
         pytest.param(control.test_reset_of_the_second_tier, CELLS["tier-simple"], id="a second tier"),
     ],
 )
-def test_the_engine_as_it_is_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
-    """No false alarm where nothing is broken; evidence may be short after so few examples."""
+def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None], cell: Cell) -> None:
+    """There is no false positive without a fault. So few examples may lack evidence."""
     verdict, reason, cases = bench.verdict(test, cell, examples=6)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
     assert cases == []
 
 
 @pytest.mark.nightly
-def test_a_connector_without_a_reset_that_says_so_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM takes its None for success. If it took it for a failure, nothing would have to be gone."""
+def test_a_connector_that_reports_its_missing_reset_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM takes the connector's None for success. If it counted as a failure, no KV would have to be removed."""
     connector = module("distributed.kv_transfer.kv_connector.v1.base").KVConnectorBase_V1
     tier = CELLS["tier-example"]
     case = bench.violation(control.test_reset_of_the_second_tier, tier, examples=EXAMPLES)
@@ -114,7 +114,9 @@ def test_a_connector_without_a_reset_that_says_so_conforms(bench: Bench, monkeyp
 
 @pytest.mark.nightly
 def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM announces it with the next request's first step: too late for an idle engine's subscribers."""
+    """vLLM announces it with the first step of the next request, which is too late for subscribers of an idle
+    engine.
+    """
     test = events.test_resets_are_announced_while_the_engine_is_idle
     case = bench.violation(test, EVENTS, examples=EXAMPLES)
     assert case.signature.endswith("; announced late")
@@ -134,8 +136,8 @@ def test_a_reset_that_is_announced_at_once_conforms(bench: Bench, monkeypatch: p
 
 
 @pytest.mark.nightly
-def test_files_of_an_engine_with_a_difference_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ExampleConnector names its files by tokens alone. If none is ever found in its folder, nothing is wrong."""
+def test_files_of_a_different_engine_are_detected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ExampleConnector names its files by tokens alone. If it never finds a file, the requirement conforms."""
     tier, test = CELLS["tier-example"], tiers.test_kv_of_an_engine_with_a_difference
     case = bench.violation(test, tier, examples=EXAMPLES)
     assert case.failure_class is FailureClass.STALE_STATE, case.sentence
@@ -154,8 +156,8 @@ def test_files_of_an_engine_with_a_difference_are_found_out(bench: Bench, monkey
 
 
 @pytest.mark.nightly
-def test_files_that_the_next_engine_reads_in_part_are_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An equal engine may load them, but all of them."""
+def test_files_that_the_next_engine_reads_in_part_are_detected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An equal engine may load all files, but not parts of them."""
     test = tiers.test_kv_of_an_equal_engine
     verdict, reason, cases = bench.verdict(test, CELLS["tier-example"], examples=4)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason

@@ -1,4 +1,4 @@
-"""SESS-1 and SESS-2 can fail: a real vLLM is broken for sessions, or is as it is."""
+"""SESS-1 and SESS-2 can fail: faults are injected into the sessions of a real vLLM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, COUNTS, EXAMPLES, LOST, WRONG, Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import CELLS
@@ -31,8 +31,8 @@ BROKEN: list[tuple[str, tuple[FailureClass, ...], int]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """With the worker that has no model."""
-    with opened(tmp_path_factory.mktemp("sessions") / "report", "fingerprint") as made:
+    """Yield a run with the worker that has no model."""
+    with open_bench(tmp_path_factory.mktemp("sessions") / "report", "fingerprint") as made:
         yield made
 
 
@@ -40,29 +40,31 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ("fault", "classes", "examples"),
     one_for_each_requirement(BROKEN, test=sessions.test_sessions_answer_as_cold),
 )
-def test_a_broken_engine_is_found_out(
+def test_an_injected_fault_is_detected(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, classes: tuple[FailureClass, ...], examples: int
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     plant(fault, monkeypatch)
     case = bench.violation(sessions.test_sessions_answer_as_cold, DEFAULT, examples=examples)
     assert case.failure_class in classes, case.sentence
 
 
-def test_vllm_as_it_is_conforms(bench: Bench) -> None:
-    """Nothing is found without a fault."""
+def test_unmodified_vllm_conforms(bench: Bench) -> None:
+    """There is no finding without a fault."""
     verdict, reason, cases = bench.verdict(sessions.test_sessions_answer_as_cold, DEFAULT, examples=MORE)
     assert (verdict, cases) == (Verdict.CONFORMS, []), reason
 
 
 def test_vllm_does_not_check_the_length_of_a_session(bench: Bench) -> None:
-    """Without a fault: input beyond the context ends the engine. This is a known issue."""
+    """Without a fault, input beyond the context ends the engine. This is a known issue."""
     case = bench.violation(sessions.test_sessions_beyond_the_context, DEFAULT, examples=EXAMPLES)
     assert "could not broadcast" in case.sentence
 
 
 def test_an_engine_that_checks_the_length_conforms(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SESS-2 conforms where the input is refused."""
+    """SESS-2 conforms if the input is refused."""
     send = Sessions.send
 
     def checked(this: Sessions, parts: InprocEngineParts, request: CompletionRequest, name: str, **inputs: Any) -> Any:

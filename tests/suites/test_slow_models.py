@@ -1,4 +1,4 @@
-"""With a slow model, a trial may have the time for one example: it has to be small, and to show the evidence."""
+"""With a slow model a trial may have time for one example, which has to be small and to show the evidence."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST_REQUESTS = 8  # of a trial on average, each warm and cold
 @pytest.mark.engine
 @pytest.mark.nightly
 def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path) -> None:
-    """In vLLM's scheduler with the fingerprint worker: the hits, evictions and preemptions are real.
+    """vLLM's scheduler runs with the fingerprint worker, so hits, evictions and preemptions are real.
 
-    WEIGHT has evidence for each route of an update and each mode of a pause, which are more than one example has.
-    Whether an answer ends with a stop string is luck: its tokens are random. So is, once in 95 times, whether an answer
-    of one token is another one for an older adapter.
+    WEIGHT has evidence for each route of an update and each mode of a pause, more than one example has. Whether an
+    answer ends with a stop string is random, because its tokens are. So is, once in 95 times, whether an answer of
+    one token differs for an older adapter.
     """
     words = ["-m", "pytest", "-p", "support.slow_model", "-p", "no:cacheprovider", "suites", "--findings", "off"]
     words += ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "default,tight"]

@@ -1,6 +1,7 @@
-"""Requirements about weights that change detect vLLM with an injected fault, and find nothing without one.
+"""Requirements about weight updates detect vLLM with an injected fault, and find nothing without one.
 
-The fingerprint worker makes this fast: its digests follow from the content of the weights, and a sleep discards its KV.
+The fingerprint worker makes this fast: its digests follow from the content of the weights, and a sleep discards its
+KV.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requirement, opened
+from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requirement, open_bench
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -38,8 +39,8 @@ BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One run for all faults."""
-    with opened(tmp_path_factory.mktemp("weights") / "report", worker="fingerprint") as made:
+    """Yield one run for all faults."""
+    with open_bench(tmp_path_factory.mktemp("weights") / "report", worker="fingerprint") as made:
         yield made
 
 
@@ -54,7 +55,9 @@ def test_a_fault_is_detected(
     fault: str,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """VIOLATED, confirmed on a fresh engine with the same fault, for a reason that fits it."""
+    """The requirement is violated with a failure class that fits, and confirmed on a fresh engine with the same
+    fault.
+    """
     plant(fault, monkeypatch)
     case = bench.violation(test, DEFAULT, examples=2 * EXAMPLES)
     assert case.failure_class in classes, case.sentence
@@ -74,7 +77,7 @@ def test_a_fault_is_detected(
     ),
 )
 def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None]) -> None:
-    """The verdict's reason names the promise that was tested."""
+    """The reason of the verdict names the tested policy."""
     verdict, reason, cases = bench.verdict(test, DEFAULT, examples=2 * EXAMPLES)
     assert verdict in (Verdict.CONFORMS, Verdict.NOT_EXERCISED), reason
     said = "tested promise: on reset" in reason
@@ -86,7 +89,7 @@ def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None])
 
 
 def test_the_table_of_updates_marks_the_pair_that_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other one, in one example: those of minimising repeat the same failure, and do not count."""
+    """Only one example counts, because the examples of minimisation repeat the same failure."""
     plant("a-reset-only-says-so", monkeypatch)
     bench.violation(weights.test_new_weights, DEFAULT, examples=2 * EXAMPLES)
     counted = counted_pairs(bench)
@@ -95,5 +98,5 @@ def test_the_table_of_updates_marks_the_pair_that_is_wrong(bench: Bench, monkeyp
 
 
 def counted_pairs(bench: Bench) -> list[list[PairCount]]:
-    """The counts of each example that has some."""
-    return [fields["weight_pairs"] for kind, fields in bench.told if kind == "example" and fields["weight_pairs"]]
+    """Return the counts of each example that has some."""
+    return [fields["weight_pairs"] for kind, fields in bench.events if kind == "example" and fields["weight_pairs"]]

@@ -1,4 +1,4 @@
-"""Two scripted engines of different kinds that serve one model: one is tested against the other."""
+"""Two scripted engines that serve the same model, so that one can be compared with the other."""
 
 from __future__ import annotations
 
@@ -34,38 +34,40 @@ from coldproof.reports.schema.verdict import Verdict
 Tamper = Callable[[CompletionRequest, Completion], Completion]
 NAME = "engine:right 1"
 CLOSE = 1e-5  # nats: a runner-up so near that the order of additions decides
-MIDDLING = range(100, 1000)  # lengths that no calibration asks for
+MIDDLING = range(100, 1000)  # lengths that no calibration uses
 
 
 class Tampering(ScriptedEngine):
-    """A scripted engine, with a planted bug or without, whose answers pass through a function first."""
+    """A scripted engine, with or without an injected bug, whose answers pass through a function before they are
+    returned.
+    """
 
     def __init__(self, tamper: Tamper, *, plant: InjectedBug = InjectedBug.CLEAN, caching: bool) -> None:
         super().__init__(plant, caching=caching)
         self.tamper = tamper
-        self.asked: list[tuple[int, ...]] = []
+        self.prompts: list[tuple[int, ...]] = []
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """The honest answer, tampered with."""
-        self.asked.append(request.prompt)
+        """Return the honest answer after `tamper` has changed it."""
+        self.prompts.append(request.prompt)
         return self.tamper(request, super().send(request, on_token))
 
 
-class Deaf(ScriptedEngine):
-    """An engine that serves the base model under every adapter's name, warm or cold."""
+class IgnoresAdapters(ScriptedEngine):
+    """An engine that ignores adapters: it serves the base model under every adapter name, with or without a cache."""
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Say yes."""
+        """Report success without loading anything."""
         self.contents[name] = ""
 
 
 def honest(_: CompletionRequest, answer: Completion) -> Completion:
-    """As it is."""
+    """Return the answer unchanged."""
     return answer
 
 
-def scored(by: float) -> Tamper:
-    """Scores that lie so far from those of an honest engine, to either side."""
+def scores_moved_by(by: float) -> Tamper:
+    """Return a function that moves each logprob by this many nats, up and down in turn."""
     signs = itertools.cycle((-1, 1))
 
     def tamper(_: CompletionRequest, answer: Completion) -> Completion:
@@ -75,52 +77,54 @@ def scored(by: float) -> Tamper:
     return tamper
 
 
-def unscored(_: CompletionRequest, answer: Completion) -> Completion:
-    """Nothing but ids."""
+def without_scores(_: CompletionRequest, answer: Completion) -> Completion:
+    """Return the answer with token ids and no logprobs."""
     return msgspec.structs.replace(answer, tokens=tuple(Token(id=t.id, at=0.0) for t in answer.tokens))
 
 
-def wrong(request: CompletionRequest, answer: Completion) -> Completion:
-    """Another third token to the prompts of middling length, of which a calibration has none."""
+def wrong_third_token(request: CompletionRequest, answer: Completion) -> Completion:
+    """Replace the third token if the prompt has a length that no calibration uses. The margin is large."""
     if len(request.prompt) not in MIDDLING:
         return answer
     return replaced(answer, 2, gap=5.0)
 
 
 def close_call(request: CompletionRequest, answer: Completion) -> Completion:
-    """Another third token to the prompts of middling length, for it was no more likely than its runner-up."""
+    """Replace the third token as `wrong_token` does, but with a margin so small that rounding may choose either
+    token.
+    """
     if len(request.prompt) not in MIDDLING:
         return answer
     return replaced(answer, 2, gap=CLOSE)
 
 
-def torn(request: CompletionRequest, answer: Completion) -> Completion:
-    """The other side of the close call: it goes the honest way."""
-    return kept(close_call(request, answer), answer)
+def honest_close_call(request: CompletionRequest, answer: Completion) -> Completion:
+    """Return the honest tokens with the small margins of `close_call`: the other engine's side of the same near tie."""
+    return with_margins_of(close_call(request, answer), answer)
 
 
-def kept(taken: Completion, answer: Completion) -> Completion:
-    """The tokens of an honest answer, as close to their runners-up as those that were taken."""
+def with_margins_of(taken: Completion, answer: Completion) -> Completion:
+    """Return the tokens of an honest answer with the margins of the tampered one."""
     pairs = zip(taken.tokens, answer.tokens, strict=True)
     return msgspec.structs.replace(taken, tokens=tuple(msgspec.structs.replace(t, id=was.id) for t, was in pairs))
 
 
 def replaced(answer: Completion, position: int, *, gap: float) -> Completion:
-    """An answer with another token at a position, which lies so far before its runner-up."""
+    """Return the answer with another token at a position, whose margin to the runner-up is `gap` nats."""
     tokens = list(answer.tokens)
     if position < len(tokens):
         tokens[position] = msgspec.structs.replace(tokens[position], id=tokens[position].id ^ 1, gap=gap)
     return msgspec.structs.replace(answer, tokens=tuple(tokens))
 
 
-def of(tamper: Tamper, plant: InjectedBug = InjectedBug.CLEAN) -> Callable[[StartOptions], ScriptedEngine]:
-    """How to start an engine, with its cache or without."""
+def tampering(tamper: Tamper, plant: InjectedBug = InjectedBug.CLEAN) -> Callable[[StartOptions], ScriptedEngine]:
+    """Return a function that starts an engine whose answers pass through `tamper`, with or without its cache."""
     return lambda setting: Tampering(tamper, plant=plant, caching=setting.caching)
 
 
 @contextmanager
-def two_kinds(left: Callable[[StartOptions], Any], right: Callable[[StartOptions], Any]) -> Iterator[None]:
-    """Engines `left` and `right`, as if their files were in harness/engines."""
+def two_engines(left: Callable[[StartOptions], Any], right: Callable[[StartOptions], Any]) -> Iterator[None]:
+    """Register the engines `left` and `right` as if they had adapters of their own."""
     with pytest.MonkeyPatch.context() as patch:
         for name, start in (("left", left), ("right", right)):
             cell = Cell(name=name, about="scripted", alike=False, engine=name)
@@ -133,10 +137,10 @@ def two_kinds(left: Callable[[StartOptions], Any], right: Callable[[StartOptions
 def crossed_engines(
     folder: Path, left: Callable[[StartOptions], Any], right: Callable[[StartOptions], Any], **changes: Any
 ) -> Iterator[SystemUnderTest]:
-    """The engine `left` under test, compared with `right`, unless `changes` to the options say otherwise."""
+    """Yield the engine `left` under test, compared with `right`, unless `changes` to the options say otherwise."""
     given: dict[str, Any] = {"engine": "left", "oracle": "engine:right", "cells": ("left",), "profile": "wide"}
     options = Options(**{"report_dir": folder, "cache_dir": folder, "model": "none", **given, **changes})
-    with two_kinds(left, right):
+    with two_engines(left, right):
         session = EnginePool(options, EventLog(folder / "events.ndjson"))
         session.files.contents[ModelLayers.FULL] = contents(folder)
         try:
@@ -145,8 +149,8 @@ def crossed_engines(
             session.close()
 
 
-def tried(sut: SystemUnderTest, workload: Workload, *, name: str = "LORA-1") -> tuple[Verdict, str, Case | None]:
-    """The verdict on one workload, with its reason and case, as a run would give it."""
+def verdict_on(sut: SystemUnderTest, workload: Workload, *, name: str = "LORA-1") -> tuple[Verdict, str, Case | None]:
+    """Return the verdict on one workload with its reason and case, as a run would report it."""
     trial = Trial(Requirement(name, "as cold", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
     sut.begin(trial)
     cold = trial.requirement.without_cache

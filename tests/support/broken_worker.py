@@ -1,4 +1,4 @@
-"""A fingerprint worker that lacks a part when a certain prompt comes, so that its own code fails in a server."""
+"""A fingerprint worker that fails on one prompt length, so that an error in its own code is raised inside a server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FATAL_LENGTH = "COLDPROOF_TEST_FATAL_LENGTH"  # the variable with the tokens of 
 
 
 class BrokenWorker(FingerprintWorker):
-    """Works until then."""
+    """A fingerprint worker that works until a prompt of the fatal length is scheduled."""
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Take the sampler away before the step."""
+        """Remove the recorded scores before the step that schedules the fatal prompt."""
         fatal = int(os.environ[FATAL_LENGTH])
         if any(len(new.prompt_token_ids) == fatal for new in scheduler_output.scheduled_new_reqs):
             self.started_runner().scores = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Pages in a real browser, for the tests of what readers see: one Chromium, nothing loaded, nothing sent."""
+"""Pages in a real browser, for the tests of what readers see: one Chromium that may not load or send anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 
 @contextlib.contextmanager
 def a_browser() -> Iterator[Browser]:
-    """Debian's Chromium, Google's Chrome or Playwright's own; the test is skipped where there is none."""
+    """Yield Debian's Chromium, Google's Chrome or Playwright's own browser. Skip the test if none is installed."""
     with sync_playwright() as playwright:
         path = chromium(playwright)
         if path is None:
@@ -32,13 +32,13 @@ def a_browser() -> Iterator[Browser]:
 
 
 def chromium(playwright: Playwright) -> str | None:
-    """Where a browser is that Playwright can drive."""
+    """Return the path of a browser that Playwright can drive, or None."""
     own = playwright.chromium.executable_path
     return shutil.which("chromium") or shutil.which("google-chrome") or (own if Path(own).exists() else None)
 
 
-class Opened:
-    """A page, and whatever it should never have done: dialogs, messages, requests."""
+class MonitoredPage:
+    """An open page, with everything that it must never do: dialogs, console messages and requests."""
 
     def __init__(self, browser: Browser, page: Path, **context: Any) -> None:
         self.address = page.as_uri()
@@ -54,7 +54,7 @@ class Opened:
         self.page.goto(self.address)
 
     def pass_or_count(self, route: Any) -> None:
-        """Only the page itself is let through."""
+        """Let the page itself through; count and abort every other request."""
         if route.request.url.partition("#")[0] == self.address:
             route.continue_()
         else:
@@ -64,8 +64,10 @@ class Opened:
 
 @contextlib.contextmanager
 def pages_of(browser: Browser, folder: Path) -> Iterator[Callable[..., Page]]:
-    """Opens a run's page, or a page as it stands; what it did is looked at in the end."""
-    pages: list[Opened] = []
+    """Yield a function that opens a run's page, or a page given as HTML. Fail at the end if a page logged or
+    requested anything.
+    """
+    pages: list[MonitoredPage] = []
 
     def open_page(shown: Results | str, **context: Any) -> Page:
         here = folder / str(len(pages))
@@ -74,7 +76,7 @@ def pages_of(browser: Browser, folder: Path) -> Iterator[Callable[..., Page]]:
         else:
             here.mkdir()
             (here / "index.html").write_text(shown, encoding="utf-8")
-        pages.append(Opened(browser, here / "index.html", **context))
+        pages.append(MonitoredPage(browser, here / "index.html", **context))
         return pages[-1].page
 
     yield open_page
@@ -85,12 +87,12 @@ def pages_of(browser: Browser, folder: Path) -> Iterator[Callable[..., Page]]:
 
 
 def focused(page: Page) -> str:
-    """What kind of thing has the keyboard's focus."""
+    """Return the kind of element that has the keyboard focus."""
     return page.evaluate("(e => e.tagName + (e.tagName === 'INPUT' ? ' ' + e.type : ''))(document.activeElement)")
 
 
-def reached(page: Page, steps: int) -> set[str]:
-    """What kinds of things the tabulator reaches from the top; the skip link first of all."""
+def focus_stops(page: Page, steps: int) -> set[str]:
+    """Return the kinds of elements that the Tab key reaches from the top. Fail if the skip link is not the first."""
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     assert page.locator(".skip").bounding_box()["x"] >= 0
@@ -102,7 +104,7 @@ def reached(page: Page, steps: int) -> set[str]:
 
 
 def assert_it_fits_every_screen(page: Page, picture: Path) -> None:
-    """On a desk and in a hand it does not scroll sideways, and the background is the theme's."""
+    """Check desktop and phone sizes in both themes: no horizontal scrolling, and the background of the theme."""
     for scheme, viewport in itertools.product(("light", "dark"), (DESK, PHONE)):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size(viewport)
@@ -113,8 +115,8 @@ def assert_it_fits_every_screen(page: Page, picture: Path) -> None:
         assert picture.stat().st_size > 10_000
 
 
-def serious(page: Page) -> list[tuple[str, str, str]]:
-    """What axe-core finds serious or critical, with every fold open."""
+def serious_violations(page: Page) -> list[tuple[str, str, str]]:
+    """Return the violations that axe-core rates serious or critical, with every fold open."""
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
     return [
         (rule["id"], node["html"][:200], node["failureSummary"])

@@ -1,6 +1,6 @@
-"""Small bundles as a qualification leaves them: a scripted engine's answers, judged, written down and sealed.
+"""Small bundles as a qualification writes them: answers of a scripted engine, judged, recorded and sealed.
 
-The list of requirements is a small one too, so that a bundle is made in a second and everything in it is looked at.
+The list of requirements is small too, so that a bundle takes a second and every part of it can be checked.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Change = Callable[[list[Event]], list[Event]]
 
 
 def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes: Any) -> FrozenTest:
-    """One test of a requirement."""
+    """Return one test of a requirement."""
     test = FrozenTest(
         declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,)),
         test=f"test_{requirement[:-2].lower()}",
@@ -79,7 +79,7 @@ def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes:
 
 
 def cell(name: str, *areas: str) -> Cell:
-    """A cell of an engine that Coldproof starts."""
+    """Return a cell of an engine that Coldproof starts."""
     return Cell(name=name, about=name, areas=areas, engine="llamacpp")
 
 
@@ -96,19 +96,22 @@ PLACES = FROZEN.places(FROZEN.cells_of("llamacpp", "model"))
 
 
 def freeze(folder: Path, listed: FrozenList = FROZEN) -> None:
-    """Put the small list where lists are looked for."""
+    """Write the small list to the folder that frozen lists are read from."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{VERSION}.json").write_bytes(encode(listed))
 
 
 @functools.cache
 def judged(where: str = "") -> tuple[Judgement, ...]:
-    """A few examples in which a prompt is sent twice and its second answer comes from the cache. `where`: of them."""
+    """Return judged examples in which a prompt is sent twice and the second answer comes from the cache.
+
+    `where`: a suffix of the nonces, so that cells have different examples.
+    """
     return tuple(judge(history, ClosedFormOracle(), RULE, exclusive=True) for history in histories(where))
 
 
 def histories(where: str) -> Iterator[History]:
-    """The same story under several nonces."""
+    """Yield histories of the same workload under several nonces."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(EXAMPLES):
             here = Path(folder) / str(number)
@@ -119,7 +122,7 @@ def histories(where: str) -> Iterator[History]:
 
 @functools.cache
 def failed() -> tuple[Judgement, ...]:
-    """An example in which a reload left the older adapter's answers behind."""
+    """Return an example in which a reload leaves the older adapter's answers in the cache."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         steps = (put("A"), burst(ask(adapter="tenant")), put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant")))
@@ -129,7 +132,7 @@ def failed() -> tuple[Judgement, ...]:
 
 
 def case() -> Case:
-    """What LORA-9 found in the cell `two`, waived."""
+    """Return the waived case of LORA-9 in the cell `two`."""
     return report_samples.case(
         "LORA-9-7c21a0f3",
         requirement="LORA-9",
@@ -141,7 +144,7 @@ def case() -> Case:
 
 
 def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLACES), examples: int = EXAMPLES) -> Path:
-    """A run's folder with these places, sealed. Returns it."""
+    """Write the sealed folder of a run that tested these places, and return it."""
     (folder / "cases").mkdir(parents=True)
     (folder / KNOWN_ISSUES).write_text(KNOWN)
     (folder / "engine-01-tested.log").write_text("INFO ready\n")
@@ -171,7 +174,7 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
 
 
 def begin(log: EventLog, folder: Path, shard: str) -> None:
-    """What a run writes before it tests anything."""
+    """Write the events that a run writes before it tests anything."""
     log.emit(
         "run_started",
         version=VERSION,
@@ -204,12 +207,12 @@ def begin(log: EventLog, folder: Path, shard: str) -> None:
 
 
 def digest_of_list(listed: FrozenList = FROZEN) -> str:
-    """Of the small list's file."""
+    """Return the digest of the small list's file."""
     return hashlib.sha256(encode(listed)).hexdigest()
 
 
 def engine() -> Event:
-    """What the scripted engine says of itself."""
+    """Return the scripted engine's description of itself, as an event has it."""
     scripted = ScriptedEngine()
     capabilities = {**scripted.capabilities, Capability.VERSION: Support(True, "package version 1")}
     return {
@@ -223,7 +226,7 @@ def engine() -> Event:
 
 
 def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
-    """A place's examples and its verdict."""
+    """Write the events of a place: its examples and its verdict."""
     drawn = {"CHAT-9": judged(place.cell)[:examples], "LORA-9": failed(), "EVENT-9": ()}[place.requirement]
     log.emit("trial", requirement=place.requirement, title="t", cell=place.cell, of=len(PLACES))
     evidence: Counter[str] = Counter()
@@ -237,7 +240,7 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
             rule=one.rule,
             exclusive=one.exclusive,
             history=one.history,
-            answers=[[asked, answer] for asked, answer in one.answers.items()],
+            answers=[[question, answer] for question, answer in one.answers.items()],
             evidence=one.evidence,
             findings=one.findings,
             noise=one.noise,
@@ -265,7 +268,7 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
 
 
 def end(log: EventLog, folder: Path) -> None:
-    """What a run writes at its end."""
+    """Write the events of a run's end, then its results, pages and seal."""
     results = bundle_results([folder])
     today = datetime.datetime.now(datetime.UTC).date()
     waivers = Waivers(read_known_issues(folder / KNOWN_ISSUES), version="1", today=today)
@@ -276,7 +279,10 @@ def end(log: EventLog, folder: Path) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Results, pages and seal of a folder as its events are: what a run does, and who hides what they changed."""
+    """Write results, pages and seal of a folder from its events.
+
+    A run does this at its end. So does somebody who changed the events and wants to hide it.
+    """
     shards = folder / SHARDS
     parts = [folder] if not shards.is_dir() else sorted(shards.iterdir())
     made = next(e for e in read_events(parts[0] / EVENTS) if e["event"] == "qualification")["qualification"]
@@ -295,24 +301,24 @@ def change(folder: Path, how: Change) -> None:
     path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
 
 
-def copied(bundle: Path, to: Path) -> Path:
-    """A bundle that may be spoilt."""
+def copy_of(bundle: Path, to: Path) -> Path:
+    """Return a copy of a bundle, which a test may damage."""
     return Path(shutil.copytree(bundle, to))
 
 
 def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch, listed: FrozenList = FROZEN) -> None:
-    """Have the list of requirements be the small one, for a test."""
+    """Replace the list of requirements by the small one for the duration of a test."""
     freeze(folder / "lists", listed)
     monkeypatch.setattr(frozen, "LISTS", folder / "lists")
 
 
 def reasons(bundle: Path) -> str:
-    """Why a bundle is refused, a line each; empty where it is not."""
+    """Return the reasons for which a bundle is refused, one per line. The text is empty if it is accepted."""
     return "\n".join(map(str, verify(bundle).reasons))
 
 
 def without(kind: str, **fields: object) -> Change:
-    """Events less the first that has these fields."""
+    """Return a change that removes the first event of a kind with these fields."""
 
     def less(events: list[Event]) -> list[Event]:
         gone = next(e for e in events if e["event"] == kind and fields.items() <= e.items())
@@ -322,7 +328,7 @@ def without(kind: str, **fields: object) -> Change:
 
 
 def with_fields(kind: str, where: dict[str, object], **fields: object) -> Change:
-    """Events of which the first of a kind that is so has these fields in place of its own."""
+    """Return a change that sets fields of the first event of a kind that matches `where`."""
 
     def changed(events: list[Event]) -> list[Event]:
         next(e for e in events if e["event"] == kind and where.items() <= e.items()).update(fields)
@@ -332,7 +338,7 @@ def with_fields(kind: str, where: dict[str, object], **fields: object) -> Change
 
 
 def recorded(**fields: object) -> Change:
-    """Events whose record of the qualification says otherwise."""
+    """Return a change that sets fields of the qualification's record."""
 
     def changed(events: list[Event]) -> list[Event]:
         next(e for e in events if e["event"] == "qualification")["qualification"].update(fields)

@@ -1,4 +1,4 @@
-"""Cases with everything that the pictures draw: a stale prefix, and a crowd in a small pool."""
+"""Cases with everything that the pictures draw: a stale prefix, and many requests in a small pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONCE = SegmentRow(name="nonce", tokens=4)
 
 
 def stale() -> Case:
-    """A reload under one name, and who asks afterwards reads what was written before it."""
+    """Return a case in which a request after a reload under one name reads KV that was written before the reload."""
     first = request(
         0,
         adapter="tenant",
@@ -59,10 +59,12 @@ def stale() -> Case:
     )
 
 
-def crowd(count: int) -> Case:
-    """So many requests to three names in a small pool: preempted, aborted, refused; the last but two is wrong."""
+def many_requests(count: int) -> Case:
+    """Return a case of `count` requests to three names in a small pool: preempted, aborted, refused. The last but two
+    is wrong.
+    """
     drawn = random.Random(count)
-    rows = [one_of_a_crowd(number, drawn) for number in range(count)]
+    rows = [one_of_many(number, drawn) for number in range(count)]
     failing = max(0, count - 3)
     rows[failing] = msgspec.structs.replace(
         rows[failing],
@@ -96,8 +98,8 @@ def crowd(count: int) -> Case:
     )
 
 
-def one_of_a_crowd(number: int, drawn: random.Random) -> RequestRow:
-    """One request, now and then preempted or given up."""
+def one_of_many(number: int, drawn: random.Random) -> RequestRow:
+    """Return one of these requests, sometimes preempted or aborted."""
     name, content = drawn.choice([("red", "A"), ("blue", "B"), ("green", "C"), ("", "")])
     sent = round(0.06 + drawn.random() * 1.5, 3)
     first = round(sent + 0.1 + drawn.random() * 0.6, 3)

@@ -1,4 +1,4 @@
-"""Judgements and tries for tests of confirmation."""
+"""Judgements and a scripted observer, for tests of confirmation."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ FRESH, CONTROL, ATTACHED = (cast(CheckedEngine, name) for name in ("fresh", "con
 
 
 def judgement(nonce: str, *, failed: bool, answers: int = 1) -> Judgement:
-    """One run of one request under a nonce."""
+    """Return the judgement of one run of one request under a nonce."""
     answer = (9, 9, 9) if failed else (1, 2, 3)
     seen = history(outcome(0, range(40), answer, surface=ResponseOptions(answers=answers)), nonce=nonce)
-    asked = question(seen.outcomes[0], seen.outcomes[0].identities[0])
+    sent = question(seen.outcomes[0], seen.outcomes[0].identities[0])
     return Judgement(
-        history=seen, answers={asked: Answer(COLD)}, findings=(WRONG,) if failed else (), noise=(), evidence=Counter()
+        history=seen, answers={sent: Answer(COLD)}, findings=(WRONG,) if failed else (), noise=(), evidence=Counter()
     )
 
 
-class Tried:
-    """Observes without an engine: each one fails under the given nonces, and dies when it has run so often."""
+class ScriptedObserver:
+    """An observer without an engine: a run fails under the given nonces, and the engine terminates after `dies_after`
+    runs.
+    """
 
     def __init__(self, *, dies_after: int = 100, **fails: set[str | None]) -> None:
         self.fails, self.dies_after = fails, dies_after

@@ -1,4 +1,4 @@
-"""Limits to draw workloads in, and what was drawn."""
+"""Limits to draw workloads in, and helpers that describe what was drawn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limits(
     slots: int = 4,
     scale: float = 1.0,
 ) -> WorkloadLimits:
-    """Three contents, every mixture, an engine that can do everything."""
+    """Return limits with three contents and every mixture, for an engine that can do everything."""
     return WorkloadLimits(
         block=block,
         slots=slots,
@@ -39,7 +39,7 @@ def limits(
     )
 
 
-some = settings(
+few_examples = settings(
     max_examples=12,
     deadline=None,
     database=None,
@@ -65,7 +65,7 @@ LIMITS = {
 
 
 def lengths(workload: Workload) -> list[int]:
-    """Tokens of each request with its answer; of earlier turns, what is left of them."""
+    """Return the tokens of each request with its answer, and of earlier turns the part that it keeps."""
     total: list[int] = []
     for _, _, request in workload.requests():
         prompt = request.prompt
@@ -78,15 +78,15 @@ TIGHT, ROOMY = LIMITS["tight"], LIMITS["roomy"]
 
 
 def without(on: WorkloadLimits, *missing: Capability) -> WorkloadLimits:
-    """The same on an engine that lacks something."""
+    """Return the same limits for an engine that lacks these capabilities."""
     return msgspec.structs.replace(on, can=on.can - set(missing))
 
 
-def asked(workload: Workload) -> list[Request]:
-    """All requests."""
+def requests_of(workload: Workload) -> list[Request]:
+    """Return all requests of a workload."""
     return [request for _, _, request in workload.requests()]
 
 
 def found(strategy: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]) -> Workload:
-    """A workload that is wanted; fails where none is drawn."""
+    """Return a drawn workload that satisfies the condition. Fail if none is drawn."""
     return find(strategy, wanted, settings=any_at_all)

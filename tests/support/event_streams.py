@@ -1,4 +1,4 @@
-"""Streams of KV events made by hand, as an engine with blocks of 16 would publish them for hand-made histories."""
+"""Hand-made streams of KV events, as an engine with blocks of 16 would publish them for hand-made histories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = tuple(range(100, 140))  # two whole blocks and a half
 
 
 def hashes(tokens: tuple[int, ...], lora: str | None = None, salt: str | None = None) -> list[str]:
-    """The hashes of a prompt's whole blocks, by the rule."""
+    """Return the hashes of a prompt's whole blocks by the rule."""
     parent, made = over_pickle(RULE.seed), []
     for i in range(len(tokens) // BLOCK):
         keys = tagged(lora, extra(i, lora, salt))
@@ -27,7 +27,7 @@ def hashes(tokens: tuple[int, ...], lora: str | None = None, salt: str | None = 
 
 
 def extra(block: int, lora: str | None, salt: str | None) -> tuple[str, ...]:
-    """A block's extra keys as they are published."""
+    """Return a block's extra keys as they are published."""
     return tuple(key for key in (lora, salt if block == 0 else None) if key is not None)
 
 
@@ -39,7 +39,7 @@ def stored(
     salt: str | None = None,
     **changes: Any,
 ) -> Stored:
-    """A prompt's whole blocks from the `first` on, stored."""
+    """Return the event that a prompt's whole blocks from the `first` on were stored."""
     names, count = hashes(tokens, lora, salt), len(tokens) // BLOCK
     fields: dict[str, Any] = {
         "hashes": tuple(names[first:]),
@@ -56,25 +56,25 @@ def stored(
 
 
 def removed(*names: str, **changes: Any) -> Removed:
-    """Blocks of the pool, removed."""
+    """Return the event that blocks of the pool were removed."""
     return Removed(**{"hashes": names, "medium": "GPU", "group": 0, **changes})
 
 
 def batches(*contents: tuple[float, tuple[KvEvent, ...]], first: int = 0) -> tuple[EventBatch, ...]:
-    """Batches, numbered, each of a time and events."""
+    """Return numbered batches, each with a time and its events."""
     return tuple(EventBatch(first + i, at, events) for i, (at, events) in enumerate(contents))
 
 
 def events(
     *contents: tuple[float, tuple[KvEvent, ...]], before: tuple[ResidentBlock, ...] = (), **changes: Any
 ) -> RunEvents:
-    """A run's events, from the engine's start on."""
+    """Return the events of a run, from the start of the engine on."""
     fields: dict[str, Any] = {"expected": 0, "in_pool": 0, "rule": RULE, "slack": 0.0}
     return RunEvents(batches=batches(*contents), before=before, **{**fields, **changes})
 
 
-def told(given: RunEvents, *outcomes: Outcome, **changes: Any) -> History:
-    """A history with these events."""
+def history_with_events(given: RunEvents, *outcomes: Outcome, **changes: Any) -> History:
+    """Return a history with these events."""
     return msgspec.structs.replace(history(*outcomes), events=given, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Workloads to make smaller."""
+"""Workloads to minimise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
 def marked(workload: Workload) -> Workload:
-    """The same with a salt of its own for every request, so that each can be told from its equals."""
+    """Return the workload with a different salt for every request, so that equal requests can be distinguished."""
     numbers = iter(range(1000))
     steps: list[Step] = []
     for step in workload.steps:
@@ -44,7 +44,7 @@ WORKLOADS = st.one_of(
 
 
 def runs(workload: Workload) -> bool:
-    """Whether every name is there when it is needed and every turn follows an earlier step's answer."""
+    """Return whether every name is loaded when it is used and every turn follows an earlier step's answer."""
     there: set[str | None] = {None}
     steps = [step for _, step, _ in workload.requests()]
     for _, at, request in workload.requests():

@@ -35,11 +35,11 @@ BARE_METRICS = "# TYPE http_requests_total counter\nhttp_requests_total 3\n"
 
 
 class Fault(enum.Enum):
-    """How a generation goes wrong."""
+    """Ways in which a generation fails."""
 
     NONE = "answers"
-    SILENT = "accepts the request and never says a word"
-    STALLS = "falls silent after the first token"
+    SILENT = "accepts the request and never sends anything"
+    STALLS = "sends nothing after the first token"
     BREAKS = "closes the socket after the first token"
     ENDS_EARLY = "ends the stream in good order but without [DONE]"
     REFUSES = "HTTP 400"
@@ -49,7 +49,7 @@ class Fault(enum.Enum):
 
 
 class Counts(enum.Enum):
-    """How cached tokens are told."""
+    """Ways to report cached tokens."""
 
     ALWAYS = "a number, 0 for a miss"
     NULL_ON_MISS = "null for a miss"
@@ -57,17 +57,17 @@ class Counts(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
-    """What a server offers. The default is a vLLM that offers everything; None and False take something away."""
+class ServerBehaviour:
+    """The behaviour of a server. By default it is a vLLM that offers everything; None and False take something away."""
 
     fault: Fault = Fault.NONE
     counts: Counts = Counts.ALWAYS
     token_ids: bool = True
     token_prompts: bool = True
     salts: bool = True
-    caches: bool = True  # off: nothing is ever hit
+    caches: bool = True  # off: there is never a hit
     chats: bool = True
-    tells_prompts: bool = True
+    reports_prompts: bool = True
     refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400
     ignores: tuple[str, ...] = ()  # fields that change nothing
     doors: tuple[str, ...] = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # beside the usual two
@@ -80,32 +80,33 @@ class Manners:
     margin: float = 1.5  # nats between a token and the second best
     jitter: float = 0.0  # nats by which the same score varies
     behind: float | None = None  # nats by which another token would have been better than each of a prompt
-    keeps: bool = False  # a reset keeps everything, whatever it says
+    keeps: bool = False  # a reset keeps everything, whatever it reports
     delay: float = 0.0  # seconds before the first token
     late_headers: bool = False  # they come with the first token
     pace: float = 0.0  # between two
     before: Callable[[], object] = lambda: None  # called before the first token
     after: Callable[[int], object] = lambda _: None  # called after each token, with their number
-    holds_after: int | None = None  # so many tokens, and then none until the client has hung up
+    holds_after: int | None = None  # this many tokens, then none until the client disconnects
     at_once: bool = False  # the whole answer in one write with its headers
     one_by_one: bool = False  # a connection for each request
     key: str | None = None
     version: str | None = VERSION
     metrics: str | None = METRICS
-    gauges: str | None = None  # where they are asked for by name
+    gauges: str | None = None  # the body if gauges are requested by name
     models: str | None = json.dumps({"data": [{"id": MODEL, "root": "/models/tiny", "max_model_len": 2048}]})
     reset: str | None = '{"success": true}'
     lora: tuple[int, str] = (200, "Success")
     in_place: tuple[int, str] = (200, "Success")
-    ended: bool = False  # the engine behind the server, which /health tells with 503
+    ended: bool = False  # the engine behind the server, which /health reports with 503
     dropped_gets: int = 0
-    bodies: dict[str, str] = field(default_factory=dict)  # path -> what is answered there with 200, whatever is asked
+    bodies: dict[str, str] = field(default_factory=dict)  # path -> the body that is sent there with 200 for any request
 
 
 def answer(model: str, prompt: tuple[int, ...], count: int, blind: BlindModel | None = None) -> list[int]:
-    """The tokens that a cold start answers, which are also what the cache must not change.
+    """Return the tokens of a cold start, which the cache must not change.
 
-    Each follows from all before it, so that half an answer in a prompt is continued with the rest; unless it is blind.
+    Each token follows from all tokens before it, so that a prompt with half an answer is continued with the other
+    half, unless the model is blind to parts of its prompt.
     """
     tokens = list(prompt)
     for _ in range(count):
@@ -115,17 +116,17 @@ def answer(model: str, prompt: tuple[int, ...], count: int, blind: BlindModel | 
 
 
 def vector(model: str, prompt: tuple[int, ...]) -> list[float]:
-    """The vector that a cold start gives a prompt."""
+    """Return the vector that a cold start computes for a prompt."""
     return [byte / 256 for byte in hashlib.sha256(f"{model} {prompt}".encode()).digest()[:4]]
 
 
 def rendered(messages: list[dict[str, str]]) -> tuple[int, ...]:
-    """What the chat template makes of messages: each behind a mark of its role."""
+    """Return the tokens that the chat template makes of messages: each message after a token for its role."""
     return tuple(token for m in messages for token in (ord(m["role"][0]), 10, *m["content"].encode()))
 
 
 def plain_body(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """A request of a door as a completion or a chat."""
+    """Return a request of any endpoint in the form of a completion or a chat."""
     shared = {name: body[name] for name in ("model", "cache_salt", "priority") if name in body}
     match path:
         case "/inference/v1/generate":
@@ -139,7 +140,7 @@ def plain_body(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_door(path: str, reply: Reply) -> dict[str, Any]:
-    """An answer as a door gives it."""
+    """Return an answer in the form of an endpoint."""
     (tokens, _), prompt, details = reply.answers()[0], list(reply.prompt), reply.usage().get("prompt_tokens_details")
     text, cached = "".join(map(chr, tokens)), (details or {}).get("cached_tokens")
     match path:
@@ -160,37 +161,44 @@ def of_door(path: str, reply: Reply) -> dict[str, Any]:
 
 
 def prompt_scores(prompt: tuple[int, ...]) -> list[float]:
-    """The log probability of each prompt token."""
+    """Return the log probability of each prompt token."""
     return [-0.01 * token for token in prompt]
 
 
 class Reply:
-    """What is said to one request. `None` among the events: the stream breaks here."""
+    """The response to one request. `None` among its events means that the stream breaks there."""
 
     def __init__(
-        self, manners: Manners, who: str, body: dict[str, Any], prompt: tuple[int, ...], hit: int, *, spoilt: bool
+        self,
+        behaviour: ServerBehaviour,
+        who: str,
+        body: dict[str, Any],
+        prompt: tuple[int, ...],
+        hit: int,
+        *,
+        corrupted: bool,
     ) -> None:
-        self.manners, self.who, self.body, self.prompt, self.hit = manners, who, body, prompt, hit
-        self.chat, self.spoilt = "messages" in body, spoilt
+        self.behaviour, self.who, self.body, self.prompt, self.hit = behaviour, who, body, prompt, hit
+        self.chat, self.corrupted = "messages" in body, corrupted
 
     def wrong(self, what: str) -> bool:
-        """Whether this part of the answer is, here and now."""
-        return self.manners.corrupt == what and self.spoilt
+        """Return whether this part of the answer is wrong."""
+        return self.behaviour.corrupt == what and self.corrupted
 
     def answers(self) -> list[tuple[list[int], str]]:
-        """(tokens, finish reason) of each answer asked for."""
+        """Return tokens and finish reason of each requested answer."""
         stops, found = tuple(self.body.get("stop", ())), []
         for i in range(self.body.get("n", 1)):
             stale = " stale" if self.wrong("others" if i else "tokens") else ""
             who = f"{self.who}{f' {i}' if i else ''}{stale}"
-            tokens = answer(who, self.prompt, self.body["max_tokens"], self.manners.blind)
+            tokens = answer(who, self.prompt, self.body["max_tokens"], self.behaviour.blind)
             end = next((k + 1 for k, token in enumerate(tokens) if chr(token) in stops), None)
             found.append((tokens[:end], "length" if end is None or self.wrong("end") else "stop"))
         return found
 
     def events(self) -> Iterator[str | None]:
-        """The stream's data lines, answer after answer; the first says what the prompt was."""
-        said, fault = self.about_prompt(), self.manners.fault
+        """Yield the stream's data lines, one answer after another. The first line reports the prompt."""
+        said, fault = self.about_prompt(), self.behaviour.fault
         for index, (tokens, reason) in enumerate(self.answers()):
             for i, token in enumerate(tokens):
                 choice = self.choice(index, [token], "delta", reason if i == len(tokens) - 1 else None)
@@ -207,7 +215,7 @@ class Reply:
             yield "[DONE]"
 
     def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         said = self.about_prompt()
         if "prompt_logprobs" in self.body:
             scores = list(zip(self.prompt, prompt_scores(self.prompt), strict=True))[self.hit * self.wrong("scores") :]
@@ -218,25 +226,25 @@ class Reply:
         return {"choices": [{**choice, **said} for choice in choices], "usage": self.usage()}
 
     def scored(self, token: int, score: float) -> dict[str, dict[str, float]]:
-        """A prompt's token with its score, and a better one if there is."""
-        behind = self.manners.behind
+        """Return a prompt token with its score, and with a better token where there is one."""
+        behind = self.behaviour.behind
         best = {} if behind is None else {"1": {"logprob": score + behind}}
         return {str(token): {"logprob": score}, **best}
 
     def about_prompt(self) -> dict[str, Any]:
-        """The prompt's ids, where they are told."""
-        return {"prompt_token_ids": list(self.prompt)} if self.manners.tells_prompts else {}
+        """Return the prompt's ids where the server reports them."""
+        return {"prompt_token_ids": list(self.prompt)} if self.behaviour.reports_prompts else {}
 
     def choice(self, index: int, ids: list[int], part: str, end: str | None) -> dict[str, Any]:
-        """Tokens of one answer in the entry point's form, with scores if they were asked for."""
+        """Return tokens of one answer in the endpoint's form, with scores if they were requested."""
         text = "".join(map(chr, ids))
         choice: dict[str, Any] = {"index": index, "finish_reason": end}
         choice |= {part: {"content": text}} if self.chat else {"text": text}
-        if self.manners.token_ids:
+        if self.behaviour.token_ids:
             choice["token_ids"] = ids
         if self.body.get("logprobs"):
-            score = -0.5 - self.manners.jitter * (next(SCORES) % 7) / 7
-            second = score - self.manners.margin
+            score = -0.5 - self.behaviour.jitter * (next(SCORES) % 7) / 7
+            second = score - self.behaviour.margin
             top = [{f"token_id:{token}": score, "token_id:1": second} for token in ids]
             choice["logprobs"] = {"token_logprobs": [score] * len(ids), "top_logprobs": top}
             if self.chat:
@@ -245,12 +253,12 @@ class Reply:
         return choice
 
     def usage(self) -> dict[str, Any]:
-        """How long the prompt was and, as far as it is told, how much of it was cached."""
+        """Return the prompt's length and, where it is reported, the number of its cached tokens."""
         usage: dict[str, Any] = {"prompt_tokens": len(self.prompt)}
-        if self.manners.counts is Counts.NULL_ON_MISS and self.hit == 0:
+        if self.behaviour.counts is Counts.NULL_ON_MISS and self.hit == 0:
             return {**usage, "prompt_tokens_details": None}
         return (
             usage
-            if self.manners.counts is Counts.NEVER
+            if self.behaviour.counts is Counts.NEVER
             else {**usage, "prompt_tokens_details": {"cached_tokens": self.hit}}
         )

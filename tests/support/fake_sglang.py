@@ -1,6 +1,6 @@
-"""A stand-in for an SGLang server, for unit tests of its wire only: no verdict on an engine rests on it.
+"""A stand-in for an SGLang server, for unit tests of the client only: no verdict on an engine rests on it.
 
-It says what SGLang 0.5.23 says, field by field; what it offers, and how it fails, is scripted by `Manners`.
+It answers as SGLang 0.5.23 does, field by field. `ServerBehaviour` scripts what it offers and how it fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fake_reply import answer, rendered
-from support.fake_sglang_doors import DOORS, answered, asked
+from support.fake_sglang_doors import DOORS, as_endpoint_answer, as_generate_body
 from support.fake_sglang_pages import load, metrics, server_info
 
 MODEL, ROOT = "base", "/models/tiny"
@@ -31,7 +31,7 @@ SESSION_ROUTES = ("/open_session", "/close_session")
 
 
 class Fault(enum.Enum):
-    """How a generation goes wrong."""
+    """Ways in which a generation fails."""
 
     NONE = "answers"
     BREAKS = "closes the socket after the first token"
@@ -41,8 +41,8 @@ class Fault(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
-    """What a server offers. The default is one that offers everything there is on this wire."""
+class ServerBehaviour:
+    """The behaviour of a server. By default it offers everything that this protocol has."""
 
     fault: Fault = Fault.NONE
     model: dict[str, Any] | None = field(
@@ -57,13 +57,13 @@ class Manners:
     counters: bool = True  # /metrics
     loads: list[dict[str, Any]] = field(default_factory=lambda: [load(1), load(0)])  # /v1/loads; none: no such route
     flush: tuple[int, str] = (200, "Cache flushed.\n")
-    incremental: bool = False  # events tell the new tokens instead of all
+    incremental: bool = False  # events have the new tokens instead of all
     windows: int = 0  # tokens of sliding windows
     routes: tuple[str, ...] = (*WEIGHT_ROUTES, *SESSION_ROUTES)  # what /openapi.json lists
     forgets: bool = False  # a turn sees nothing of its session
     streams: bool = True  # there are streaming sessions
     careless: bool = False  # a streaming session goes on with the KV of its first turn's adapter
-    keeps: bool = False  # an update keeps the cache, whatever it was asked for
+    keeps: bool = False  # an update keeps the cache, whatever the request says
     busy: bool = False  # a flush during a pause fails
     chats: bool = True  # /tokenize, and the doors beside /generate
     reports: bool = True  # cached tokens at these doors
@@ -75,9 +75,9 @@ class Manners:
 
 @dataclass
 class FakeSglang:
-    """A running stand-in, and the bodies that it got."""
+    """A running stand-in, and the bodies that it received."""
 
-    manners: Manners
+    behaviour: ServerBehaviour
     url: str = ""
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     cached: set[tuple[object, ...]] = field(default_factory=set)
@@ -89,15 +89,15 @@ class FakeSglang:
     queried: int = 0
     hits: int = 0
 
-    def asked(self, path: str) -> list[dict[str, Any]]:
-        """The bodies that came for a path."""
+    def received(self, path: str) -> list[dict[str, Any]]:
+        """Return the bodies that were sent to a path."""
         return [body for where, body in self.bodies if where == path]
 
 
 @contextlib.contextmanager
-def serving(manners: Manners | None = None, **changes: Any) -> Iterator[FakeSglang]:
-    """A stand-in on a free port of this machine for as long as the block runs."""
-    fake = FakeSglang(replace(manners or Manners(), **changes))
+def serving(behaviour: ServerBehaviour | None = None, **changes: Any) -> Iterator[FakeSglang]:
+    """Run a stand-in on a free local port for the duration of the block."""
+    fake = FakeSglang(replace(behaviour or ServerBehaviour(), **changes))
     fake.running.set()
 
     class Handler(_Handler):
@@ -108,7 +108,7 @@ def serving(manners: Manners | None = None, **changes: Any) -> Iterator[FakeSgla
         block_on_close = False
 
         def handle_error(self, *_: object) -> None:
-            """A client that hung up is part of the script."""
+            """Ignore the error: a client that disconnects is part of the script."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         fake.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -127,50 +127,52 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
-        """Nothing to say."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        fake, manners = self.state, self.state.manners
-        older = "get_" if manners.older else ""
+        fake, behaviour = self.state, self.state.behaviour
+        older = "get_" if behaviour.older else ""
         pages: dict[str, Any] = {
             "/v1/models": {"data": [{"id": MODEL, "root": MODEL, "max_model_len": 4096}]},
-            f"/{older}model_info": manners.model,
-            f"/{older}server_info": server_info(manners),
-            "/openapi.json": {"paths": {route: {"post": {}} for route in manners.routes}} if manners.routes else None,
-            "/metrics": metrics(fake) if manners.counters else None,
-            "/v1/loads": {"loads": manners.loads} if manners.loads else None,
+            f"/{older}model_info": behaviour.model,
+            f"/{older}server_info": server_info(behaviour),
+            "/openapi.json": {"paths": {route: {"post": {}} for route in behaviour.routes}}
+            if behaviour.routes
+            else None,
+            "/metrics": metrics(fake) if behaviour.counters else None,
+            "/v1/loads": {"loads": behaviour.loads} if behaviour.loads else None,
         }
         page = pages.get(self.path)
-        if manners.key is not None and self.headers["Authorization"] != f"Bearer {manners.key}":
+        if behaviour.key is not None and self.headers["Authorization"] != f"Bearer {behaviour.key}":
             self.say(401, {"error": "Unauthorized"})
         else:
             self.say(404, {"detail": "Not Found"}) if page is None else self.say(200, page)
 
     def do_POST(self) -> None:
-        fake, manners = self.state, self.state.manners
+        fake, behaviour = self.state, self.state.behaviour
         raw = self.rfile.read(int(self.headers["Content-Length"] or 0))
         body: dict[str, Any] = json.loads(raw) if raw not in (b"", b"null") else {}
         fake.bodies.append((self.path, body))
         match self.path:
             case "/generate":
                 self.generate(body)
-            case "/tokenize" if manners.chats and "prompt" in body:
-                self.say(200, {"tokens": [*body["prompt"].encode()] * (2 if manners.wordy else 1)})
-            case "/tokenize" if manners.chats:
+            case "/tokenize" if behaviour.chats and "prompt" in body:
+                self.say(200, {"tokens": [*body["prompt"].encode()] * (2 if behaviour.wordy else 1)})
+            case "/tokenize" if behaviour.chats:
                 self.say(200, {"tokens": rendered(body["messages"])})
-            case path if path in DOORS and manners.chats:
+            case path if path in DOORS and behaviour.chats:
                 self.at_door(path, body)
-            case "/flush_cache" if manners.busy and not fake.running.is_set():
+            case "/flush_cache" if behaviour.busy and not fake.running.is_set():
                 self.say(400, "Flush cache failed.")
             case "/flush_cache":
                 fake.cached.clear()
-                self.say(*manners.flush)
+                self.say(*behaviour.flush)
             case "/update_weights_from_disk":
-                fake.weights = content(body["model_path"], start=(manners.model or {}).get("model_path", ROOT))
-                if body.get("flush_cache", True) and not manners.keeps:
+                fake.weights = content(body["model_path"], start=(behaviour.model or {}).get("model_path", ROOT))
+                if body.get("flush_cache", True) and not behaviour.keeps:
                     fake.cached.clear()
                 self.say(200, {"success": True, "message": "Succeeded to update model weights."})
-            case "/weights_checker" if "/weights_checker" in manners.routes:
+            case "/weights_checker" if "/weights_checker" in behaviour.routes:
                 digest = hashlib.sha256(fake.weights.encode()).hexdigest()
                 self.say(
                     200, {"success": True, "message": "", "ranks": [{"checksums": {}, "per_gpu_checksum": digest}]}
@@ -180,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(200, {"status": "ok"})
             case "/flush_cache?timeout=10":
                 fake.cached.clear()
-                self.say(400, "Flush cache failed.") if manners.busy else self.say(200, "Cache flushed.")
+                self.say(400, "Flush cache failed.") if behaviour.busy else self.say(200, "Cache flushed.")
             case "/open_session" if body["session_id"] in fake.sessions:
                 self.say(400, {"error": {"message": "Failed to open the session."}})
             case "/open_session":
@@ -189,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(200, json.dumps(body["session_id"]))
             case "/close_session":
                 self.say(200, "" if fake.sessions.pop(body["session_id"], None) else "it does not exist")
-            case "/load_lora_adapter" if not manners.lora:
+            case "/load_lora_adapter" if not behaviour.lora:
                 self.say(400, {"success": False, "error_message": "LoRA is not enabled."})
             case "/load_lora_adapter" if body["lora_name"] in fake.adapters:
                 self.say(400, {"success": False, "error_message": LOADED.format(body["lora_name"])})
@@ -209,10 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def generate(self, body: dict[str, Any]) -> None:
-        """One answer, streamed or whole."""
+        """Send one answer, streamed or whole."""
         fake = self.state
         fake.running.wait(PAUSE_SECONDS)
-        refusal = refused(fake.manners, body)
+        refusal = refused(fake.behaviour, body)
         if refusal is not None:
             return self.say(400, {"error": {"message": refusal}})
         said = events(fake, body)
@@ -222,51 +224,53 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         for event in said:
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-            if fake.manners.fault is Fault.BREAKS:
+            if fake.behaviour.fault is Fault.BREAKS:
                 return None
         self.wfile.write(b"data: [DONE]\n\n")
         return None
 
     def at_door(self, path: str, body: dict[str, Any]) -> None:
-        """One answer of a door that answers as a whole."""
-        fake, manners = self.state, self.state.manners
+        """Send one answer of an endpoint that does not stream."""
+        fake, behaviour = self.state, self.state.behaviour
         heard = {
-            key: value for key, value in asked(path, body, fake.adapters).items() if (path, key) not in manners.drops
+            key: value
+            for key, value in as_generate_body(path, body, fake.adapters).items()
+            if (path, key) not in behaviour.drops
         }
-        refusal = refused(manners, heard)
+        refusal = refused(behaviour, heard)
         if refusal is not None:
             return self.say(400, {"error": {"message": refusal}})
         said = events(fake, heard)[-1]
-        if not manners.reports:
+        if not behaviour.reports:
             said["meta_info"].pop("cached_tokens", None)
-        return self.say(200, answered(path, body, heard["input_ids"], said))
+        return self.say(200, as_endpoint_answer(path, body, heard["input_ids"], said))
 
 
-def refused(manners: Manners, body: dict[str, Any]) -> str | None:
-    """Why a request is refused."""
+def refused(behaviour: ServerBehaviour, body: dict[str, Any]) -> str | None:
+    """Return the reason for which a request is refused, or None."""
     if not -LARGEST <= body.get("priority", 0) < LARGEST:
         return "priority must be a signed 64-bit integer"
-    off = [name for name in manners.refuses if name in {**body, **body["sampling_params"]}]
+    off = [name for name in behaviour.refuses if name in {**body, **body["sampling_params"]}]
     return f"{off[0]} is off" if off else None
 
 
 def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """All that is said of one request."""
-    manners, prompt, sampling = fake.manners, tuple(body["input_ids"]), body["sampling_params"]
-    if manners.fault is Fault.ERROR_EVENT:
+    """Return all events of the answer to one request."""
+    behaviour, prompt, sampling = fake.behaviour, tuple(body["input_ids"]), body["sampling_params"]
+    if behaviour.fault is Fault.ERROR_EVENT:
         return [{"error": {"message": "too long", "type": "invalid_request_error", "code": 400}}]
-    if manners.fault is Fault.ABORT_EVENT:
+    if behaviour.fault is Fault.ABORT_EVENT:
         reason = {"type": "abort", "message": "too long", "status_code": 400}
         return [{"text": "f", "output_ids": [102], "meta_info": {"finish_reason": reason, "completion_tokens": 1}}]
-    if manners.fault is Fault.GARBLED:
+    if behaviour.fault is Fault.GARBLED:
         return [{"text": "f", "output_ids": [102]}]
     session = body.get("session_params", {}).get("id")
     turns, streams = fake.sessions.get(session, {}), session in fake.streaming
-    if not manners.forgets:
+    if not behaviour.forgets:
         prompt = (list(turns.values() or [()])[-1] if streams else held(turns, body)) + prompt
     folder = fake.adapters.get(body.get("lora_path", ""))
     who = "" if folder is None else digest_of_weights(folder)
-    if streams and manners.careless:
+    if streams and behaviour.careless:
         who = fake.streaming[session] if turns else who
         fake.streaming[session] = who
     tokens = answer(f"{who}{fake.weights}", prompt, sampling["max_new_tokens"])
@@ -276,10 +280,10 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
     hit = found(fake, who, body, prompt, (*prompt, *tokens[:-1]))
     said = []
     for count in range(1, len(tokens) + 1):
-        first = count - 1 if manners.incremental else 0
+        first = count - 1 if behaviour.incremental else 0
         reason = {"type": "stop" if end else "length"} if count == len(tokens) else None
         about: dict[str, Any] = {"finish_reason": reason, "completion_tokens": count, "num_retractions": 2}
-        if manners.counts:
+        if behaviour.counts:
             about["cached_tokens"] = hit
         if body.get("return_logprob"):
             about["output_token_logprobs"] = [[-0.5, token, None] for token in tokens[first:count]]
@@ -292,29 +296,30 @@ def events(fake: FakeSglang, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def held(turns: dict[str, tuple[int, ...]], body: dict[str, Any]) -> tuple[int, ...]:
-    """What a turn goes on from: as much of the turn that it names as its offset says."""
+    """Return the tokens that a turn continues: those of the turn that it names, up to its offset."""
     params = body.get("session_params", {})
     return turns[params["rid"]][: params["offset"]] if "rid" in params else ()
 
 
 def content(folder: str, *, start: str) -> str:
-    """The content of the weights in a folder as it is now; nothing if it is that of the start."""
+    """Return the digest of the weights in a folder as it is now; the empty string if they are those of the start."""
     found = digest_of_weights(folder)
     return "" if found == digest_of_weights(start) else found
 
 
 def digest_of_weights(folder: str) -> str:
-    """A digest of a folder's files; the path of a folder that is only a name."""
+    """Return a digest of a folder's files; the path itself if the folder does not exist."""
     files = sorted(Path(folder).glob("*.safetensors"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else folder
 
 
 def found(fake: FakeSglang, who: str, body: dict[str, Any], prompt: tuple[int, ...], written: tuple[int, ...]) -> int:
-    """Tokens of the longest prefix that was computed before for the same content under the same salts. `written`: what
-    is computed now.
+    """Return the tokens of the longest prefix that was computed before for the same content under the same salts.
+
+    `written`: the tokens that this request computes and leaves in the cache.
     """
-    salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.manners.salts)
-    page = fake.manners.page
+    salts = tuple(body.get(name) for name in ("cache_salt", "extra_key") if name in fake.behaviour.salts)
+    page = fake.behaviour.page
     keys = [(who, salts, prompt[:end]) for end in range(page, len(prompt), page)]
     hit = max((len(key[2]) for key in keys if key in fake.cached), default=0)
     fake.cached.update((who, salts, written[:end]) for end in range(page, len(written) + 1, page))

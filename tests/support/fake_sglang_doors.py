@@ -1,4 +1,4 @@
-"""What the doors of SGLang's stand-in beside /generate are asked and answer, field by field as 0.5.23 does."""
+"""Requests and answers of the endpoints of SGLang's stand-in other than /generate, field by field as in 0.5.23."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 from support.fake_reply import rendered
 
 DOORS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
-HEADROOM = 2  # /v1/responses allows so many tokens less than it is asked for
+HEADROOM = 2  # /v1/responses allows this many tokens less than requested
 
 
-def asked(path: str, body: dict[str, Any], adapters: dict[str, str]) -> dict[str, Any]:
-    """A request of a door as one of /generate. An adapter is known by its own name and as BASE:ADAPTER."""
+def as_generate_body(path: str, body: dict[str, Any], adapters: dict[str, str]) -> dict[str, Any]:
+    """Return a request of an endpoint as a request of /generate. An adapter is known by its own name and as
+    BASE:ADAPTER.
+    """
     name = body["model"].rpartition(":")[2]
     heard = {"lora_path": name} if name in adapters else {}
     heard |= {key: body[key] for key in ("cache_salt", "extra_key", "priority") if key in body}
@@ -22,7 +24,7 @@ def asked(path: str, body: dict[str, Any], adapters: dict[str, str]) -> dict[str
 
 
 def prompt_of(path: str, body: dict[str, Any]) -> list[int]:
-    """The token ids of a prompt, as the chat template makes them of messages."""
+    """Return the token ids of a prompt. For messages they are those of the chat template."""
     match path:
         case "/v1/completions":
             return list(body["prompt"])
@@ -33,8 +35,8 @@ def prompt_of(path: str, body: dict[str, Any]) -> list[int]:
     return list(rendered(body["messages"]))
 
 
-def answered(path: str, body: dict[str, Any], prompt: list[int], said: dict[str, Any]) -> dict[str, Any]:
-    """An answer of /generate as a door gives it. Messages leave out a count of 0."""
+def as_endpoint_answer(path: str, body: dict[str, Any], prompt: list[int], said: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer of /generate in the form of an endpoint. /v1/messages leaves out a count of 0."""
     ids, text, about = said["output_ids"], said["text"], said["meta_info"]
     hit, end = about.get("cached_tokens"), about["finish_reason"]["type"]
     details = None if hit is None else {"cached_tokens": hit}

@@ -35,7 +35,7 @@ Part = tuple[str, int] | Segment
 
 
 def ask(*parts: Part, tokens: int = 8, **more: Any) -> Request:
-    """A request. The length of the first part includes the nonce, so that all lengths are those of the prompt."""
+    """Return a request. The length of the first part includes the nonce, so that lengths are those of the prompt."""
     segments = [part if isinstance(part, Segment) else Segment(*part) for part in parts]
     if more.get("continues") is None:
         first = segments[0]
@@ -45,32 +45,32 @@ def ask(*parts: Part, tokens: int = 8, **more: Any) -> Request:
 
 
 def alone(*parts: Part, tokens: int = 8, **more: Any) -> Burst:
-    """A burst of one request."""
+    """Return a burst of one request."""
     return Burst(requests=(ask(*parts, tokens=tokens, **more),))
 
 
 def together(*requests: Request, meanwhile: Meanwhile | None = None) -> Burst:
-    """A burst."""
+    """Return a burst of these requests."""
     return Burst(requests=requests, meanwhile=meanwhile)
 
 
 def steps(*steps: Step) -> Workload:
-    """A workload."""
+    """Return a workload of these steps."""
     return Workload(steps)
 
 
-class NotAsked(Oracle):
-    """The cold engine behind the closed form, which needs it for grammars and stop strings only."""
+class UnusedOracle(Oracle):
+    """An oracle that must not be used. The closed form needs a cold engine for grammars and stop strings only."""
 
-    name = "not asked"
+    name = "unused"
 
     def ask(self, question: Question) -> Answer:
-        """Nothing here has either."""
+        """Fail: no workload here has a grammar or a stop string."""
         raise AssertionError(question)
 
 
 class FaultyEngines:
-    """One engine for each cell, until a fault may have damaged it."""
+    """One engine for each cell, replaced as soon as a fault may have damaged it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class FaultyEngines:
         self.versions = generated_versions(model, CACHED, layers=ModelLayers.FULL)
 
     def engine(self, cell: Cell) -> tuple[InprocEngine, EventLedger]:
-        """The engine of a cell, and what it has published."""
+        """Return the engine of a cell, and the ledger of the events that it has published."""
         if cell.name not in self.engines:
             options = StartOptions(
                 cell=cell,
@@ -99,7 +99,7 @@ class FaultyEngines:
         return self.engines[cell.name]
 
     def judged(self, cell: Cell, workload: Workload) -> Judgement:
-        """What the checkers say of a workload."""
+        """Return the judgement of a workload on a cell's engine."""
         engine, ledger = self.engine(cell)
         run = WorkloadRun(
             engine,
@@ -111,10 +111,10 @@ class FaultyEngines:
             ledger=ledger,
             versions=self.versions,
         )
-        return judge(run.history(), ClosedForm(NotAsked()), EXACT, exclusive=True)
+        return judge(run.history(), ClosedForm(UnusedOracle()), EXACT, exclusive=True)
 
     def with_fault(self, name: str, cell: Cell, workload: Workload) -> tuple[Judgement, int]:
-        """The same with a fault, and how often the fault acted."""
+        """Return the judgement of a workload with a fault injected, and how often the fault acted."""
         before = actions["acted"]
         with pytest.MonkeyPatch.context() as patch:
             plant(name, patch)
@@ -126,13 +126,15 @@ class FaultyEngines:
         return judgement, actions["acted"] - before
 
     def stop(self) -> None:
-        """Stop all."""
+        """Stop all engines."""
         for engine, _ in self.engines.values():
             engine.stop()
 
 
 def is_undamaged(engine: InprocEngine) -> bool:
-    """Whether nothing is left of a workload in an engine of one pool: no request, and each block free once."""
+    """Return whether a workload left nothing in an engine of one pool: no request is open, and each block is free
+    once.
+    """
     if not engine.alive() or not engine.reset_cache():
         return False
     with engine.entered() as parts:
@@ -147,14 +149,14 @@ def is_undamaged(engine: InprocEngine) -> bool:
 
 @contextlib.contextmanager
 def faulty_engines(folder: Path) -> Iterator[FaultyEngines]:
-    """Engines that live as long as the context."""
+    """Yield engines that live as long as the context."""
     engines = FaultyEngines(folder)
     yield engines
     engines.stop()
 
 
 def assert_shown(engines: FaultyEngines, fault: str, cell: Cell, workload: Workload) -> None:
-    """The unmodified engine conforms; with the fault, it acts and a checker reports it."""
+    """Check that the unmodified engine conforms, that the fault acts, and that a checker reports it."""
     clean = engines.judged(cell, workload)
     assert clean.findings == ()
     judgement, acted = engines.with_fault(fault, cell, workload)

@@ -1,4 +1,4 @@
-"""Plants a fault of the catalogue in the engines of this process, and takes it out again."""
+"""Injects a fault of the catalogue into the engines of this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from coldproof.adapters.vllm.inproc import setup
 
 
 def plant(name: str, patch: Patch) -> None:
-    """Break vLLM until the test is over. Importing it leaves no trace in the environment, as the adapter's does not."""
+    """Inject a fault into vLLM until the test is over. Importing vLLM here leaves the environment unchanged."""
     with setup.LOCK, setup.start_environment():
         FAULTS[name].plant(patch)

@@ -37,7 +37,7 @@ ANY_HIT = (*WRONG, *COUNTS)  # a hit that is none may show in the answer or in t
 
 
 def requirement_of(test: Any) -> Requirement:
-    """What a suite's test stands for."""
+    """Return the requirement of a suite's test."""
     (found,) = [mark.args[0] for mark in test.pytestmark if mark.name == "requirement"]
     assert isinstance(found, Requirement)
     return found
@@ -69,7 +69,7 @@ def one_for_each_requirement(
 
 
 class Bench:
-    """One run whose engines are started and broken at will; its cold engine is shared."""
+    """One run whose engines start with an injected fault. They share one cold engine."""
 
     def __init__(
         self, folder: Path, *, worker: str = "model", diagnose: str = "none", engine: str = "vllm-inproc"
@@ -85,15 +85,15 @@ class Bench:
             findings="off",  # what is found is that of the fault
         )
         self.run = ConformanceRun(self.options, Role.ALONE)
-        self.told: list[tuple[str, dict[str, Any]]] = []
-        self.run.log.subscribe(lambda kind, fields: self.told.append((kind, fields)))
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.run.log.subscribe(lambda kind, fields: self.events.append((kind, fields)))
         self.run.begin()
 
     def verdict(
         self, test: Any, cell: Cell, *, examples: int, after_start: Callable[[], None] = lambda: None
     ) -> tuple[Verdict, str, list[Case]]:
-        """Put one suite's test to a new engine: the verdict, its reason, and the cases."""
-        self.told.clear()
+        """Run one suite's test on a new engine. Return the verdict, its reason and the cases."""
+        self.events.clear()
         self.run.trials.causes.clear()  # each fault is like a run of its own, whose first case gets controls
         drawn = settings(
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
@@ -111,11 +111,11 @@ class Bench:
         with contextlib.suppress(pytest.fail.Exception, AdapterError):
             self.run.trials.conclude(sut, trial, problem)
         self.run.close_cell(sut)
-        (said,) = [fields for kind, fields in self.told if kind == "verdict"]
-        return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.told if kind == "case"]
+        (said,) = [fields for kind, fields in self.events if kind == "verdict"]
+        return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.events if kind == "case"]
 
     def violation(self, test: Any, cell: Cell, *, examples: int, fresh: bool = True) -> Case:
-        """The one case of a test that an engine has to violate, confirmed on a fresh one if `fresh`."""
+        """Return the only case of a test that an engine has to violate, confirmed on a fresh engine if `fresh`."""
         with pytest.MonkeyPatch.context() as patch:
             if not fresh:
                 patch.setattr(Standby, "take", lambda *_, **__: (None, ""))
@@ -127,10 +127,12 @@ class Bench:
 
 
 @contextlib.contextmanager
-def opened(
+def open_bench(
     folder: Path, worker: str = "model", *, diagnose: str = "none", engine: str = "vllm-inproc", replays: int = 1
 ) -> Iterator[Bench]:
-    """Short minimising and few replays: that a bug is found is what matters here, not how small."""
+    """Yield a run with short minimisation and few replays: the tests check that a bug is found, not how small its
+    case is.
+    """
     patch = pytest.MonkeyPatch()
     quick = Profile(
         examples=EXAMPLES,

@@ -1,4 +1,4 @@
-"""A plugin with an engine `scripted`, which has the bug that COLDPROOF_FLAW names, and the findings in a folder.
+"""A plugin with an engine `scripted`, which has the bug that COLDPROOF_FLAW names, and findings from another folder.
 
 COLDPROOF_FINDINGS is that folder, in place of Coldproof's own.
 """

@@ -1,4 +1,4 @@
-"""Fleets without engines: matrices, runs as a bundle's small suite leaves them, and nodes that play a script."""
+"""Fleets without engines: matrices, runs that write a small bundle, and nodes that follow a script."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ Script = Sequence[Message | NodeLost | TaskFailed]
 
 
 def matrix(*runs: MatrixRun, machines: Sequence[str] = ("cpu",)) -> Matrix:
-    """These runs, or one of two cells, on these kinds of machines."""
+    """Return a matrix of these runs, or of one run of two cells, on these kinds of machines."""
     one = MatrixRun(engine="llamacpp", machines=tuple(machines), cells=tuple(CELLS))
     return Matrix(machine=tuple(Machine(name=name) for name in machines), run=runs or (one,))
 
 
 def units(given: Matrix | None = None) -> list[Unit]:
-    """Of a matrix."""
+    """Return the units of a matrix."""
     return units_of(given or matrix(), ROOT)
 
 
 def report(folder: Path, unit: Unit) -> Path:
-    """What a run of the small suite in a unit's cell leaves."""
+    """Write the report that a run of the small suite in a unit's cell leaves, and return its folder."""
     return bundles.write(folder, places=[p for p in bundles.PLACES if p.cell == CELLS[unit.cell]])
 
 
 def archive(folder: Path) -> bytes:
-    """All its files but the events, as a node sends them."""
+    """Return all files of a folder but the events, packed as a node sends them."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as made:
         for path in folder.rglob("*"):
@@ -56,8 +56,8 @@ def archive(folder: Path) -> bytes:
     return held.getvalue()
 
 
-def told(folder: Path, *, code: int = 0, files: bool = True, node: str = "n1") -> list[Message]:
-    """What a node tells of a run that left this folder."""
+def node_messages(folder: Path, *, code: int = 0, files: bool = True, node: str = "n1") -> list[Message]:
+    """Return the messages that a node sends about a run that left this folder."""
     return [
         RunStarted(node),
         EventLines((folder / EVENTS).read_bytes()),
@@ -65,8 +65,8 @@ def told(folder: Path, *, code: int = 0, files: bool = True, node: str = "n1") -
     ]
 
 
-class Played:
-    """Nodes that answer each try of a unit with the next of its scripts."""
+class ScriptedNodes:
+    """Nodes that answer each attempt of a unit with the next of its scripts."""
 
     def __init__(self, scripts: dict[str, list[Script]]) -> None:
         self.scripts = {unit: list(tries) for unit, tries in scripts.items()}
@@ -75,43 +75,43 @@ class Played:
         self.running: dict[str, list[Any]] = {}
 
     def start(self, order: Order, machine: Machine) -> None:
-        """The unit's next script begins."""
+        """Start the next script of a unit."""
         self.started.append(order.unit)
         self.running[order.unit] = list(self.scripts[order.unit].pop(0))
         self.most = max(self.most, len(self.running))
 
     def messages(self, seconds: float) -> list[tuple[str, Message | NodeLost | TaskFailed]]:
-        """One of each."""
+        """Return the next message of each running unit."""
         found = [(unit, script.pop(0)) for unit, script in self.running.items()]
         self.running = {unit: script for unit, script in self.running.items() if script}
         return found
 
 
 def order(unit: Unit) -> Order:
-    """As a driver gives it."""
+    """Return the order that a driver sends for a unit."""
     return Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", "", "")
 
 
 def record(unit: Unit, **changes: Any) -> Record:
-    """Of a run that ended well."""
+    """Return the record of a unit's run that ended well."""
     made = Record(unit=unit.id, digest=unit.digest(SOURCES), exit_code=0, began=1000.0, seconds=60.0, node="n1")
     return msgspec.structs.replace(made, **changes)
 
 
 def done(store: Store, unit: Unit, **changes: Any) -> Part:
-    """A unit that has run."""
+    """Store the report and the record of a unit that has run, and return its part."""
     report(store.report(unit.id), unit)
     store.keep(record(unit, **changes))
     return part(store, unit)
 
 
 def part(store: Store, unit: Unit) -> Part:
-    """A unit as the whole sees it."""
+    """Return a unit's part of the merged result."""
     return read_part(unit, store.record(unit, SOURCES), store.report(unit.id))
 
 
 def fleet(**changes: Any) -> Fleet:
-    """The fleet that the parts are of."""
+    """Return the description of the fleet that the parts belong to."""
     fields: dict[str, Any] = {
         "command": "coldproof fleet matrix.toml",
         "version": "9.9",
@@ -126,7 +126,7 @@ PATHS = [str(IMPORT_ROOT), str(ROOT / "tests")]
 
 
 def fake_python(folder: Path) -> Path:
-    """In place of a run's Python: `-m coldproof run ...` runs no suites, and leaves what the small suite does."""
+    """Write a script that replaces a run's Python: `-m coldproof run ...` runs no suites and leaves a small bundle."""
     script = folder / "python"
     script.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path[:0] = {[str(IMPORT_ROOT), str(ROOT / 'tests')]!r}\n"
@@ -137,7 +137,7 @@ def fake_python(folder: Path) -> Path:
 
 
 def fake_run(words: list[str], folder: str) -> None:
-    """A run that has told everything but its end waits there until it may go on, so that it can be killed there."""
+    """Write the events of a run but not its end, wait at the gate, then end. A test can kill the run at the gate."""
     given = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     bundles.freeze(Path(folder) / "lists")
     bundles.frozen.LISTS = Path(folder) / "lists"
@@ -154,12 +154,12 @@ def fake_run(words: list[str], folder: str) -> None:
 
 
 def at_gate(folder: Path) -> list[psutil.Process]:
-    """The runs that wait at the gate there."""
+    """Return the processes of the runs that wait at the gate."""
     return [psutil.Process(int(path.name.rpartition("-")[2])) for path in (folder / "gate").glob("llamacpp*")]
 
 
 def counted(folder: Path) -> dict[str, int]:
-    """How often each event's kind stands in a folder's events."""
+    """Return how often each kind of event occurs in a folder's events."""
     kinds: dict[str, int] = {}
     for line in (folder / EVENTS).read_text().splitlines():
         kind = json.loads(line)["event"]

@@ -1,4 +1,4 @@
-"""Two KV connectors as a user writes them, with vLLM's interface alone: one of them forgets salts and adapters."""
+"""Two KV connectors as a user writes them, with vLLM's interface alone. One omits salts and adapters from its keys."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Copies = list[tuple[Key, int]]  # (key, block of the pool)
 
 @dataclass
 class Transfers(KVConnectorMetadata):
-    """What the worker copies in a step."""
+    """The blocks that the worker copies in a step."""
 
     loads: Copies
     stores: Copies
 
 
 class HandWritten(KVConnectorBase_V1):
-    """Keeps full blocks in memory, under the whole prefix and whose it is."""
+    """A connector that keeps full blocks in memory, under the whole prefix, the salt and the adapter."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -98,9 +98,9 @@ class HandWritten(KVConnectorBase_V1):
             self.memory[key] = [tensor[block].clone() for tensor in self.tensors]
 
 
-class ForgetsWhoAsks(HandWritten):
-    """The same with a defect: the keys have the tokens alone."""
+class OmitsOwner(HandWritten):
+    """The same connector with a defect: its keys have the tokens alone."""
 
     def owner(self, request: Any) -> Key:
-        """Return nothing, so that tenants and adapters share blocks."""
+        """Return an empty key, so that tenants and adapters share blocks."""
         return ()

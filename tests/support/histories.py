@@ -1,6 +1,6 @@
-"""Histories made by hand, adapter contents that cost nothing, and a scripted run: what the unit tests build on.
+"""Hand-made histories, adapter contents that cost nothing, and a scripted run, for the unit tests.
 
-Nothing here judges; a test that goes wrong because of a builder would blame the harness.
+Nothing here judges, because an error in a builder must not look like an error of the harness.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ BLOCK = 16
 
 
 def shape(**changes: Any) -> EngineShape:
-    """An engine with blocks of 16, room for everything and its cache on."""
+    """Return the shape of an engine with blocks of 16, room for everything and its cache on."""
     facts: dict[str, Any] = {"block_size": BLOCK, "pool_blocks": 1000, "prefix_caching": True}
     return EngineShape(**{"max_model_tokens": 4096, "adapter_slots": 4, **facts, **changes})
 
 
 def tokens(*ids: int, gap: float | None = 5.0) -> tuple[Token, ...]:
-    """An answer of these ids, each far from the runner-up unless said otherwise."""
+    """Return an answer with these ids, each far from the runner-up unless `gap` says otherwise."""
     return tuple(Token(id=i, at=0.0, gap=gap) for i in ids)
 
 
 def outcome(
     number: int, prompt: range | tuple[int, ...], answer: tuple[int, ...] = (7, 8, 9), **changes: Any
 ) -> Outcome:
-    """One answered request to the base model, sent at its number and finished half a second later."""
+    """Return one answered request to the base model, sent at second `number` and finished half a second later."""
     adapter, salt = changes.pop("adapter", None), changes.pop("salt", None)
     name, load = (None, 0) if adapter is None else ("tenant", 1)
     facts: dict[str, Any] = {
@@ -57,7 +57,7 @@ def outcome(
 
 
 def history(*outcomes: Outcome, **changes: Any) -> History:
-    """A history of these outcomes, one burst each, in which the hit counter grew by what was told."""
+    """Return a history with one burst per outcome, in which the hit counter grows by the reported cached tokens."""
     steps, counted = [], 0.0
     for i, one in enumerate(outcomes):
         before, counted = counted, counted + (one.cached_tokens or 0)
@@ -75,7 +75,7 @@ def history(*outcomes: Outcome, **changes: Any) -> History:
 def record(
     step: int, *, before: float | Metrics | None = 0.0, after: float | Metrics | None = 0.0, **changes: Any
 ) -> StepRecord:
-    """One step between two readings of the hit counter, or of all the metrics."""
+    """Return one step between two readings of the hit counter, or of all the metrics."""
     readings = {
         name: reading if isinstance(reading, Metrics) else Metrics(hit_tokens=reading)
         for name, reading in (("before", before), ("after", after))
@@ -90,50 +90,53 @@ def ask(
     cut: tuple[int, int | None] = (0, None),
     **more: Any,
 ) -> Request:
-    """A request for a prompt of named segments; by default 40 tokens of `stem`. `cut`: what it keeps of its history."""
+    """Return a request for a prompt of named segments, by default 40 tokens of `stem`.
+
+    `cut`: the part of the earlier turns that the request keeps.
+    """
     named = tuple(Segment(name, length) for name, length in segments or (("stem", 40),))
     return Request(prompt=Prompt(named, continues, *cut), adapter=adapter, **more)
 
 
 def burst(*requests: Request) -> Burst:
-    """Requests sent together."""
+    """Return a burst of requests that are sent together."""
     return Burst(requests=requests)
 
 
 def put(content: str, *, name: str = "tenant", path: str | None = None, route: Route = Route.LOAD) -> SetAdapter:
-    """Adapter `content` behind a name, from a path of its own unless one is given."""
+    """Return a step that loads adapter `content` under a name, from a path of its own unless one is given."""
     return SetAdapter(name=name, content=content, path=path or f"files-{content}", route=route)
 
 
 def contents(folder: Path) -> dict[str, AdapterFiles]:
-    """Three adapter contents of a few bytes; the scripted engine reads no weights."""
+    """Write three adapter contents of a few bytes and return them. The scripted engine reads no weights."""
     return {name: write_content(folder / f"content-{name}", name) for name in "ABC"}
 
 
 def play(engine: ScriptedEngine, folder: Path, *steps: Step) -> History:
-    """Run these steps on a scripted engine under the nonce `n`."""
+    """Run these steps on a scripted engine under the nonce `n`, and return the history."""
     return WorkloadRun(engine, Workload(steps), "n", contents(folder), folder / "run").history()
 
 
 class Tampered(ScriptedEngine):
-    """A scripted engine whose answers pass through a function of (request, answer) before they are given."""
+    """A scripted engine whose answers pass through a function of request and answer before they are returned."""
 
     def __init__(self, tamper: Callable[[CompletionRequest, Completion], Completion], *, caching: bool = True) -> None:
         super().__init__(caching=caching)
         self.tamper = tamper
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """The honest answer, tampered with."""
+        """Return the honest answer after `tamper` has changed it."""
         return self.tamper(request, super().send(request, on_token))
 
 
 class SideBySide(ScriptedEngine):
-    """A scripted engine that serves as a server does: a thread for each request, the caller's looking after them."""
+    """A scripted engine that serves as a server does: one thread per request while the calling thread watches them."""
 
     serve = ServerEngine.serve  # type: ignore[assignment]
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """A model's configuration."""
+    """Return a model's configuration."""
     found: dict[str, Any] = json.loads((model / "config.json").read_text())
     return found

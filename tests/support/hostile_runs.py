@@ -1,4 +1,4 @@
-"""Run the suites on a hostile server, in a process of its own."""
+"""Runs of the suites against a hostile server, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TESTS = ROOT / "tests"
 
 
 def run_on(url: str, folder: Path, *words: str, least: float = 30.0, **environment: str) -> tuple[int, str]:
-    """The exit code and the output of a short run, whose report goes to a folder.
+    """Return the exit code and the output of a short run, whose report goes to a folder.
 
-    `least`: the least time of a request, in seconds. The usual one is for busy machines; some servers never answer, on
-    any machine.
+    `least`: the minimum request timeout in seconds. The usual value is for busy machines, but some of these servers
+    never answer on any machine.
     """
     command = ["run", "--engine-url", url, "--budget", "1s", "--report-dir", str(folder), "--diagnose", "none", *words]
     path = {"PYTHONPATH": f"{IMPORT_ROOT}{os.pathsep}{TESTS}", "LEAST_REQUEST_SECONDS": str(least)}

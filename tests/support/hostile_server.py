@@ -1,7 +1,7 @@
-"""A server that breaks its answers on purpose: it plays a script at some routes, and passes on every other request.
+"""A server that sends malformed answers: it plays a script on some routes and forwards every other request.
 
-A script gets the raw connection, so that it can send what no HTTP library would. Behind it is the stand-in server of
-`support.fake_server`, which answers as a good server does.
+A script gets the raw connection, so that it can send what no HTTP library would send. Other requests go to the
+stand-in server of `support.fake_server`, which answers correctly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from support.fake_server import FakeServer, Manners, serving
+from support.fake_server import FakeServer, ServerBehaviour, serving
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -31,24 +31,24 @@ class Exchange:
 
     @property
     def line(self) -> str:
-        """The request line without the version, `GET /v1/models` for one."""
+        """Return the request line without the version, for example `GET /v1/models`."""
         return self.request.split(b"\r\n", 1)[0].rsplit(b" ", 1)[0].decode()
 
     def send(self, *parts: bytes) -> None:
-        """Send bytes, and count those that the client's machine took."""
+        """Send bytes, and count those that the client's machine accepted."""
         for part in parts:
             self.connection.sendall(part)
             self.sent += len(part)
 
-    def send_for_ever(self, parts: Iterable[bytes], pause: float = 0.0) -> None:
-        """Send parts until the client leaves or the server ends."""
+    def send_until_disconnect(self, parts: Iterable[bytes], pause: float = 0.0) -> None:
+        """Send parts until the client disconnects or the server ends."""
         for part in itertools.cycle(parts):
             if self.closing.is_set() or (pause and self.closing.wait(pause)):
                 return
             self.send(part)
 
     def wait(self) -> None:
-        """Say nothing until the server ends."""
+        """Send nothing until the server ends."""
         self.closing.wait()
 
 
@@ -57,7 +57,9 @@ Script = Callable[[Exchange], None]
 
 @dataclass
 class HostileServer:
-    """A running server. `scripts`: request line -> script; the line "" is for every request without one of its own."""
+    """A running server. `scripts` maps a request line to a script; the line "" is for every request without its own
+    script.
+    """
 
     scripts: Mapping[str, Script]
     behind: FakeServer
@@ -65,8 +67,8 @@ class HostileServer:
     exchanges: list[Exchange] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
-    def asked(self, line: str) -> list[Exchange]:
-        """The requests with this request line."""
+    def received(self, line: str) -> list[Exchange]:
+        """Return the exchanges with this request line."""
         return [one for one in self.exchanges if one.line == line]
 
     def serve(self, connection: socket.socket) -> None:
@@ -79,7 +81,7 @@ class HostileServer:
                 script(exchange)
 
     def pass_on(self, exchange: Exchange) -> None:
-        """Let the stand-in answer."""
+        """Forward the request to the stand-in server and send its answer."""
         host, port = self.behind.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as behind:
             head, body = exchange.request.split(b"\r\n\r\n", 1)
@@ -92,7 +94,7 @@ class HostileServer:
 
 
 def read_request(connection: socket.socket) -> bytes:
-    """One whole request, or what came of it before the client left."""
+    """Return one whole request, or nothing if the client disconnects before its end."""
     read = b""
     while b"\r\n\r\n" not in read:
         piece = connection.recv(65536)
@@ -111,9 +113,9 @@ def read_request(connection: socket.socket) -> bytes:
 
 
 @contextlib.contextmanager
-def attacking(scripts: Mapping[str, Script], manners: Manners | None = None) -> Iterator[HostileServer]:
-    """A hostile server on 127.0.0.1, for as long as the block runs."""
-    with serving(manners) as behind, socket.create_server(("127.0.0.1", 0)) as listener:
+def attacking(scripts: Mapping[str, Script], behaviour: ServerBehaviour | None = None) -> Iterator[HostileServer]:
+    """Run a hostile server on 127.0.0.1 for the duration of the block."""
+    with serving(behaviour) as behind, socket.create_server(("127.0.0.1", 0)) as listener:
         server = HostileServer(scripts, behind, f"http://127.0.0.1:{listener.getsockname()[1]}")
 
         def accept() -> None:

@@ -1,6 +1,6 @@
-"""Puts hostile text in place of the strings of a stored value, and says whether an output is still ours.
+"""Replaces the strings of a stored value by hostile text, and checks that an output contains only our own markup.
 
-Equal strings are replaced by equal ones: names in a workload have to agree, and what does not is refused anyway.
+Equal strings are replaced by equal ones, because names in a workload have to agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plugin with an engine `lying`: the scripted engine with the lie that COLDPROOF_LIE names, and correct counts."""
+"""A plugin with an engine `lying`: the scripted engine with the fault that COLDPROOF_LIE names, and correct counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LyingEngine(ScriptedEngine):
         self.every = EVERY.get(LIE)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """The answer, with another first token where it lies."""
+        """Return the answer, with another first token where the fault strikes."""
         honest = super().send(request, on_token)
         varying = CLOSE / 7 if LIE == "EVERY_HIT_VARYING" else 0.0
         tokens = [

@@ -1,7 +1,7 @@
-"""Mutates files that Coldproof reads: each mutation follows from a number, so that a failure can be repeated.
+"""Mutates files that Coldproof reads. Each mutation follows from a number, so that a failure can be repeated.
 
-JSON is changed at a place of its structure, by a value of another type, size or nesting. Any file is also changed byte
-by byte, and replaced by what is no file at all.
+JSON is changed at one place of its structure, by a value of another type, size or nesting. Any file is also changed
+byte by byte, or replaced by something that is not a regular file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Mutation = Callable[[bytes, Random], bytes]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container of plain data with each of its keys."""
+    """Yield every container of plain data with each of its keys."""
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in list(keys):
         yield value, key
@@ -53,7 +53,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def written(value: Any) -> bytes:
-    """JSON on one line, with raw literals as they are."""
+    """Return JSON on one line, with raw literals written without quotes."""
     text = json.dumps(value, separators=(",", ":"))
     for number, literal in enumerate(LITERALS):
         text = text.replace(json.dumps(RAW + str(number)), literal)
@@ -61,7 +61,7 @@ def written(value: Any) -> bytes:
 
 
 def mutated_value(raw: bytes, draw: Random) -> bytes:
-    """The JSON of a value in which one place is another value, is not there, or is there often."""
+    """Return the JSON of a value in which one place is replaced, removed or repeated."""
     value = json.loads(raw)
     found = list(places(value))
     if not found:
@@ -87,12 +87,12 @@ def mutated_value(raw: bytes, draw: Random) -> bytes:
 
 
 def mutated_json(raw: bytes, draw: Random) -> bytes:
-    """A JSON file, changed at one place of its structure."""
+    """Return a JSON file changed at one place of its structure."""
     return mutated_value(raw, draw) + b"\n"
 
 
 def mutated_lines(raw: bytes, draw: Random) -> bytes:
-    """An event log with one line changed, doubled, moved or taken away."""
+    """Return an event log with one line changed, repeated, moved or removed."""
     lines = raw.splitlines(keepends=True)
     place = draw.randrange(len(lines))
     match draw.randrange(10):
@@ -108,7 +108,7 @@ def mutated_lines(raw: bytes, draw: Random) -> bytes:
 
 
 def mutated_bytes(raw: bytes, draw: Random) -> bytes:
-    """A file of which some bytes are others, which may be no UTF-8."""
+    """Return a file with some bytes changed, which may no longer be UTF-8."""
     place = draw.randrange(len(raw) + 1)
     end = min(len(raw), place + draw.choice((0, 1, 8, 400)))
     match draw.randrange(5):
@@ -128,7 +128,7 @@ def mutated_bytes(raw: bytes, draw: Random) -> bytes:
 
 
 def mutated_toml(raw: bytes, draw: Random) -> bytes:
-    """A TOML file with one value replaced."""
+    """Return a TOML file with one value replaced."""
     values = (
         b"[]",
         b"{}",
@@ -153,7 +153,7 @@ def mutated_toml(raw: bytes, draw: Random) -> bytes:
 
 
 def no_file(path: Path, draw: Random) -> None:
-    """What is no regular file in place of a file."""
+    """Replace a file by something that is not a regular file."""
     path.unlink()
     match draw.randrange(5):
         case 0:

@@ -1,4 +1,4 @@
-"""Which parameters of a test run on each push: a few samples; the others run at night."""
+"""Chooses the parameters of a test that run on each push: a few samples. The others run at night."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 
 def with_samples(values: Iterable[Any], *samples: Any) -> list[Any]:
-    """Return the values as parameters. All but the samples are nightly. Raises ValueError for a sample that is none."""
+    """Return the values as parameters, all but the samples nightly. Raises ValueError for a sample that is not a
+    value.
+    """
     all_values = list(values)
     if missing := [one for one in samples if one not in all_values]:
         raise ValueError(f"samples that are no values: {missing}")

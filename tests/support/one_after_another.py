@@ -1,4 +1,4 @@
-"""Runs that end before they begin, one after another in one process: Coldproof is imported once and not for each."""
+"""Runs that fail before they start, one after another in one process, so that Coldproof is imported only once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for arguments in json.load(sys.stdin):
 
 
 def outcomes(runs: Sequence[Sequence[str]], environment: Mapping[str, str]) -> list[tuple[int, str]]:
-    """Exit code and output of a run of pytest with each of these lists of arguments, in a process of their own."""
+    """Return exit code and output of a pytest run for each of these lists of arguments, all in one process."""
     done = subprocess.run(
         [sys.executable, "-c", RUNS],
         input=json.dumps(runs),

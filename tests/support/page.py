@@ -1,4 +1,4 @@
-"""A page as a browser's parser sees it, for the tests of whatever makes pages."""
+"""A parsed HTML page, for the tests of everything that writes pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = {"meta", "col", "input", "br", "link", "img"}
 
 
 class Page(HTMLParser):
-    """A page as a browser's parser sees it: elements with attributes, text, and whether the nesting is right."""
+    """A page as a browser parses it: elements with attributes, and text. Fails if the nesting is wrong."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -39,18 +39,18 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """What a reader sees, white space flattened."""
+        """Return the text that a reader sees, with white space flattened."""
         return re.sub(r"\s+", " ", "".join(self.texts))
 
     def attributes(self, name: str, *, tag: str = "") -> Iterator[str]:
-        """The values of one attribute, of one kind of element or of all."""
+        """Yield the values of one attribute, of one kind of element or of all."""
         for element, attributes in self.elements:
             if name in attributes and tag in ("", element):
                 yield attributes[name]
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, #rrggbb, as WCAG defines it."""
+    """Return the contrast of two colours, #rrggbb, as WCAG defines it."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

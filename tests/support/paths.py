@@ -1,4 +1,4 @@
-"""Where the checkout is that these tests belong to, and how its suites are run so that no clock decides a verdict."""
+"""The checkout that these tests belong to, and options that run its suites so that no clock decides a verdict."""
 
 from __future__ import annotations
 

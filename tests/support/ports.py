@@ -1,4 +1,4 @@
-"""Ports for tests. A port that is found free, closed, and used later may be somebody else's by then."""
+"""Ports for tests. A port that is found free, closed and used later may have been taken by another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yield a port of 127.0.0.1 that nobody listens on and that nobody else is given.
+    """Yield a port of 127.0.0.1 that no process listens on and that no other process is given.
 
     A server can listen on it meanwhile, because both sockets allow to share the address.
     """

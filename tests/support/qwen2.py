@@ -1,4 +1,4 @@
-"""A Qwen2 decoder by plain arithmetic, to hold a translated model against. Needs numpy."""
+"""A Qwen2 decoder in plain arithmetic, to compare a converted model with. It needs numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coldproof.adapters.llamacpp.gguf import read_tensors
 
 
 def greedy(model: Path, tokens: tuple[int, ...], count: int, adapter: Path | None) -> list[int]:
-    """The model's answer by plain arithmetic, from the files and nothing else."""
+    """Return the model's greedy answer, computed by plain arithmetic from its files alone."""
     return Arithmetic(model, adapter).answer(list(tokens), count)
 
 
@@ -31,18 +31,18 @@ class Arithmetic:
             self.weights[target] = self.weights[target] + changes[name.replace("lora_A", "lora_B")] @ changes[name]
 
     def arrays(self, file: Path) -> dict[str, Any]:
-        """A file's tensors in double precision."""
+        """Return a file's tensors in double precision."""
         read = read_tensors(file).items()
         return {name: self.np.frombuffer(raw, "<f4").reshape(shape).astype("f8") for name, (shape, raw) in read}
 
     def answer(self, tokens: list[int], count: int) -> list[int]:
-        """Greedily, each time from the first token on."""
+        """Return greedily chosen tokens. Each step computes the whole sequence again."""
         for _ in range(count):
             tokens = [*tokens, int(self.logits(tokens).argmax())]
         return tokens[-count:]
 
     def logits(self, tokens: list[int]) -> Any:
-        """Of the token behind these."""
+        """Return the logits of the token that follows these."""
         hidden = self.weights["model.embed_tokens.weight"][tokens]
         for layer in range(self.config["num_hidden_layers"]):
             name = f"model.layers.{layer}"
@@ -54,7 +54,7 @@ class Arithmetic:
         return self.linear("lm_head", self.norm("model.norm", hidden))[-1]
 
     def attention(self, name: str, hidden: Any) -> Any:
-        """Softmax over all earlier tokens."""
+        """Return causal softmax attention over all earlier tokens."""
         np, length = self.np, len(hidden)
         query, key, value = (
             self.linear(f"{name}.self_attn.{part}_proj", hidden).reshape(length, -1, self.head).transpose(1, 0, 2)
@@ -68,17 +68,17 @@ class Arithmetic:
         return self.linear(f"{name}.self_attn.o_proj", seen.transpose(1, 0, 2).reshape(length, -1))
 
     def turned(self, heads: Any) -> Any:
-        """By each token's place."""
+        """Return queries or keys with the rotary embedding of each token's position."""
         np, half = self.np, self.head // 2
         speeds = 1 / self.config["rope_theta"] ** (np.arange(0, self.head, 2) / self.head)
         angles = np.arange(heads.shape[1])[:, None] * np.concatenate([speeds, speeds])
         return heads * np.cos(angles) + np.concatenate([-heads[..., half:], heads[..., :half]], -1) * np.sin(angles)
 
     def norm(self, name: str, hidden: Any) -> Any:
-        """Root mean square."""
+        """Return the root-mean-square norm of the hidden states."""
         mean = (hidden**2).mean(-1, keepdims=True)
         return hidden / self.np.sqrt(mean + self.config["rms_norm_eps"]) * self.weights[f"{name}.weight"]
 
     def linear(self, name: str, hidden: Any) -> Any:
-        """A product and, where there is one, a bias."""
+        """Return a matrix product, plus the bias if the layer has one."""
         return hidden @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)

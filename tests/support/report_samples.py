@@ -1,4 +1,4 @@
-"""Results as a run could have left them, for the tests of the reports: clean, violated, hostile, broken."""
+"""Results as a run could have written them, for the tests of the reports: conforming, violated, hostile, broken."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SURROGATE = "half \ud83d pair"
 
 
 def cell(name: str = "tiny-llama", verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> CellResult:
-    """One requirement in one cell."""
+    """Return the result of one requirement in one cell."""
     row = CellResult(
         cell=name,
         verdict=verdict,
@@ -46,7 +46,7 @@ def cell(name: str = "tiny-llama", verdict: Verdict = Verdict.CONFORMS, **change
 
 
 def requirement(id: str, title: str, *cells: CellResult, cases: tuple[str, ...] = ()) -> RequirementResult:
-    """One requirement; its verdict and reason are those of its last cell."""
+    """Return the result of one requirement. Its verdict and reason are those of its last cell."""
     rows = list(cells) or [cell()]
     return RequirementResult(
         id=id,
@@ -68,7 +68,7 @@ def requirement(id: str, title: str, *cells: CellResult, cases: tuple[str, ...] 
 
 
 def request(number: int, **changes: Any) -> RequestRow:
-    """One request of a case; without changes a correct one."""
+    """Return one request of a case, which is correct unless `changes` say otherwise."""
     row = RequestRow(
         request=number,
         step=0 if number < 3 else 2,
@@ -89,7 +89,7 @@ def request(number: int, **changes: Any) -> RequestRow:
 
 
 def token(position: int, first: int) -> TokenRow:
-    """One position; from `first` on the answers differ."""
+    """Return one token position. From position `first` on the answers differ."""
     differs = position >= first
     return TokenRow(
         position=position,
@@ -102,7 +102,7 @@ def token(position: int, first: int) -> TokenRow:
 
 
 def case(id: str = "7c21a0f3", **changes: Any) -> Case:
-    """A stale-state case: a reload under the same name, then an answer of the older adapter."""
+    """Return a stale-state case: after a reload under the same name, a request gets an answer of the older adapter."""
     older = "adapter A, which `tenant` named before step 1"
     stale = request(3, correct=False, answers_as=older, sent=0.9, finished=1.13, cached_at_least=0, cached_at_most=0)
     built = Case(
@@ -156,7 +156,7 @@ def case(id: str = "7c21a0f3", **changes: Any) -> Case:
 
 
 def band(**changes: Any) -> NoiseBand:
-    """How far the right answers of a noisy engine lie apart."""
+    """Return the measured noise of an engine that is nondeterministic and correct."""
     row = NoiseBand(
         score_nats=0.5,
         margin_nats=0.8,
@@ -173,7 +173,7 @@ def band(**changes: Any) -> NoiseBand:
 
 
 def waiver(state: str, **changes: Any) -> Waiver:
-    """One entry of the known-issues file in the given state."""
+    """Return one entry of the known-issues file in the given state."""
     entry = Waiver(
         requirement="CHAT-2",
         cell="tiny-llama",
@@ -188,7 +188,7 @@ def waiver(state: str, **changes: Any) -> Waiver:
 
 
 def progress_point(place: int) -> ProgressPoint:
-    """What the run had seen after so many eighths of its time."""
+    """Return the progress of a run after this many eighths of its time."""
     return ProgressPoint(
         at=50.0 * place,
         examples=40 * place,
@@ -201,7 +201,7 @@ def progress_point(place: int) -> ProgressPoint:
 
 
 def _others() -> list[RequirementResult]:
-    """One requirement of each verdict that is neither pass nor violation, and some that pass."""
+    """Return one requirement of each verdict that is neither pass nor violation, and some that pass."""
     missing = cell(
         verdict=Verdict.NOT_EXERCISED,
         reason="no preemption occurred in 40 examples",
@@ -221,7 +221,7 @@ def _others() -> list[RequirementResult]:
 
 
 def results(*cases: Case, **changes: Any) -> Results:
-    """A complete run with these cases, all of LORA-1."""
+    """Return a complete run with these cases, all of LORA-1."""
     found = cell(verdict=Verdict.VIOLATED, reason=f"{len(cases)} distinct counterexamples", seconds=91.5)
     lora = requirement(
         "LORA-1",
@@ -288,7 +288,7 @@ def results(*cases: Case, **changes: Any) -> Results:
 
 
 def many(count: int) -> Results:
-    """A run with this many cases, the last tenth of them known issues."""
+    """Return a run with this many cases, the last tenth of them known issues."""
     numbered = (
         case(
             f"{0x7C21A000 + place:08x}",
@@ -303,7 +303,7 @@ def many(count: int) -> Results:
 
 
 def poisoned(text: str) -> Results:
-    """A run with this text wherever an engine, a model or a user could have put it."""
+    """Return a run with this text wherever an engine, a model or a user could have put it."""
     return msgspec.convert(_poison(msgspec.to_builtins(results(case(known_issue="x"))), text), Results)
 
 

@@ -24,13 +24,13 @@ SOUND = {"event": "selftest", "rows": [{"planted": "none", "caught": True, "said
 
 
 def announced(name: str, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
-    """A requirement that is going to be tested."""
+    """Return the event that announces a requirement's test."""
     said = {"title": name, "statement": "s", "parts": {}, "cell": cell, "test": test}
     return {"event": "requirement", "id": name, **said, **more}
 
 
 def concluded(name: str, verdict: Verdict, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
-    """Its verdict, after forty examples of thirty requests with 64 hit tokens."""
+    """Return the event of a verdict, after 40 examples of 30 requests with 64 hit tokens."""
     facts = {"reason": f"{name} {verdict.value}", "examples": 40, "requests": 30, "seconds": 1.5}
     seen = {"event": "verdict", "requirement": name, "verdict": verdict.value, "cell": cell, "test": test}
     return {**seen, **facts, "evidence": {"hit tokens": 64}, **more}
@@ -40,6 +40,6 @@ HOSTILE = "[red]not red[/red] [/nope] [link=file:///etc]\x00\x07\x08\r\n\x9b31m 
 
 
 def verdict(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> dict[str, Any]:
-    """The fields of a verdict's event."""
+    """Return the fields of a verdict's event."""
     fields = {"requirement": "LORA-1", "title": "reload", "verdict": verdict, "reason": "because"}
     return {**fields, "examples": 8, "seconds": 3.2, "of": 4, **changes}

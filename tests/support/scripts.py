@@ -24,7 +24,7 @@ RECIPES: dict[str, dict[str, Any]] = {"A": {"seed": 1, "rank": 8}, "B": {"seed":
 
 
 def case_of(engine: str, *steps: Step) -> Case:
-    """A case of a fault that a request after an adapter's shows."""
+    """Return a case in which a request after an adapter's request shows a fault."""
     return report_samples.case(
         engine=engine,
         workload=msgspec.to_builtins(Workload(steps or (put("A"), burst(ask(adapter="tenant")), burst(ask())))),
@@ -40,8 +40,8 @@ def module_of(case: Case, name: str = "script") -> dict[str, Any]:
     return vars(made)
 
 
-def played(folder: Path, case: Case, url: str) -> tuple[int, str]:
-    """A case's script against a stand-in at `url`: its exit code, and what it said."""
+def run_script(folder: Path, case: Case, url: str) -> tuple[int, str]:
+    """Run a case's script against a stand-in at `url`. Return its exit code and its output."""
     model, script = tiny_model(folder), folder / "case.py"
     script.write_text(reproducer(case))
     done = subprocess.run(

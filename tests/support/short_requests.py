@@ -1,4 +1,4 @@
-"""A pytest plugin for runs on servers that never answer: a request gets less than the usual least time."""
+"""A pytest plugin for runs against servers that never answer: it lowers the minimum request timeout."""
 
 from __future__ import annotations
 

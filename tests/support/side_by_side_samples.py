@@ -1,4 +1,4 @@
-"""Runs of several engines, for the tests of the page that sets them side by side."""
+"""Runs of several engines, for the tests of the page that shows them side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coldproof.reports.side_by_side.columns import Column, Source, columns
 
 
 def run(name: str = "vLLM", version: str = "0.32.0", **changes: Any) -> Results:
-    """A run of an engine. `adapter` and `worker` are its engine's, `requirements` its own."""
+    """Return a run of an engine. `adapter`, `worker` and `capabilities` change its engine, other changes the run."""
     engine = samples.results().engine
     assert engine is not None
     of_engine = {key: changes.pop(key) for key in ("adapter", "worker", "capabilities") if key in changes}
@@ -23,7 +23,7 @@ def run(name: str = "vLLM", version: str = "0.32.0", **changes: Any) -> Results:
 
 
 def source(results: Results, link: str = "x/index.html", name: str = "x/results.json", **changes: Any) -> Source:
-    """A run whose own report is below the page."""
+    """Return a run with the address of its own report."""
     return Source(results=results, link=link, name=name, **changes)
 
 
@@ -38,7 +38,9 @@ def two(old: Results, new: Results) -> list[Column]:
 
 
 def everything() -> list[Source]:
-    """Four runs with every verdict, cells that disagree, a run that is invalid, and much that is not alike."""
+    """Return four runs with every verdict, cells that disagree, an invalid run, and many differences between the
+    runs.
+    """
     mixed = [samples.cell("tight", Verdict.NOT_EXERCISED, reason="never seen: preemptions"), samples.cell("default")]
     vllm = samples.results(samples.case(), samples.case("b", signature="another", known_issue="https://example.org/7"))
     llama = run(

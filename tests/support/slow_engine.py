@@ -1,6 +1,6 @@
 """A plugin with an engine `slow` that blocks at a chosen moment, as a request to a slow server does.
 
-Each engine has a process of its own, which does nothing: it shows what is left behind.
+Each engine has an idle process of its own, so that a test can see whether processes are left behind.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BROKEN = ("minimising", "confirmation", "replaying", "controls")  # moments that
 
 
 class SlowEngine(ScriptedEngine):
-    """A scripted engine whose answers may take for ever."""
+    """A scripted engine that may never answer."""
 
     def __init__(self, process: EngineProcess, log: Path, *, plant: InjectedBug, caching: bool) -> None:
         super().__init__(plant, caching=caching)
         self.process, self.log, self.answered = process, log, 0
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """The honest answer, until the moment has come."""
+        """Return the honest answer, or block once the moment has come."""
         self.answered += 1
         if MOMENT == "calibration" and not self.caching and self.answered > 5:
             self.block()
@@ -53,7 +53,7 @@ class SlowEngine(ScriptedEngine):
         return super().send(request, on_token)
 
     def has_happened(self, words: str) -> bool:
-        """Whether an event of the run has these words."""
+        """Return whether an event of the run contains these words."""
         return words in (self.log.parent / "events.ndjson").read_text()
 
     def block(self) -> None:
@@ -64,20 +64,20 @@ class SlowEngine(ScriptedEngine):
         raise EngineDied("gone")
 
     def never(self) -> None:
-        """Wait."""
+        """Wait until the process ends; forever if the engine is to be unreachable."""
         until(lambda: MOMENT != "unreachable" and not self.process.running())
 
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """Return whether the engine's process runs."""
         return self.process.running()
 
     def stop(self) -> None:
-        """End its process."""
+        """End the engine's process."""
         self.process.stop()
 
 
 def start(setting: StartOptions) -> SlowEngine:
-    """Start the process; its engine comes up unless starting is what blocks."""
+    """Start the process and return its engine, unless the start is the moment to block."""
     idle = [sys.executable, "-c", "import time; time.sleep(3600)", str(BLOCKED)]
     process = EngineProcess(idle, dict(os.environ), setting.log)
     setting.on_process(process)

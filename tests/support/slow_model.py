@@ -10,7 +10,7 @@ SCALE = 0.03
 
 
 def after_one_example(_: Budget, trial: Trial) -> bool:
-    """Whether a trial is over."""
+    """Return whether a trial has its first example."""
     return trial.examples > 0
 
 

@@ -1,4 +1,4 @@
-"""An out-of-tree platform of vLLM for tests: its CPU platform under another name, which brings a scheduler of its own.
+"""An out-of-tree platform of vLLM for tests: its CPU platform under another name, with a scheduler of its own.
 
 A hardware plugin registers its platform in the same way and changes the configuration at the same place.
 """
@@ -11,15 +11,15 @@ from vllm.platforms.cpu import CpuPlatform
 
 
 def register() -> str:
-    """Return the name of the platform, as vLLM asks a plugin for it."""
+    """Return the name of the platform in the form that vLLM expects from a plugin."""
     return f"{__name__}.StandInPlatform"
 
 
 class StandInPlatform(CpuPlatform):
-    """The platform."""
+    """vLLM's CPU platform with the stand-in scheduler."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Put our scheduler in place of vLLM's."""
+        """Replace vLLM's scheduler by the stand-in."""
         super().check_and_update_config(vllm_config)
         vllm_config.scheduler_config.scheduler_cls = "support.stand_in_scheduler.StandInScheduler"

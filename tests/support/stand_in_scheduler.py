@@ -10,9 +10,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 
 class StandInScheduler(Scheduler):
-    """A scheduler that writes down that it was used."""
+    """A scheduler that records that it was used."""
 
     def schedule(self, *args: Any, **named: Any) -> Any:
-        """Schedule a step."""
+        """Record the use, and schedule a step."""
         Path(os.environ["STAND_IN_SCHEDULED"]).touch()
         return super().schedule(*args, **named)

@@ -1,7 +1,7 @@
-"""ToyLM: stands for an engine's own package in docs/adding-an-engine.md, and knows nothing of Coldproof.
+"""ToyLM: stands for an engine's own package in docs/adding-an-engine.md. It does not import Coldproof.
 
-A token's "KV" is a digest of the tokens before it and of the adapter's file; the next token is drawn from it. Blocks of
-eight tokens are kept by what they hold, so a prompt that begins as another did is not computed again.
+A token's "KV" is a digest of the tokens before it and of the adapter's file; the next token is drawn from it. Blocks
+of eight tokens are kept by content, so that a prompt which begins as another did is not computed again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST, MANY = 33, 94
 
 
 class ToyLM:
-    """Requests are submitted; each step gives every one of them a token."""
+    """An engine to which requests are submitted; each step gives every one of them a token."""
 
     def __init__(self, *, reuse: bool) -> None:
         self.reuse = reuse
@@ -31,7 +31,7 @@ class ToyLM:
         self.adapters[name] = (Path(folder) / "adapter_model.safetensors").read_bytes()
 
     def unload(self, name: str) -> None:
-        """Forget it. Raises KeyError."""
+        """Unload an adapter. Raises KeyError."""
         del self.adapters[name]
 
     def submit(self, prompt: list[int], adapter: str | None = None) -> int:
@@ -45,7 +45,7 @@ class ToyLM:
         return number
 
     def look_up(self, request: Request) -> None:
-        """Take what blocks there are of a prompt, never its last token."""
+        """Take the blocks of a prompt that are cached, never its last token."""
         for end in range(BLOCK, len(request.tokens), BLOCK):
             kept = self.blocks.get(request.key(end)) if self.reuse else None
             if kept is None:
@@ -56,11 +56,11 @@ class ToyLM:
         self.found += request.reused
 
     def step(self) -> dict[int, int]:
-        """The next token of every request."""
+        """Return the next token of every request."""
         return {number: self.advance(request) for number, request in self.running.items()}
 
     def advance(self, request: Request) -> int:
-        """Compute what has no state yet, keep whole blocks, draw a token."""
+        """Compute the state of the new tokens, keep whole blocks, and return the next token."""
         while request.done < len(request.tokens):
             token = request.tokens[request.done].to_bytes(4, "little")
             request.state = hashlib.blake2b(request.state + token + request.content, digest_size=8).digest()
@@ -71,20 +71,20 @@ class ToyLM:
         return request.tokens[-1]
 
     def reused(self, number: int) -> int:
-        """Tokens of a prompt that were not computed."""
+        """Return the number of prompt tokens that came from the cache."""
         return self.running[number].reused
 
     def finish(self, number: int) -> None:
-        """A request is over, or not wanted any more."""
+        """Remove a request that is complete or aborted."""
         del self.running[number]
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Remove all blocks."""
         self.blocks.clear()
 
 
 class Request:
-    """One that runs."""
+    """A running request."""
 
     def __init__(self, prompt: list[int], content: bytes) -> None:
         self.tokens, self.content = list(prompt), content
@@ -92,5 +92,5 @@ class Request:
         self.done = self.reused = 0
 
     def key(self, end: int) -> tuple[bytes, ...]:
-        """What the block that ends here holds: all tokens up to there, under this adapter."""
+        """Return the key of the block that ends here: the adapter and all tokens up to there."""
         return (self.content, b"".join(token.to_bytes(4, "little") for token in self.tokens[:end]))

@@ -1,4 +1,6 @@
-"""Waits for what must happen, without a limit of seconds: a busy machine is slow. The last limit is pytest's."""
+"""Waits for events that must happen, without a time limit, because a busy machine is slow. The last limit is
+pytest's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories with updates of the weights and pauses, made by hand."""
+"""Hand-made histories with weight updates and pauses."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ NEW = "digest-new"
 
 
 def update(began: float, ended: float | None = None, **more: Any) -> WeightUpdate:
-    """An update to the new weights."""
+    """Return an update to the new weights."""
     facts: dict[str, Any] = {"version": "A", "weights": NEW, "route": WeightRoute.PATH, **more}
     return WeightUpdate(began=began, ended=began if ended is None else ended, **facts)
 
 
 def pause(began: float, running: float | None, mode: PauseMode = PauseMode.KEEP, **more: Any) -> PauseRecord:
-    """A pause that takes no time to begin or to end."""
+    """Return a pause that begins and ends in no time."""
     return PauseRecord(began=began, ended=began, mode=mode, clear=True, resumed=running, running=running, **more)
 
 
 def reset(at: float, *, success: bool = True) -> ResetRecord:
-    """A reset that takes no time."""
+    """Return a reset that takes no time."""
     return ResetRecord(began=at, ended=at, success=success)
 
 
-def told(*outcomes: Outcome, **changes: Any) -> History:
-    """A history in which every outcome has the identities that its updates and pauses allow."""
+def history_with_updates(*outcomes: Outcome, **changes: Any) -> History:
+    """Return a history in which every outcome has the identities that its updates and pauses allow."""
     updates, pauses = changes.get("updates", ()), changes.get("pauses", ())
     return history(*(with_weights(one, updates, pauses) for one in outcomes), **changes)
 
 
 def with_tokens(one: Outcome, *times: float) -> Outcome:
-    """An outcome whose tokens arrived at these times."""
+    """Return an outcome whose tokens arrived at these times."""
     return msgspec.structs.replace(one, tokens=tuple(Token(id=7, at=at - one.sent) for at in times))
 
 

@@ -208,5 +208,5 @@ FAMILIES = USUAL | RARE
 
 
 def computed(workload: Workload) -> int:
-    """What an engine with room would compute: each prompt once, and all answers."""
+    """Return the tokens that an engine with enough room would compute: each prompt once, and all answers."""
     return computed_tokens(request for _, _, request in workload.requests())

@@ -1,4 +1,4 @@
-"""A server's requests run side by side, each at its moment, while the caller looks after them from its own thread."""
+"""Requests to a server run side by side, each sent at its time, while the caller polls from its own thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.fake_reply import MODEL, Counts, Manners, answer, rendered
+from support.fake_reply import MODEL, Counts, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common import concurrent as serving_module
@@ -27,19 +27,19 @@ SHAPE = EngineShape(block_size=16, pool_blocks=99, max_model_tokens=2048, adapte
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own key stays out of these tests."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
-    """A stand-in server, with the manners that the test is parametrized with."""
+    """Run a stand-in server with the behaviour that the test is parametrized with."""
     with serving(getattr(request, "param", None)) as server:
         yield server
 
 
 def engine(fake: FakeServer, *, null_is_miss: bool = False) -> ServerEngine:
-    """The engine behind a stand-in, as if it had been probed."""
+    """Return the engine behind a stand-in, as if it had been probed."""
     probed = ProbeResult(
         version="1", base_model=MODEL, shape=SHAPE, capabilities={}, cache_config={}, null_is_miss=null_is_miss
     )
@@ -47,12 +47,12 @@ def engine(fake: FakeServer, *, null_is_miss: bool = False) -> ServerEngine:
 
 
 def prompt(number: int) -> tuple[int, ...]:
-    """A prompt of forty tokens, unlike the others from its first token on."""
+    """Return a prompt of forty tokens that differs from the others from its first token on."""
     return tuple(range(40 + number, 80 + number))
 
 
 def arrival(number: int, *, after_ms: int = 0, **changes: Any) -> Arrival:
-    """Request `number`, sent so late."""
+    """Return request `number`, sent `after_ms` milliseconds after the burst begins."""
     facts: dict[str, Any] = {"model": MODEL, "prompt": prompt(number), "max_tokens": 4}
     return Arrival(CompletionRequest(**{**facts, **changes}), after_ms)
 
@@ -60,33 +60,33 @@ def arrival(number: int, *, after_ms: int = 0, **changes: Any) -> Arrival:
 def served(
     by: ServerEngine, *arrivals: Arrival, on_token: Any = lambda *_: None, between: Callable[[], None] = lambda: None
 ) -> list[Served]:
-    """What becomes of these requests."""
+    """Serve these requests and return their results."""
     return by.serve(arrivals, on_token, between)
 
 
 def ids(one: Served) -> list[int]:
-    """An answer's tokens."""
+    """Return the tokens of an answer."""
     assert isinstance(one.result, Completion)
     return [token.id for token in one.result.tokens]
 
 
 def test_each_request_has_its_own_answer_in_order(fake: FakeServer) -> None:
-    """However many there are."""
+    """Answers are in the order of the requests, however many there are."""
     assert [ids(one) for one in served(engine(fake), *map(arrival, range(12)))] == [
         answer(MODEL, prompt(i), 4) for i in range(12)
     ]
 
 
 def test_requests_run_side_by_side() -> None:
-    """The server answers none of six before it has them all."""
-    with serving(Manners(before=threading.Barrier(6).wait)) as fake:
+    """The server answers none of six requests before it has received all of them."""
+    with serving(ServerBehaviour(before=threading.Barrier(6).wait)) as fake:
         results = served(engine(fake), *map(arrival, range(6)))
     assert max(one.sent for one in results) < min(one.finished for one in results)
 
 
-@pytest.mark.parametrize("fake", [Manners(delay=0.1)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(delay=0.1)], indirect=True)
 def test_a_request_is_sent_at_its_offset(fake: FakeServer) -> None:
-    """From the burst's beginning, by the engine's clock."""
+    """Offsets count from the beginning of the burst, by the engine's clock."""
     by = engine(fake)
     began = by.clock()
     late, _ = served(by, arrival(0, after_ms=250), arrival(1))
@@ -94,49 +94,49 @@ def test_a_request_is_sent_at_its_offset(fake: FakeServer) -> None:
     assert late.finished >= late.sent + 0.1
 
 
-def test_tokens_are_counted_aloud_for_each_request(fake: FakeServer) -> None:
-    """By its number, as they come."""
-    told: list[tuple[int, int]] = []
-    served(engine(fake), arrival(0), arrival(1), on_token=lambda number, count: told.append((number, count)))
+def test_token_counts_are_reported_for_each_request(fake: FakeServer) -> None:
+    """The token counts of each request are reported with its number as they arrive."""
+    reported: list[tuple[int, int]] = []
+    served(engine(fake), arrival(0), arrival(1), on_token=lambda number, count: reported.append((number, count)))
     for number in (0, 1):
-        counts = [count for who, count in told if who == number]
+        counts = [count for who, count in reported if who == number]
         assert sorted(set(counts)) == [1, 2, 3, 4]
         assert counts == sorted(counts)
 
 
-def test_the_caller_looks_up_again_and_again_from_its_own_thread() -> None:
-    """Also while no token comes: there it sees a stall, or changes an adapter."""
-    looks: list[int] = []
+def test_the_caller_polls_from_its_own_thread() -> None:
+    """The caller is also called while no token arrives, so that it can detect a stall or change an adapter."""
+    polls: list[int] = []
     often = threading.Event()
 
-    def look() -> None:
-        looks.append(threading.get_ident())
-        if len(looks) == 5:
+    def poll() -> None:
+        polls.append(threading.get_ident())
+        if len(polls) == 5:
             often.set()
 
-    with serving(Manners(before=often.wait)) as fake:
-        served(engine(fake), arrival(0), between=look)
-    assert set(looks) == {threading.get_ident()}
+    with serving(ServerBehaviour(before=often.wait)) as fake:
+        served(engine(fake), arrival(0), between=poll)
+    assert set(polls) == {threading.get_ident()}
 
 
-def test_a_token_is_followed_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change after so many tokens is made while the request still runs, however seldom the caller looks up else."""
+def test_a_token_is_followed_by_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is due after a token happens while the request still runs, even if polls are otherwise rare."""
     monkeypatch.setattr(serving_module, "POLL_SECONDS", threading.TIMEOUT_MAX)
     seen: list[int] = []
-    looked = threading.Event()
+    polled = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         if seen:
-            looked.set()
+            polled.set()
 
-    with serving(Manners(after=lambda number: looked.wait() if number == 1 else None)) as fake:
-        served(engine(fake), arrival(0, max_tokens=8), on_token=lambda _, count: seen.append(count), between=look)
+    with serving(ServerBehaviour(after=lambda number: polled.wait() if number == 1 else None)) as fake:
+        served(engine(fake), arrival(0, max_tokens=8), on_token=lambda _, count: seen.append(count), between=poll)
     assert max(seen) == 8
 
 
-@pytest.mark.parametrize("fake", [Manners(refuses=("priority",))], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(refuses=("priority",))], indirect=True)
 def test_a_refusal_is_the_result_of_its_request_alone(fake: FakeServer) -> None:
-    """With the time when it came."""
+    """The refused request has the time of the refusal, and the request beside it is answered."""
     refused, fine = served(engine(fake), arrival(0, priority=1), arrival(1))
     assert isinstance(refused.result, RequestRefused)
     assert refused.result.status == 400
@@ -144,9 +144,9 @@ def test_a_refusal_is_the_result_of_its_request_alone(fake: FakeServer) -> None:
     assert ids(fine) == answer(MODEL, prompt(1), 4)
 
 
-@pytest.mark.parametrize("fake", [Manners(delay=0.2)], indirect=True)
-def test_what_breaks_between_is_raised(fake: FakeServer) -> None:
-    """It is the harness's, and nobody waits for the requests."""
+@pytest.mark.parametrize("fake", [ServerBehaviour(delay=0.2)], indirect=True)
+def test_an_exception_of_the_caller_is_raised(fake: FakeServer) -> None:
+    """An exception of the harness is raised without waiting for the requests."""
 
     def breaks() -> None:
         raise ZeroDivisionError
@@ -155,10 +155,10 @@ def test_what_breaks_between_is_raised(fake: FakeServer) -> None:
         served(engine(fake), arrival(0), between=breaks)
 
 
-@pytest.mark.parametrize("fake", [Manners(counts=Counts.NULL_ON_MISS)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(counts=Counts.NULL_ON_MISS)], indirect=True)
 @pytest.mark.parametrize(("null_is_miss", "count"), [(True, 0), (False, None)])
 def test_null_is_a_miss_side_by_side_too(fake: FakeServer, null_is_miss: bool, count: int | None) -> None:
-    """Where the probe saw that; whoever hung up was never told, which is no miss."""
+    """null is a miss where the probe saw that. A client that disconnects gets no count, which is not a miss."""
     by = engine(fake, null_is_miss=null_is_miss)
     whole, cut = (one.result for one in served(by, arrival(0), arrival(1, abort=Abort(after_tokens=1))))
     assert isinstance(whole, Completion)
@@ -167,22 +167,22 @@ def test_null_is_a_miss_side_by_side_too(fake: FakeServer, null_is_miss: bool, c
 
 
 def test_rendering_is_the_servers(fake: FakeServer) -> None:
-    """For its base model, and nothing is generated."""
+    """The chat template is applied by the server for its base model, and nothing is generated."""
     messages = (Message("system", "Be brief."), Message("user", "Hello."))
     assert engine(fake).render(messages) == rendered([{"role": m.role, "content": m.content} for m in messages])
-    (asked,) = fake.seen
-    assert (asked.line, asked.body["model"]) == ("POST /tokenize", MODEL)
+    (sent,) = fake.seen
+    assert (sent.line, sent.body["model"]) == ("POST /tokenize", MODEL)
 
 
-@pytest.mark.parametrize("fake", [Manners(chats=False)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(chats=False)], indirect=True)
 def test_a_server_that_does_not_render_refuses(fake: FakeServer) -> None:
-    """Guessing its template would be testing another prompt."""
+    """A guessed chat template would test another prompt, so the request is refused."""
     with pytest.raises(RequestRefused, match="404"):
         engine(fake).render((Message("user", "Hello."),))
 
 
 def test_counters_count_from_a_beginning_and_gauges_do_not() -> None:
-    """Neither does anything that is not known at both ends."""
+    """A counter that is missing at either end has no increase, and gauges keep their last value."""
     start = Metrics(queried_tokens=100, hit_tokens=40, preemptions=None, running=3, waiting=1, pool_usage=0.5)
     now = Metrics(queried_tokens=130, hit_tokens=40, preemptions=7, running=1, waiting=None, pool_usage=0.25)
     assert now.since(start) == Metrics(
@@ -191,9 +191,8 @@ def test_counters_count_from_a_beginning_and_gauges_do_not() -> None:
     assert (increase(None, 3), increase(3, None), increase(3, 5)) == (None, None, 2)
 
 
-def test_the_caller_looks_once_where_all_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quick engine may be through before the caller's thread has its turn again; what is looked at is owed all the
-    same."""
+def test_the_caller_polls_once_where_all_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is called once even if the engine answers everything before the caller's thread runs again."""
 
     class AtOnce(ThreadPoolExecutor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -202,14 +201,14 @@ def test_the_caller_looks_once_where_all_is_answered_at_once(monkeypatch: pytest
             return done
 
     monkeypatch.setattr(serving_module, "ThreadPoolExecutor", AtOnce)
-    looks: list[int] = []
+    polls: list[int] = []
     said = Completion(tokens=(), finish_reason="length", cached_tokens=0)
     served = serving_module.serve_in_threads(
         [Arrival(CompletionRequest(model="m", prompt=(1,), max_tokens=1))],
         lambda *_: said,
         time.monotonic,
         lambda *_: None,
-        lambda: looks.append(1),
+        lambda: polls.append(1),
     )
     assert [one.result for one in served] == [said]
-    assert looks == [1]
+    assert polls == [1]

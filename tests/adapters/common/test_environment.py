@@ -9,7 +9,9 @@ from coldproof.adapters.common.environment import current_environment
 
 
 def test_the_environment_can_be_copied_while_another_thread_changes_it() -> None:
-    """An engine sets variables for its start. A run lost a case by it: `dict(os.environ)` raises KeyError."""
+    """An engine sets variables while it starts, and `dict(os.environ)` raises KeyError then. A run lost a case by
+    it.
+    """
     ended = threading.Event()
 
     def change() -> None:

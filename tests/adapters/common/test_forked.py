@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has imported what they need."""
+"""Processes that are forked from a process which has already imported what they need."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stay(words):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A fork server that has imported JOBS."""
+    """Yield the address of a fork server that has imported JOBS."""
     folder = tmp_path_factory.mktemp("jobs")
     (folder / "forked_jobs.py").write_text(JOBS)
     with pytest.MonkeyPatch.context() as patch:
@@ -55,8 +55,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield fork_server("forked_jobs:preload", "no_such_module")
 
 
-def test_threads_may_ask_at_the_same_time_whether_a_process_runs(address: str, tmp_path: Path) -> None:
-    """Every request that loses its connection asks."""
+def test_threads_may_wait_for_a_process_at_the_same_time(address: str, tmp_path: Path) -> None:
+    """Several requests that lose their connection check the process at the same time."""
     for _ in range(20):
         process = start(address, "tell", tmp_path, "some", "words")
         with ThreadPoolExecutor(8) as pool:
@@ -65,7 +65,7 @@ def test_threads_may_ask_at_the_same_time_whether_a_process_runs(address: str, t
 
 
 def start(address: str, function: str, folder: Path, *words: str, guarded: bool = False) -> ForkedProcess:
-    """A process with its output in `out`."""
+    """Start a forked process with its output in `out`."""
     with (folder / "out").open("wb") as output:
         environment = {"GIVEN": "yes", "PYTHONPATH": str(IMPORT_ROOT)}
         return ForkedProcess(
@@ -75,7 +75,7 @@ def start(address: str, function: str, folder: Path, *words: str, guarded: bool 
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_a_process_has_its_words_environment_folder_and_exit_code(address: str, guarded: bool, tmp_path: Path) -> None:
-    """And the modules are imported already."""
+    """The modules are imported before the fork, and a forked process has the same parameters as a started one."""
     process = start(address, "tell", tmp_path, "some", "words", guarded=guarded)
     assert process.wait() == 7
     assert process.poll() == 7
@@ -84,13 +84,13 @@ def test_a_process_has_its_words_environment_folder_and_exit_code(address: str, 
 
 @pytest.mark.parametrize(("function", "said"), [("fail", "RuntimeError: it fails"), ("leave", "it leaves")])
 def test_a_failure_is_an_exit_code_and_a_line(address: str, function: str, said: str, tmp_path: Path) -> None:
-    """As at the end of a program."""
+    """A failure in a forked process looks as at the end of a program."""
     assert start(address, function, tmp_path, guarded=True).wait() == 1
     assert said in (tmp_path / "out").read_text()
 
 
 def children(folder: Path) -> list[psutil.Process]:
-    """The two processes of `stay`."""
+    """Return the two processes of `stay`, child first."""
     until(lambda: (folder / "out").read_text().count("child") == 2)
     pid = int((folder / "out").read_text().split()[1])
     child = psutil.Process(pid)
@@ -100,7 +100,7 @@ def children(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_guard_ends_all_processes_when_its_input_is_closed(address: str, tmp_path: Path) -> None:
-    """As it does for a program."""
+    """The guard ends forked processes as it ends a program."""
     process = start(address, "stay", tmp_path, guarded=True)
     alive = children(tmp_path)
     process.stdin.close()
@@ -110,7 +110,7 @@ def test_a_guard_ends_all_processes_when_its_input_is_closed(address: str, tmp_p
 
 
 def test_a_killed_process_has_ended_and_so_has_what_it_guarded(address: str, tmp_path: Path) -> None:
-    """It cannot say its exit code then."""
+    """A killed process cannot report its exit code, so the signal is reported."""
     process = start(address, "stay", tmp_path, guarded=True)
     child, parent = children(tmp_path)
     process.kill()
@@ -120,7 +120,7 @@ def test_a_killed_process_has_ended_and_so_has_what_it_guarded(address: str, tmp
 
 
 def test_an_import_that_takes_long_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a run another thread may wait for it. Nothing is left of the fork server."""
+    """The end of a run stops an import that another thread waits for, and leaves no fork server behind."""
     (tmp_path / "slow_import.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(IMPORT_ROOT))))
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -135,8 +135,8 @@ def test_an_import_that_takes_long_can_be_stopped(tmp_path: Path, monkeypatch: p
     assert not forked.IMPORTING
 
 
-def test_an_import_that_never_ends_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log alone would not show what was wrong."""
+def test_an_import_that_never_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the time limit, because the log of the import would not show it."""
     (tmp_path / "endless_import.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(IMPORT_ROOT))))
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -147,7 +147,7 @@ def test_an_import_that_never_ends_is_called_so(tmp_path: Path, monkeypatch: pyt
 
 
 def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
-    """Like that of a subprocess."""
+    """The limit raises TimeoutExpired, as for a subprocess."""
     process = start(address, "stay", tmp_path)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
@@ -159,7 +159,7 @@ def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:
 def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its log says why."""
+    """The log of the engine names the reason."""
 
     def none(*_: str) -> str:
         raise ForkServerError("no room")
@@ -174,7 +174,7 @@ def test_without_a_fork_server_an_engine_starts_in_the_usual_way(
 
 
 def test_an_engine_is_forked_and_stopped(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With everything that it started."""
+    """Stopping a forked engine ends every process that it started."""
     monkeypatch.setenv(VARIABLE, address)
     forking = Forking(preload="forked_jobs:preload", run="forked_jobs:stay")
     engine = EngineProcess([sys.executable, "-m", "x"], {"GIVEN": "yes"}, tmp_path / "out", forking=forking)
@@ -185,8 +185,8 @@ def test_an_engine_is_forked_and_stopped(address: str, tmp_path: Path, monkeypat
     assert not engine.running()
 
 
-def test_all_processes_end_with_the_one_that_wanted_them(tmp_path: Path) -> None:
-    """Also if it is killed; and nothing is left in the temporary folder."""
+def test_forked_processes_end_with_their_parent(tmp_path: Path) -> None:
+    """Forked processes end even if their parent is killed, and the temporary folder is empty afterwards."""
     (tmp_path / "forked_jobs.py").write_text(JOBS)
     code = (
         "import os, sys; from pathlib import Path; from coldproof.adapters.common.forked import *;"

@@ -1,4 +1,4 @@
-"""Whatever happens to an engine or to the test run, no process of the engine stays behind, and its last words do."""
+"""Whatever happens to an engine or to the run, no process of the engine stays behind, and its last output is kept."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Start = Callable[..., EngineProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts stand-in engines, and takes away what a failing test leaves."""
+    """Yield a function that starts stand-in engines, and stop those that a failing test leaves."""
     started: list[EngineProcess] = []
 
     def begin(*words: str, code: str = ENGINE) -> EngineProcess:
@@ -69,13 +69,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def pids_in(log: Path) -> list[int]:
-    """The process ids that the stand-in engine announced."""
+    """Return the process ids that the stand-in engine printed."""
     until(lambda: log.exists() and log.read_text().count("\n"))
     return [int(word) for word in log.read_text().splitlines()[0].split()]
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -83,25 +83,25 @@ def runs(pid: int) -> bool:
 
 
 def run_with_engine(log: Path) -> subprocess.Popen[bytes]:
-    """Another process that plays the test run."""
+    """Start another process that plays the role of the test run."""
     return subprocess.Popen([sys.executable, "-c", RUN, ENGINE, str(log)], cwd=ROOT, stdin=subprocess.PIPE)
 
 
-def assert_gone(pids: list[int]) -> None:
-    """Both the engine and its worker have ended."""
+def assert_ended(pids: list[int]) -> None:
+    """Check that both the engine and its worker have ended."""
     assert len(pids) == 2
     assert [pid for pid in pids if runs(pid)] == []
 
 
 def test_stop_leaves_no_process(start: Start) -> None:
-    """The engine, its worker and the guard: all gone when stop() returns, not some time later."""
+    """The engine, its worker and the guard have ended when stop() returns, not some time later."""
     engine = start()
     pids = pids_in(engine.log)
     assert all(map(runs, pids))
     assert engine.running()
     assert {p.pid for p in engine.processes()} >= set(pids)
     engine.stop()
-    assert_gone(pids)
+    assert_ended(pids)
     assert not engine.running()
     assert engine.processes() == []
 
@@ -109,18 +109,18 @@ def test_stop_leaves_no_process(start: Start) -> None:
 def test_an_engine_that_ignores_sigterm_is_killed(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The grace time is the guard's own, made short here."""
+    """The grace period is the guard's own, shortened here."""
     guard = tmp_path / "guard.py"
     guard.write_text(QUICK_GUARD)
     monkeypatch.setattr(process_module, "GUARD", guard)
     engine = start("deaf")
     pids = pids_in(engine.log)
     engine.stop()
-    assert_gone(pids)
+    assert_ended(pids)
 
 
-def beside_a_misfit(script: Path, folder: Path, module: str) -> Path:
-    """A copy of one of our scripts in a folder that also has a module of the standard library's name."""
+def beside_a_module(script: Path, folder: Path, module: str) -> Path:
+    """Return a copy of one of our scripts in a folder that also has a module with a name of the standard library."""
     (folder / module).write_text("raise SystemExit('imported from the folder of the script')\n")
     return Path(shutil.copy(script, folder))
 
@@ -128,23 +128,23 @@ def beside_a_misfit(script: Path, folder: Path, module: str) -> Path:
 def test_the_guard_imports_nothing_from_its_own_folder(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`adapters/` has files that are called like packages: transformers.py, vllm.py."""
-    monkeypatch.setattr(process_module, "GUARD", beside_a_misfit(GUARD, tmp_path, "subprocess.py"))
+    """`adapters/` has files with the names of packages, such as transformers.py and vllm.py."""
+    monkeypatch.setattr(process_module, "GUARD", beside_a_module(GUARD, tmp_path, "subprocess.py"))
     engine = start("crash")
     until(lambda: not engine.running())
     assert "out of memory, said the engine" in engine.tail()
 
 
 def test_llama_cpps_server_imports_nothing_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its help needs no llama.cpp."""
-    monkeypatch.setattr(setup, "SERVER", beside_a_misfit(setup.SERVER, tmp_path, "argparse.py"))
+    """The help of the server works without llama.cpp."""
+    monkeypatch.setattr(setup, "SERVER", beside_a_module(setup.SERVER, tmp_path, "argparse.py"))
     here, _ = setup.command(["--help"])
     assert "--slot-save-path" in subprocess.run(here, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("theirs", ["", f"/theirs{os.pathsep}/more"])
-def test_our_packages_come_behind_the_users_path(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine imports the user's packages as it would without us. What is on it already is not added again."""
+def test_our_packages_come_after_the_users_path(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine imports the user's packages as it would without Coldproof, and no path is added twice."""
     monkeypatch.setenv("PYTHONPATH", theirs)
     wanted = [*filter(None, theirs.split(os.pathsep)), str(IMPORT_ROOT)]
     assert python_path().split(os.pathsep) == wanted
@@ -153,17 +153,17 @@ def test_our_packages_come_behind_the_users_path(theirs: str, monkeypatch: pytes
 
 
 def test_stop_twice_is_stop_once(start: Start) -> None:
-    """Also for an engine that had ended by itself."""
+    """A second stop does nothing, also for an engine that had ended by itself."""
     engine = start()
     pids = pids_in(engine.log)
     engine.stop()
     engine.stop()
-    assert_gone(pids)
+    assert_ended(pids)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_test_run_that_is_killed_takes_its_engine_along(tmp_path: Path, how: signal.Signals) -> None:
-    """Nobody is left to clean up after SIGKILL; the closed pipe does it."""
+def test_the_engine_of_a_killed_test_run_ends(tmp_path: Path, how: signal.Signals) -> None:
+    """After SIGKILL no process can clean up, so the closed pipe has to end the engine."""
     log = tmp_path / "e.log"
     with run_with_engine(log) as run:
         pids = pids_in(log)
@@ -174,7 +174,7 @@ def test_a_test_run_that_is_killed_takes_its_engine_along(tmp_path: Path, how: s
 
 
 def test_a_test_run_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:
-    """An ordinary exit closes the pipe as well."""
+    """An ordinary exit closes the pipe as well, which ends the engine."""
     log = tmp_path / "e.log"
     with run_with_engine(log) as run:
         pids = pids_in(log)
@@ -184,11 +184,11 @@ def test_a_test_run_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_crashed_engine_leaves_no_worker(start: Start) -> None:
-    """Its main process ended; what it started goes too, and its code and last words are kept."""
+    """When the main process has crashed its worker ends too, and exit code and last output are kept."""
     engine = start("crash")
     pids = pids_in(engine.log)
     until(lambda: not engine.running())
-    assert_gone(pids)
+    assert_ended(pids)
     assert engine.exit_code() == 1
     assert engine.tail().endswith("out of memory, said the engine")
 
@@ -198,21 +198,21 @@ def test_a_crashed_engine_leaves_no_worker(start: Start) -> None:
     [("raise SystemExit(0)", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)],
 )
 def test_the_exit_code_is_the_engines(start: Start, code: str, expected: int) -> None:
-    """A signal is told as a shell tells it."""
+    """A signal is reported as a shell reports it: 128 plus its number."""
     engine = start(code=code)
     until(lambda: not engine.running())
     assert engine.exit_code() == expected
 
 
 def test_a_running_engine_has_no_exit_code(start: Start) -> None:
-    """None is not zero."""
+    """The exit code of a running engine is None, not zero."""
     engine = start()
     pids_in(engine.log)
     assert engine.exit_code() is None
 
 
 def test_a_command_that_does_not_exist_ends_with_its_reason(tmp_path: Path) -> None:
-    """The log says what could not be started."""
+    """The log names the command that could not be started."""
     engine = EngineProcess(["/no/such/engine"], {}, tmp_path / "e.log")
     until(lambda: not engine.running())
     engine.stop()
@@ -221,7 +221,7 @@ def test_a_command_that_does_not_exist_ends_with_its_reason(tmp_path: Path) -> N
 
 
 def test_tail_is_the_end_of_the_log(start: Start) -> None:
-    """The last lines of both streams, not the first; bytes that are no UTF-8 included."""
+    """The tail has the last lines of both streams, including bytes that are not UTF-8."""
     code = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); sys.stderr.buffer.write(b'\\xff end')"
     engine = start(code=code)
     until(lambda: not engine.running())
@@ -232,7 +232,7 @@ def test_tail_is_the_end_of_the_log(start: Start) -> None:
 
 
 def test_the_tail_begins_with_the_first_error(start: Start) -> None:
-    """The messages of the other processes push it out of the last lines."""
+    """The first error is kept, because messages of other processes push it out of the last lines."""
     cause = "(Worker) ERROR [worker.py:7] a.b.CacheMissError: no such image"
     code = (
         f"print('starting'); print({cause!r}); [print('(Server) ERROR [api.py:9] DeadError: ended') for _ in range(99)]"
@@ -244,7 +244,7 @@ def test_the_tail_begins_with_the_first_error(start: Start) -> None:
 
 
 def test_the_log_outlives_the_engine(start: Start) -> None:
-    """It is evidence; only its absence is said instead of shown."""
+    """The log is evidence, and a missing log is reported instead of shown."""
     engine = start()
     pids = pids_in(engine.log)
     engine.stop()
@@ -253,8 +253,8 @@ def test_the_log_outlives_the_engine(start: Start) -> None:
     assert engine.tail().startswith("(log unreadable")
 
 
-def test_the_tail_ends_where_the_engine_was_told_to_end(start: Start) -> None:
-    """However much it says of its own shutdown: what went before is why it was ended."""
+def test_the_tail_ends_at_the_stop_request(start: Start) -> None:
+    """Shutdown messages are cut off, because what came before them is the reason for the stop."""
     code = """
 import os, signal, sys, time
 def goodbye(*_):
@@ -273,7 +273,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_an_engine_does_not_outlive_a_guard_that_is_killed(start: Start) -> None:
-    """Nobody is left to see the pipe close, as on a node that a fleet lost."""
+    """Without the guard no process sees the pipe close, as on a node that a fleet lost."""
     main = psutil.Process(pids_in(start().log)[0])
     guard = main.parent()
     assert guard is not None
@@ -282,7 +282,7 @@ def test_an_engine_does_not_outlive_a_guard_that_is_killed(start: Start) -> None
 
 
 def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing of ours beside it: the adapter decides what is inherited."""
+    """The adapter decides what is inherited, so nothing else of our environment is passed on."""
     monkeypatch.setenv("OURS", "1")
     code = "import os; print(os.environ.get('GIVEN'), os.environ.get('OURS'))"
     engine = EngineProcess([sys.executable, "-c", code], {"GIVEN": "yes"}, tmp_path / "e.log")
@@ -291,8 +291,8 @@ def test_the_engine_gets_the_environment_that_was_given(tmp_path: Path, monkeypa
     assert engine.tail() == "yes None"
 
 
-def test_ctrl_c_is_for_the_test_run(start: Start) -> None:
-    """Neither guard nor engine is in the terminal's process group, which gets the SIGINT."""
+def test_ctrl_c_reaches_the_test_run_only(start: Start) -> None:
+    """Guard and engine are not in the terminal's process group, which gets the SIGINT."""
     engine = start()
     main = psutil.Process(pids_in(engine.log)[0])
     guard = main.parent()
@@ -301,8 +301,8 @@ def test_ctrl_c_is_for_the_test_run(start: Start) -> None:
     assert os.getpgrp() not in {os.getpgid(pid) for pid in (guard.pid, *(p.pid for p in engine.processes()))}
 
 
-def test_a_free_port_is_not_taken_until_somebody_listens() -> None:
-    """Bound is not enough for a server that is up."""
+def test_a_free_port_is_not_taken_until_a_process_listens() -> None:
+    """A port that is bound but does not listen is not a running server."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Noise that is put into an engine: what it depends on, how large it is, and what the command line takes."""
+"""Noise that is injected into an engine: what it depends on, its size, and its command-line option."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ SHAPE = (40, 50)
 
 
 def options(**changes: object) -> Options:
-    """A run with noise."""
+    """Return the options of a run with noise."""
     return Options(**{"engine": "vllm-inproc", "report_dir": Path("out"), "noise": "gaussian:0.05", **changes})
 
 
 @pytest.mark.parametrize("kind", NoiseKind)
-def test_noise_is_as_large_as_was_asked(kind: NoiseKind) -> None:
-    """The standard deviation, in nats, around nothing."""
+def test_noise_has_the_requested_size(kind: NoiseKind) -> None:
+    """The noise has the requested standard deviation in nats, and a mean of zero."""
     drawn = NoiseSource(Noise(kind, 0.3)).draw(SHAPE, b"alone")
     assert drawn.shape == SHAPE
     assert np.std(drawn) == pytest.approx(0.3, rel=0.1)
     assert abs(np.mean(drawn)) < 0.05
 
 
-def test_independent_noise_never_comes_back() -> None:
-    """Not even for the same company."""
+def test_independent_noise_never_repeats() -> None:
+    """Two draws differ even for the same batch."""
     source = NoiseSource(parse("gaussian:0.1"))
     assert not np.array_equal(source.draw(SHAPE, b"alone"), source.draw(SHAPE, b"alone"))
 
 
-def test_noise_of_a_batch_comes_back_in_the_same_company_only() -> None:
-    """Alone an engine repeats itself; beside others, or in another order, it does not. Nor does another engine."""
+def test_noise_of_a_batch_repeats_for_the_same_batch_only() -> None:
+    """The same batch gets the same noise. Another batch, another order or another engine gets other noise."""
     source = NoiseSource(parse("batch:0.1"))
     alone = source.draw(SHAPE, b"alone")
     assert np.array_equal(source.draw(SHAPE, b"alone"), alone)
@@ -48,15 +48,15 @@ def test_noise_of_a_batch_comes_back_in_the_same_company_only() -> None:
 
 
 @pytest.mark.parametrize("text", ["gaussian", "gaussian:", "gaussian:0", "gaussian:-1", "loud:1", "batch:nan", ""])
-def test_what_is_no_noise_is_refused_in_one_line(text: str) -> None:
-    """It says what to write."""
+def test_an_invalid_noise_setting_is_refused_in_one_line(text: str) -> None:
+    """The message says what to write instead."""
     with pytest.raises(ValueError, match=r"not a noise setting: use gaussian:NATS or batch:NATS"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["gaussian:0.05", "batch:1"])
-def test_noise_is_told_as_it_was_asked(text: str) -> None:
-    """Its words read back."""
+def test_a_noise_setting_is_printed_as_it_is_parsed(text: str) -> None:
+    """A noise setting is printed in the form in which it is parsed."""
     assert str(parse(text)) == text
 
 
@@ -68,20 +68,22 @@ def test_noise_is_told_as_it_was_asked(text: str) -> None:
         ({"oracle": "closed-form", "worker": "fingerprint"}, "does not model noise"),
     ],
 )
-def test_noise_that_cannot_be_ends_before_any_engine(changes: dict[str, object], says: str) -> None:
-    """One line that says what to do."""
+def test_impossible_noise_is_refused_before_any_engine_starts(changes: dict[str, object], says: str) -> None:
+    """An impossible combination ends in one line before any engine starts."""
     with pytest.raises(UsageError, match=says):
         check_options(options(**changes))
 
 
-def test_noise_in_a_vllm_of_ours_is_fine() -> None:
-    """With either worker."""
+def test_noise_in_a_managed_vllm_is_accepted() -> None:
+    """Noise works with either worker of vLLM."""
     check_options(options())
     check_options(options(worker="fingerprint"))
 
 
-def test_engines_started_inside_find_the_noise_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the environment that the report shows; outside, nothing of it is left."""
+def test_engines_started_inside_have_the_noise_in_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is in the environment that the report shows, and is removed afterwards."""
     monkeypatch.delenv(score_noise.VARIABLE, raising=False)
     before = dict(os.environ)
     with register_plugin(

@@ -1,4 +1,4 @@
-"""What a killed process left is removed by the next start; what lives, and what is somebody else's, is not touched."""
+"""What a killed process left is removed by the next start; folders in use and foreign folders are not touched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def others(tmp_path: Path) -> list[Path]:
-    """Folders with our prefix that are not ours: without a lock, of another machine, and a link."""
+    """Return folders with our prefix that are not ours: one without a lock, one of another machine, and a link."""
     folders = [tmp_path / f"work-{name}" for name in ("mine", "elsewhere")]
     for folder in folders:
         folder.mkdir()
@@ -38,7 +38,7 @@ def others(tmp_path: Path) -> list[Path]:
 def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(
     tmp_path: Path, others: list[Path]
 ) -> None:
-    """Never by age: the lock says which it is."""
+    """The lock decides, never the age of the folder."""
     words = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -58,7 +58,7 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_n
 
 
 def test_a_folder_that_is_being_made_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its creation and its lock, another process may start."""
+    """Another process may start between the creation of a folder and its lock."""
     seen: list[bool] = []
 
     def beside(*_: object) -> None:
@@ -72,7 +72,7 @@ def test_a_folder_that_is_being_made_is_not_removed(tmp_path: Path, monkeypatch:
 
 
 def test_a_shared_folder_keeps_what_is_in_it(tmp_path: Path) -> None:
-    """Ours is one folder in it, which the server may read, and which is gone at the end."""
+    """In a shared folder we use one folder that the server may read, and remove only that one."""
     shared = tmp_path / "shared"
     shared.mkdir()
     (shared / "adapter").write_text("mine")

@@ -1,4 +1,4 @@
-"""The loop that all stepped engines share: what falls on which step, and how requests end where a burst ends early."""
+"""The loop that all stepped engines share: what happens at which step, and how requests end when a burst ends early."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class TinyRequest(SteppedRequest):
     """A request that gets a token at each step."""
 
     def stage(self) -> Stage:
-        """In prefill until its first token."""
+        """Return prefill until the first token, then decode."""
         return Stage.DECODE if self.tokens else Stage.PREFILL
 
 
 class TinyEngine(SteppedEngine[TinyRequest]):
-    """Answers with the numbers of its steps. `fails_at`: the step that raises `loss`."""
+    """An engine that answers with the numbers of its steps. `fails_at`: the step that raises `loss`."""
 
     def __init__(self, *, fails_at: int | None = None, loss: EngineError | None = None) -> None:
         self.steps = 0
@@ -32,7 +32,7 @@ class TinyEngine(SteppedEngine[TinyRequest]):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Note that it is held."""
+        """Mark the engine as entered, or raise EngineDied if it was stopped."""
         if self.stopped:
             raise EngineDied("stopped")
         self.held = True
@@ -42,7 +42,7 @@ class TinyEngine(SteppedEngine[TinyRequest]):
             self.held = False
 
     def send(self, request: CompletionRequest) -> TinyRequest:
-        """Take it, unless it is too long."""
+        """Accept the request, or refuse it if it is too long."""
         assert self.held
         if request.max_tokens > 99:
             raise RequestRefused(400, "too long")
@@ -50,7 +50,7 @@ class TinyEngine(SteppedEngine[TinyRequest]):
         return self.inside[-1]
 
     def step(self) -> None:
-        """A token for everybody."""
+        """Give each request a token, or raise `loss`."""
         assert self.held
         if self.steps == self.fails_at:
             raise self.loss
@@ -62,41 +62,41 @@ class TinyEngine(SteppedEngine[TinyRequest]):
                 self.inside.remove(one)
 
     def disconnect(self, one: TinyRequest) -> None:
-        """Forget it."""
+        """Remove the request."""
         assert self.held
         self.inside.remove(one)
 
     def finished(self, one: TinyRequest) -> Completion:
-        """Its tokens."""
+        """Return the completion of a request."""
         return Completion(
             tokens=tuple(one.tokens), finish_reason=one.finish_reason, cached_tokens=None, aborted=one.aborted
         )
 
     def close_burst(self, left: Sequence[TinyRequest]) -> None:
-        """Forget them."""
+        """Record how many requests are left, and remove them."""
         self.closed.append(len(left))
         for one in left:
             self.disconnect(one)
 
 
 def arrival(tokens: int, *, offset_ms: int = 0, abort: Abort | None = None) -> Arrival:
-    """A request for so many tokens."""
+    """Return a request for this many tokens."""
     return Arrival(CompletionRequest(model="m", prompt=(1,), max_tokens=tokens, abort=abort), offset_ms)
 
 
 def serve(engine: TinyEngine, *arrivals: Arrival, between: Callable[[], None] = lambda: None) -> list[Served]:
-    """Serve without listening to tokens."""
+    """Serve these requests without reading their token counts."""
     return engine.serve(arrivals, lambda _number, _count: None, between)
 
 
 def answer(served: Served) -> Completion:
-    """The answer of a request that has one."""
+    """Return the completion of a request, and fail if it has none."""
     assert isinstance(served.result, Completion)
     return served.result
 
 
 def test_an_offset_is_rounded_up_to_a_whole_step() -> None:
-    """In the order of the arrivals, whatever order they are sent in."""
+    """Offsets count from the beginning of the burst, and results are in the order of the arrivals."""
     engine = TinyEngine()
     engine.steps = 7  # of an earlier burst: offsets count from the beginning of this one
     late, exact, first = serve(engine, arrival(1, offset_ms=STEP_MS + 1), arrival(1, offset_ms=STEP_MS), arrival(2))
@@ -105,26 +105,26 @@ def test_an_offset_is_rounded_up_to_a_whole_step() -> None:
     assert [token.id for token in answer(first).tokens] == [8, 9]
 
 
-def test_time_goes_on_while_nobody_is_there_yet() -> None:
-    """A request that comes late is waited for; `between` comes after each step."""
-    engine, looks = TinyEngine(), list[int]()
-    serve(engine, arrival(1, offset_ms=3 * STEP_MS), between=lambda: looks.append(engine.steps))
-    assert looks == [1, 2, 3, 4]
+def test_time_advances_before_the_first_request() -> None:
+    """Time advances until a late request arrives, and `between` is called after each step."""
+    engine, polls = TinyEngine(), list[int]()
+    serve(engine, arrival(1, offset_ms=3 * STEP_MS), between=lambda: polls.append(engine.steps))
+    assert polls == [1, 2, 3, 4]
 
 
 def test_each_token_is_reported_once() -> None:
-    """With the count so far."""
-    told: list[tuple[int, int]] = []
+    """Each token is reported once, with the count so far."""
+    reported: list[tuple[int, int]] = []
     TinyEngine().serve(
         [arrival(2), arrival(1, offset_ms=STEP_MS)],
-        lambda number, count: told.append((number, count)),
+        lambda number, count: reported.append((number, count)),
         lambda: None,
     )
-    assert told == [(0, 1), (0, 2), (1, 1)]
+    assert reported == [(0, 1), (0, 2), (1, 1)]
 
 
-def test_a_refused_request_holds_nobody_up() -> None:
-    """It was sent and over at once."""
+def test_a_refused_request_delays_no_other() -> None:
+    """A refused request is sent and finished at once, and the other request is answered."""
     refused, other = serve(TinyEngine(), arrival(100), arrival(1))
     assert isinstance(refused.result, RequestRefused)
     assert refused.sent == refused.finished == 0.0
@@ -141,7 +141,7 @@ def test_a_refused_request_holds_nobody_up() -> None:
     ids=["after-tokens", "at-once", "never-there"],
 )
 def test_a_client_disconnects_when_it_is_due(abort: Abort, tokens: int, stage: Stage) -> None:
-    """The engine has the request no longer, and another one goes on."""
+    """The engine drops the request of a disconnected client, and the other request goes on."""
     engine = TinyEngine()
     one, other = serve(engine, arrival(9, abort=abort), arrival(9))
     assert (len(answer(one).tokens), answer(one).aborted, answer(one).finish_reason) == (tokens, stage, None)
@@ -162,25 +162,27 @@ def test_a_client_disconnects_when_it_is_due(abort: Abort, tokens: int, stage: S
     ],
 )
 def test_a_client_may_wait_for_a_preemption(abort: Abort, tokens: int, stages: Stage, due: bool) -> None:
-    """With or without tokens; a request that is not preempted is answered to its end."""
+    """A client may wait for a preemption, with or without tokens. A request without preemption is answered to its
+    end.
+    """
     assert abort.is_due(tokens, 50, lambda: stages) is due
 
 
 def test_without_a_preemption_the_answer_is_complete() -> None:
-    """Other waits end at the first token."""
+    """A wait for a preemption does not end at the first token, as other waits do."""
     (served,) = serve(TinyEngine(), arrival(4, abort=Abort(at=Stage.PREEMPTED)))
     assert (len(answer(served).tokens), answer(served).aborted) == (4, None)
 
 
 def test_an_answer_that_is_over_has_no_client_to_disconnect() -> None:
-    """Its last token is the one that the client would have left at."""
+    """An abort that is due at the last token changes nothing, because the answer is complete."""
     (served,) = serve(TinyEngine(), arrival(2, abort=Abort(after_tokens=2)))
     assert (answer(served).aborted, answer(served).finish_reason) == (None, "length")
 
 
 @pytest.mark.parametrize("loss", [EngineDied("gone"), EngineSilent("no answer")], ids=["died", "silent"])
 def test_a_lost_engine_ends_all_requests_that_are_not_over(loss: EngineError) -> None:
-    """Those that were never sent, too; what was answered before stays answered."""
+    """Requests that were never sent end as well, and answered requests stay answered."""
     engine = TinyEngine(fails_at=2, loss=loss)
     done, running, waiting = serve(engine, arrival(1), arrival(9), arrival(1, offset_ms=90))
     assert answer(done).finish_reason == "length"
@@ -190,7 +192,7 @@ def test_a_lost_engine_ends_all_requests_that_are_not_over(loss: EngineError) ->
 
 
 def test_an_exception_out_of_between_leaves_no_request_behind() -> None:
-    """It comes out of `serve` itself."""
+    """The exception is raised by `serve` itself, and the engine has no request left."""
     engine = TinyEngine()
 
     def interrupt() -> None:
@@ -203,7 +205,7 @@ def test_an_exception_out_of_between_leaves_no_request_behind() -> None:
 
 
 def test_an_engine_that_is_stopped_meanwhile_ends_the_burst() -> None:
-    """Nothing is left to be closed."""
+    """A stopped engine has no burst to close."""
     engine = TinyEngine()
 
     def stop() -> None:

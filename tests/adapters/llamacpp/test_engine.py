@@ -1,4 +1,4 @@
-"""llama.cpp's own routes: what its metrics and events become, and what its requests say of adapters."""
+"""llama.cpp's own routes: how metrics and events are read, and how requests name adapters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 
 from coldproof.adapters.common.lora_digest import content_digest
@@ -34,42 +34,46 @@ llamacpp:requests_deferred 1
 
 
 def client(url: str, *digests: str) -> LlamaCppClient:
-    """A client for a stand-in whose process runs."""
+    """Return a client for a stand-in whose process runs."""
     return LlamaCppClient(url, alive=lambda: True, adapters=LlamaCppAdapters(digests), caching=True)
 
 
 def test_metrics_are_read_as_prometheus_text() -> None:
-    """A query is a hit or a computed token."""
-    with serving(Manners(bodies={"/metrics": METRICS})) as fake:
-        told = client(fake.url).metrics()
-    assert told == Metrics(queried_tokens=42, hit_tokens=12, running=2, waiting=1)
+    """Queried tokens are the sum of cached and computed prompt tokens."""
+    with serving(ServerBehaviour(bodies={"/metrics": METRICS})) as fake:
+        reported = client(fake.url).metrics()
+    assert reported == Metrics(queried_tokens=42, hit_tokens=12, running=2, waiting=1)
 
 
 def test_a_counter_that_is_missing_leaves_the_queries_unknown() -> None:
-    """Missing is not zero."""
-    with serving(Manners(bodies={"/metrics": METRICS.replace("prompt_tokens_cached", "something_else")})) as fake:
-        told = client(fake.url).metrics()
-    assert (told.queried_tokens, told.hit_tokens, told.running) == (None, None, 2)
+    """A missing counter is None, not zero."""
+    with serving(
+        ServerBehaviour(bodies={"/metrics": METRICS.replace("prompt_tokens_cached", "something_else")})
+    ) as fake:
+        reported = client(fake.url).metrics()
+    assert (reported.queried_tokens, reported.hit_tokens, reported.running) == (None, None, 2)
 
 
-def test_metrics_that_are_none_are_malformed() -> None:
-    """Not an error of ours."""
+def test_an_invalid_metrics_page_is_malformed() -> None:
+    """A malformed metrics page is an error of the server."""
     said = r"GET /metrics .*'llamacpp:requests_processing two'; expected"
-    fake_server = serving(Manners(bodies={"/metrics": "llamacpp:requests_processing two"}))
+    fake_server = serving(ServerBehaviour(bodies={"/metrics": "llamacpp:requests_processing two"}))
     with fake_server as fake, pytest.raises(MalformedAnswer, match=said):
         client(fake.url).metrics()
 
 
 def read(*events: Any) -> LlamaCppReader:
-    """A reader that was given these events."""
+    """Return a reader that has read these events."""
     reader = LlamaCppReader(None)
     for event in events:
         reader.take(json.dumps(event))
     return reader
 
 
-def test_an_answer_is_what_came_up_to_the_last_event() -> None:
-    """With scores where there are any, the hit and the end."""
+def test_an_answer_has_everything_up_to_the_last_event() -> None:
+    """The answer has the tokens of all events, with scores where there are any, the cached tokens and the finish
+    reason.
+    """
     scores = [{"logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]}]
     reader = read(
         {"tokens": [7], "stop": False, "completion_probabilities": scores},
@@ -81,29 +85,29 @@ def test_an_answer_is_what_came_up_to_the_last_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "error"), [({}, False), ({"tokens_predicted": 1}, False), ({"tokens_predicted": 3}, True)]
+    ("reported", "error"), [({}, False), ({"tokens_predicted": 1}, False), ({"tokens_predicted": 3}, True)]
 )
-def test_a_stream_that_lacks_tokens_is_an_error(told: dict[str, int], error: bool) -> None:
-    """A server that does not say how many there were has lost none that is known of."""
-    reader = read({"tokens": [8], "stop": True, "stop_type": "limit", **told})
+def test_a_stream_that_lacks_tokens_is_an_error(reported: dict[str, int], error: bool) -> None:
+    """Without a count from the server no token is known to be missing."""
+    reader = read({"tokens": [8], "stop": True, "stop_type": "limit", **reported})
     assert (reader.error is not None) is error
 
 
 def test_an_error_event_is_a_refusal() -> None:
-    """With the server's status."""
+    """An error event becomes a refusal with the server's status."""
     reader = read({"error": {"code": 400, "message": "too long"}})
     assert (reader.error, reader.status, reader.malformed) == ("too long", 400, None)
 
 
 @pytest.mark.parametrize("event", [[], {}, {"tokens": ["no"], "stop": False}, {"tokens": 3, "stop": True}])
-def test_what_is_no_event_is_malformed(event: Any) -> None:
-    """Also one that does not say whether it is the last."""
+def test_an_invalid_event_is_malformed(event: Any) -> None:
+    """An event that does not report whether it is the last is malformed too."""
     reader = read(event)
     assert (reader.malformed, reader.done) == (json.dumps(event), False)
 
 
 def test_a_request_chooses_its_adapter_by_number(tmp_path: Path) -> None:
-    """The base model says nothing of adapters, unless one is switched on for all."""
+    """A request to the base model names no adapter, unless one is switched on for all requests."""
     (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
     (tmp_path / "adapter_config.json").write_text("{}")
     adapters = LlamaCppAdapters(["another", content_digest(tmp_path)])
@@ -121,7 +125,7 @@ def test_a_request_chooses_its_adapter_by_number(tmp_path: Path) -> None:
 
 
 def test_an_unknown_adapter_is_refused_before_anything_is_sent() -> None:
-    """By its name."""
+    """The refusal names the adapter, and nothing is sent."""
     with serving() as fake:
         with pytest.raises(RequestRefused, match="no adapter has the name nobody"):
             client(fake.url).complete(CompletionRequest(model="nobody", prompt=(1,), max_tokens=1))

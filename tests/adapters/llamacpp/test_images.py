@@ -35,12 +35,12 @@ REQUEST = CompletionRequest(model="base", prompt=SEEN, hidden=HIDDEN, max_tokens
 
 
 def client(*digests: str) -> LlamaCppClient:
-    """A client for a server that nobody asks."""
+    """Return a client for a server that is never contacted."""
     return LlamaCppClient("http://127.0.0.1:1", alive=lambda: True, adapters=LlamaCppAdapters(digests), caching=True)
 
 
 def test_a_prompt_is_a_text_with_a_marker_for_each_image() -> None:
-    """And their files, in their order."""
+    """The files of the images are sent in the order of their markers."""
     sent: dict[str, Any] = prompt_with_images(REQUEST, FORM)
     assert sent["prompt_string"] == "a b<here><here>c"
     files = [base64.b64decode(one) for one in sent["multimodal_data"]]
@@ -51,7 +51,7 @@ def test_a_prompt_is_a_text_with_a_marker_for_each_image() -> None:
 
 
 def test_a_request_with_images_names_its_adapters() -> None:
-    """One of tokens does not, as with most clients."""
+    """Requests with images name their adapters; text requests do not, as with most clients."""
     asking = client("a", "b")
     asking.images = FORM
     assert asking.body(REQUEST)["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]
@@ -61,7 +61,7 @@ def test_a_request_with_images_names_its_adapters() -> None:
 
 
 def test_the_files_of_a_server_with_images(tmp_path: Path) -> None:
-    """A tower as wide as the model, whose printable tokens are characters. A published model gets none."""
+    """The image encoder is as wide as the model, whose printable tokens are characters. A published model gets none."""
     gguf = pytest.importorskip("gguf")
     make_model(tmp_path / "model", layers=1, hidden=32)
     options = start_options(CELL, TOWER, "p.gguf", log=tmp_path / "e.log", model=str(tmp_path / "model"))
@@ -80,8 +80,8 @@ def test_the_files_of_a_server_with_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "image"), [((TOWER, "p"), ImageShape(SIDE, PATCHES_OF_IMAGE)), ((), None)])
-def test_images_need_the_tower(tmp_path: Path, arguments: tuple[str, ...], image: ImageShape | None) -> None:
-    """Parts of an image are never hit."""
+def test_images_need_the_image_encoder(tmp_path: Path, arguments: tuple[str, ...], image: ImageShape | None) -> None:
+    """Without the image encoder the engine has no images. Parts of an image never hit."""
     options = start_options(CELL, *arguments, log=tmp_path / "e.log")
     facts = msgspec.convert({"total_slots": 1, "default_generation_settings": {"n_ctx": 64}}, Props)
     assert shape(options, facts).image == image
@@ -91,7 +91,7 @@ def test_images_need_the_tower(tmp_path: Path, arguments: tuple[str, ...], image
 
 
 def test_a_script_sends_the_same_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files and prompts are those of the adapter."""
+    """The script uses the same files and prompts as the adapter."""
     image = Segment("image 0", PATCHES_OF_IMAGE, image=Image("cat", pixel=1, encoding=Encoding.BMP))
     case = case_of("llamacpp", burst(Request(prompt=Prompt((Segment("text", 3), image)))))
     monkeypatch.chdir(tmp_path)

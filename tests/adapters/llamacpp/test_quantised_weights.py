@@ -1,4 +1,4 @@
-"""Weights in 4 bits: the bytes are llama.cpp's own, and the cell serves the right file."""
+"""Weights in 4 bits: the bytes are those of llama.cpp's own quantisation, and the cell serves the right file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELL = next(cell for cell in CELLS if FOUR_BITS in cell.arguments)
 
 
 def test_four_bits_are_those_of_llama_cpps_own_quantisation() -> None:
-    """Byte for byte, with groups of zeros and of one sign."""
+    """The bytes are equal, including groups of zeros and groups of one sign."""
     gguf, numpy = importlib.import_module("gguf"), importlib.import_module("numpy")
     source = random.Random(1)
     values = [source.gauss(0, 0.02) for _ in range(64 * 32)] + [0.0] * 32 + [source.random() for _ in range(32)]
@@ -39,7 +39,7 @@ def test_four_bits_are_those_of_llama_cpps_own_quantisation() -> None:
 def test_the_cell_chooses_the_file_of_a_model(
     tmp_path: Path, arguments: tuple[str, ...], files: tuple[str, ...], served: str
 ) -> None:
-    """A trained model has both; the server never sees the word that chooses."""
+    """A trained model has both files, and the server never sees the option that chooses one."""
     for name in files:
         (tmp_path / name).touch()
     words = flags(start_options(CELL, *arguments, log=tmp_path / "log", model=str(tmp_path)), [], 8000)

@@ -1,4 +1,4 @@
-"""What is cached is saved under a name and restored: steps, bounds, evidence, stories, scripts, and planted faults."""
+"""Saved and restored cache state: steps, bounds, evidence, workloads, scripts and injected faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FIRST, OTHER = range(100, 140), range(500, 540)
 
 
 class Saving(ScriptedEngine):
-    """Saves its blocks, and restores them."""
+    """A scripted engine that saves its blocks and restores them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class Saving(ScriptedEngine):
         self.saved: dict[str, dict[object, tuple[bytes, ...]]] = {}
 
     def save_state(self, name: str) -> int:
-        """A copy."""
+        """Save a copy of the blocks and return its tokens."""
         self.saved[name] = dict(self.blocks)
         return BLOCK * len(self.blocks)
 
     def restore_state(self, name: str) -> int:
-        """The copy in place of what there is."""
+        """Replace the blocks by the saved copy and return its tokens."""
         if name not in self.saved:
             raise RequestRefused(404, f"nothing was saved as {name}")
         self.blocks = dict(self.saved[name])
@@ -65,53 +65,53 @@ class Saving(ScriptedEngine):
 
 
 class RestoresTheWrongBlocks(Saving):
-    """The last slot of each block is not written back."""
+    """An engine that does not restore the last slot of each block."""
 
     def restore_state(self, name: str) -> int:
-        """All but that."""
+        """Restore the blocks without their last slots."""
         tokens = super().restore_state(name)
         self.blocks = {key: (*kv[:-1], b"unwritten") for key, kv in self.blocks.items()}
         return tokens
 
 
-class RestoresForAnybody(Saving):
-    """What is restored serves whoever asks first, whatever it was computed for."""
+class IgnoresAdaptersOnRestore(Saving):
+    """An engine whose restored blocks serve any request, whatever adapter they were computed for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forgets = False
 
     def restore_state(self, name: str) -> int:
-        """From here on."""
+        """Restore the blocks, and ignore adapters from now on."""
         self.forgets = True
         return super().restore_state(name)
 
     def keys(self, request: CompletionRequest, tokens: list[int]) -> list[object]:
-        """Those of the adapter that was loaded first."""
+        """Return the keys of the adapter that was loaded first, whatever adapter the request names."""
         adapters = [name for name in self.contents if self.contents[name] == self.contents[min(self.contents)]]
         request = msgspec.structs.replace(request, model=adapters[0]) if self.forgets and adapters else request
         return super().keys(request, tokens)
 
 
-class Restoring(Saving):
-    """Says what it wants."""
+class ReportsRestore(Saving):
+    """An engine that reports a given result of a restore."""
 
     def __init__(self, said: Any) -> None:
         super().__init__()
         self.said = said
 
     def restore_state(self, name: str) -> int:
-        """As it was told."""
+        """Return the given result."""
         return self.said  # type: ignore[no-any-return]
 
 
 def wrong(seen: History) -> list[FailureClass]:
-    """The classes of what is wrong with it."""
+    """Return the failure classes of the findings on a history."""
     return [finding.failure_class for finding in judge(seen, ClosedFormOracle(), EXACT, exclusive=True).findings]
 
 
-def test_what_was_restored_is_hit_and_answers_as_cold(tmp_path: Path) -> None:
-    """And what came in between is gone, which nobody is blamed for."""
+def test_a_restored_state_hits_and_answers_as_cold(tmp_path: Path) -> None:
+    """What was computed between save and restore is evicted, and that is no fault."""
     seen = play(Saving(), tmp_path, STEM, KEPT, STRANGE, BACK, STEM, STRANGE)
     assert wrong(seen) == []
     assert [o.cached_tokens for o in seen.outcomes] == [0, 0, 40, 0]
@@ -119,23 +119,23 @@ def test_what_was_restored_is_hit_and_answers_as_cold(tmp_path: Path) -> None:
     assert mode_facts(seen)[Modes.RESTORED] == 1
 
 
-def test_a_restore_that_garbles_is_noticed(tmp_path: Path) -> None:
-    """By the answer."""
+def test_a_corrupt_restore_is_detected(tmp_path: Path) -> None:
+    """The answer shows the corrupt blocks."""
     assert FailureClass.CORRUPT in wrong(play(RestoresTheWrongBlocks(), tmp_path, STEM, KEPT, STRANGE, BACK, STEM))
 
 
-def test_a_restore_that_forgets_whose_it_was_is_noticed(tmp_path: Path) -> None:
-    """By the answer and the count; and it could have been, which is evidence."""
+def test_a_restore_that_ignores_adapters_is_detected(tmp_path: Path) -> None:
+    """Answer and count show it, and the evidence says that the workload could have shown it."""
     steps = (put("A", name="a"), put("B", name="b"), burst(ask(("stem", 40), adapter="a")), KEPT, BACK)
-    told = play(RestoresForAnybody(), tmp_path / "planted", *steps, burst(ask(("stem", 40), adapter="b")))
-    assert FailureClass.STALE_STATE in wrong(told)
-    assert mode_facts(told)[Modes.RESTORED_ELSE] == 1
+    reported = play(IgnoresAdaptersOnRestore(), tmp_path / "planted", *steps, burst(ask(("stem", 40), adapter="b")))
+    assert FailureClass.STALE_STATE in wrong(reported)
+    assert mode_facts(reported)[Modes.RESTORED_ELSE] == 1
     clean = play(Saving(), tmp_path / "clean", *steps, burst(ask(("stem", 40), adapter="b")))
     assert wrong(clean) == []
 
 
 def test_an_engine_that_cannot_save_refuses(tmp_path: Path) -> None:
-    """The step failed, and says why; in a suite the requirement is unsupported before it comes to that."""
+    """The step fails with the reason. In a suite the requirement is unsupported before such a step."""
     seen = play(ScriptedEngine(), tmp_path, STEM, KEPT)
     assert "501" in str(seen.steps[1].error)
     with pytest.raises(RequestRefused, match="cannot save its cache"):
@@ -144,14 +144,14 @@ def test_an_engine_that_cannot_save_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [None, True, -1, "all"])
-def test_an_adapter_says_how_much_it_moved(said: object) -> None:
-    """A status is not an effect."""
+def test_an_adapter_reports_how_much_it_moved(said: object) -> None:
+    """The adapter has to return the number of restored tokens: a status is not an effect."""
     with pytest.raises(AdapterError, match="expected a number of tokens"):
-        CheckedEngine(Restoring(said)).restore_state("kept")
+        CheckedEngine(ReportsRestore(said)).restore_state("kept")
 
 
-def test_an_adapter_that_says_it_saves_can() -> None:
-    """Otherwise it is the adapter's fault, and nobody else's."""
+def test_an_adapter_that_reports_saving_can_save() -> None:
+    """A capability without its method is a fault of the adapter."""
     engine = ScriptedEngine()
     engine.capabilities = {**engine.capabilities, Capability.SAVED_STATE: Support(True, "said")}
     with pytest.raises(AdapterError, match=r"reports the capability .* \(said\) but has no save_state"):
@@ -159,7 +159,7 @@ def test_an_adapter_that_says_it_saves_can() -> None:
 
 
 def slot_history(*steps: Step, hits: int = 0, third: str | None = None, between: str | None = None) -> History:
-    """The first prompt, something, another prompt, something, the first prompt again, in one slot."""
+    """Return a history of one slot: the first prompt, a step, another prompt, a step, and the first prompt again."""
     outcomes: list[Outcome] = []
     plans = [(FIRST, None), (OTHER, between), (FIRST, third)]
     numbered = [n for n, step in enumerate(steps) if isinstance(step, Burst)]
@@ -170,20 +170,20 @@ def slot_history(*steps: Step, hits: int = 0, third: str | None = None, between:
     return history(*outcomes, workload=Workload(steps), steps=records, shape=SLOT)
 
 
-def test_a_restore_is_owed_what_was_there_at_its_save() -> None:
-    """As if nobody had come in between."""
+def test_a_restore_is_expected_to_hit_what_was_saved() -> None:
+    """The expected hit is that at the time of the save, as if nothing had run in between."""
     assert bounds(slot_history(STEM, KEPT, STRANGE, BACK, STEM))[2].at_least == 39
     assert bounds(slot_history(STEM, STRANGE, STEM))[2].at_least is None
     assert bounds(slot_history(STEM, KEPT, STRANGE, KEPT, BACK, STEM))[2].at_least is None
 
 
-def test_nothing_is_owed_where_another_adapter_came_in_between() -> None:
-    """An engine may hold that what it restores is the last one's, and drop it for anybody else."""
+def test_no_hit_is_expected_where_another_adapter_came_in_between() -> None:
+    """An engine may drop a restored state when another adapter was used in between, so no hit is expected."""
     assert bounds(slot_history(STEM, KEPT, STRANGE, BACK, STEM, between="x"))[2].at_least is None
 
 
 def test_evidence_of_a_restore_is_a_hit_that_nothing_else_explains() -> None:
-    """Not what was computed since the save, nor a nonce that all share, nor a restore of nothing."""
+    """Only a hit that nothing else explains counts: not later prompts, a shared nonce, or an empty restore."""
     seen = slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=39)
     assert mode_facts(seen)[Modes.RESTORED] == 1
     assert mode_facts(slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=3))[Modes.RESTORED] == 0
@@ -196,7 +196,7 @@ def test_evidence_of_a_restore_is_a_hit_that_nothing_else_explains() -> None:
 
 
 def test_a_restore_needs_a_save() -> None:
-    """The latest one of its name; a workload without it makes no sense."""
+    """A restore uses the latest save of its name, and a workload without such a save is invalid."""
     story = Workload((KEPT, STEM, KEPT, STRANGE, BACK, STEM))
     assert save_of(story, 4) == 2
     assert save_of(story, 3) is None
@@ -205,8 +205,8 @@ def test_a_restore_needs_a_save() -> None:
     assert not is_valid(Workload((BACK, STEM, KEPT)))
 
 
-def test_steps_survive_json_and_are_told_in_words() -> None:
-    """And a failure with a restore in it is told from one without."""
+def test_steps_survive_json_and_are_described() -> None:
+    """The signature of a failure names a restore, and steps are equal after a JSON round trip."""
     story = Workload((STEM, KEPT, STRANGE, BACK, STEM))
     assert msgspec.json.decode(msgspec.json.encode(story), type=Workload) == story
     assert describe(KEPT, 0) == "save the cache as 'kept'"
@@ -215,7 +215,7 @@ def test_steps_survive_json_and_are_told_in_words() -> None:
 
 
 def test_a_case_has_the_routes() -> None:
-    """As calls of the script."""
+    """The script has one call for each slot."""
     case = case_of("llamacpp", STEM, KEPT, STRANGE, BACK, STEM)
     command = "llama-server --model /x/m.gguf --port 1 --parallel 1 --slot-save-path /x/slots --parallel 2"
     case = msgspec.structs.replace(case, engine_config={"command": command, "model": "/x/models/0123456789abcdef"})
@@ -225,7 +225,7 @@ def test_a_case_has_the_routes() -> None:
 
 
 def test_slots_are_saved_where_only_this_engine_saves(tmp_path: Path) -> None:
-    """A folder beside its other files, unless somebody wants another; and without one nothing is saved."""
+    """States are saved in a folder of the engine unless another folder is given. Without a folder none are saved."""
     here = start_options(CELLS[0], "--slot-save-path", "s", log=tmp_path / "e-1.log")
     said = flags(here, [], 1)
     assert said[said.index("--slot-save-path") + 1] == str(tmp_path / "e-1.gguf" / "s")
@@ -238,16 +238,18 @@ def test_slots_are_saved_where_only_this_engine_saves(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.one_of(saved_and_restored(LIMITS), restored_for_others(LIMITS)))
-def test_stories_make_sense(story: Workload) -> None:
-    """Each restores what it saved, and fits."""
+def test_workloads_with_restores_are_valid(story: Workload) -> None:
+    """Each workload restores what it saved, and is valid."""
     assert is_valid(story)
     assert any(isinstance(step, RestoreState) for step in story.steps)
 
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(restored_for_others(LIMITS))
-def test_who_is_found_wrong_is_so_for_the_restore(story: Workload) -> None:
-    """Nobody asks the base model behind an adapter's request with no restore between them."""
+def test_a_wrong_answer_is_caused_by_the_restore(story: Workload) -> None:
+    """No request to the base model follows an adapter's request without a restore between them, so the restore is
+    the cause.
+    """
     last: str | None = None
     for step in story.steps:
         if isinstance(step, RestoreState):
@@ -257,8 +259,8 @@ def test_who_is_found_wrong_is_so_for_the_restore(story: Workload) -> None:
             last = step.requests[0].adapter
 
 
-def test_the_plainest_stories() -> None:
-    """What shrinking ends at is what a person would have written."""
+def test_the_smallest_workloads() -> None:
+    """Minimisation ends at the workload that a person would have written."""
     plain = find(saved_and_restored(LIMITS), lambda story: True)
     assert [type(step).__name__ for step in plain.steps] == ["Burst", "SaveState", "Burst", "RestoreState", "Burst"]
     others = find(restored_for_others(LIMITS), lambda story: True)

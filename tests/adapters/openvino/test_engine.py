@@ -1,4 +1,4 @@
-"""OpenVINO GenAI itself, where it is installed: that it answers as it should, and that a run repeats to the step."""
+"""The installed OpenVINO GenAI answers correctly, and a run repeats step by step."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Start = Callable[..., OpenVinoEngine]
 
 @pytest.fixture(scope="module")
 def adapter(start: Start) -> AdapterFiles:
-    """One that changes every answer."""
+    """Return an adapter that changes every answer."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=1, rank=8)
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts engines that live until the tests here are over."""
+    """Yield a function that starts engines, which are stopped after the tests of this file."""
     engines: list[OpenVinoEngine] = []
 
     def start_one(*words: str, prefix_caching: bool = True, adapters: tuple[Path, ...] = ()) -> OpenVinoEngine:
@@ -64,30 +64,30 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def prompt(seed: int, length: int) -> tuple[int, ...]:
-    """Some prompt."""
+    """Return a random prompt."""
     return tuple(random.Random(seed).choices(range(256), k=length))
 
 
 def ask(
     tokens: tuple[int, ...], *, model: str = "base", count: int = 8, abort: Abort | None = None
 ) -> CompletionRequest:
-    """A request."""
+    """Return a request."""
     return CompletionRequest(model=model, prompt=tokens, max_tokens=count, abort=abort)
 
 
 def serve(engine: OpenVinoEngine, *requests: CompletionRequest) -> list[Served]:
-    """All of them at once."""
+    """Serve all requests at once."""
     return engine.serve([Arrival(request) for request in requests], lambda _number, _count: None, lambda: None)
 
 
 def other_adapter() -> Path:
-    """Another one's folder."""
+    """Return the folder of another adapter."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=2, rank=16).folder
 
 
 def test_the_model_is_the_one_that_was_written(start: Start, adapter: AdapterFiles) -> None:
-    """Its answers, with an adapter and without, are those that plain arithmetic gives in double precision."""
+    """With and without an adapter the answers are those of plain arithmetic in double precision."""
     engine = start(REGISTERED, prefix_caching=False, adapters=(adapter.folder,))
     engine.load_adapter("a", str(adapter.folder), in_place=False)
     model = tiny_model(CACHED)
@@ -97,7 +97,7 @@ def test_the_model_is_the_one_that_was_written(start: Start, adapter: AdapterFil
 
 
 def test_hits_are_counted_with_one_token_a_step(start: Start) -> None:
-    """A, A: nothing, then every whole block; and with larger steps the count lies between the bounds."""
+    """A repeated prompt hits every whole block. With larger steps the true count lies between the reported bounds."""
     exact, chunked = start(ROOMY, "max_num_batched_tokens=1"), start(ROOMY, "max_num_batched_tokens=48")
     for expected in (0, 192):
         (one,), (other,) = serve(exact, ask(prompt(2, 200))), serve(chunked, ask(prompt(2, 200)))
@@ -109,8 +109,8 @@ def test_hits_are_counted_with_one_token_a_step(start: Start) -> None:
         assert low <= expected <= high
 
 
-def test_blocks_are_as_large_as_it_says(start: Start) -> None:
-    """A prompt of two blocks and a token holds three of the pool's."""
+def test_blocks_have_the_reported_size(start: Start) -> None:
+    """A prompt of two blocks and one token uses three blocks of the pool."""
     engine, seen = start("num_kv_blocks=30"), []
     engine.serve([Arrival(ask(prompt(3, 65), count=2))], lambda _n, _c: None, lambda: seen.append(engine.metrics()))
     assert seen[0].pool_usage == pytest.approx(3 / 30)
@@ -119,23 +119,23 @@ def test_blocks_are_as_large_as_it_says(start: Start) -> None:
 
 
 def test_a_run_repeats_to_the_step(start: Start) -> None:
-    """The same bursts on two engines: tokens, times, stages and counts alike."""
+    """The same bursts on two engines give the same tokens, times, stages and counts."""
     crowd = [ask(prompt(seed, 120), count=40) for seed in range(5)]
     crowd.append(ask(prompt(9, 300), abort=Abort(after_ms=30)))
     runs = [[serve(engine, *crowd), engine.metrics()] for engine in (start(TIGHT), start(TIGHT))]
     assert runs[0] == runs[1]
 
 
-def test_who_outgrows_the_pool_takes_anothers_blocks(start: Start) -> None:
-    """Two requests that fit together only as they begin: both are answered, and a preemption is seen."""
+def test_a_request_that_outgrows_the_pool_preempts_another(start: Start) -> None:
+    """Two requests that fit together only at their start are both answered, and one is preempted."""
     engine = start("num_kv_blocks=8", "max_num_batched_tokens=256")
     served = serve(engine, *(ask(prompt(seed, 100), count=80) for seed in (1, 2)))
     assert [isinstance(one.result, Completion) for one in served] == [True, True]
     assert engine.metrics().preemptions
 
 
-def test_the_stage_of_whoever_hangs_up(start: Start) -> None:
-    """One token a step: the first is in prefill after 30 ms, and the second still in the queue."""
+def test_the_stage_of_disconnected_requests(start: Start) -> None:
+    """With one token per step the first request is in prefill after 30 ms, and the second one is still queued."""
     engine = start(ROOMY, "max_num_batched_tokens=1")
     served = serve(engine, *(ask(prompt(seed, 100), abort=Abort(after_ms=30)) for seed in (1, 2)))
     stages = [one.result.aborted for one in served if isinstance(one.result, Completion)]
@@ -144,7 +144,7 @@ def test_the_stage_of_whoever_hangs_up(start: Start) -> None:
 
 
 def test_a_prompt_that_can_never_fit_is_refused(start: Start) -> None:
-    """And the next one is served."""
+    """The next request is served."""
     engine = start("num_kv_blocks=4")
     (refused,) = serve(engine, ask(prompt(1, 400)))
     assert isinstance(refused.result, RequestRefused)
@@ -152,7 +152,7 @@ def test_a_prompt_that_can_never_fit_is_refused(start: Start) -> None:
 
 
 def test_adapters_are_chosen_by_their_files(start: Start, adapter: AdapterFiles) -> None:
-    """An unregistered folder, a second load of a name and an unknown name are refused."""
+    """An unregistered folder, a second load under a name and an unknown name are refused."""
     engine = start(REGISTERED, prefix_caching=False, adapters=(adapter.folder,))
     with pytest.raises(RequestRefused, match="not registered"):
         engine.load_adapter("b", str(other_adapter()), in_place=False)
@@ -169,8 +169,8 @@ def test_adapters_are_chosen_by_their_files(start: Start, adapter: AdapterFiles)
     assert isinstance(third, RequestRefused)
 
 
-def test_stopped_in_the_midst_of_a_burst(start: Start) -> None:
-    """Whoever is still there is told so, and so is whoever comes later."""
+def test_an_engine_that_is_stopped_during_a_burst(start: Start) -> None:
+    """Running requests and later ones end with EngineDied."""
     engine = start()
     (one,) = engine.serve([Arrival(ask(prompt(1, 40)))], lambda _n, _c: None, engine.stop)
     assert isinstance(one.result, EngineDied)
@@ -179,8 +179,8 @@ def test_stopped_in_the_midst_of_a_burst(start: Start) -> None:
     assert not engine.alive()
 
 
-def test_an_engine_that_dies_is_told_of(start: Start) -> None:
-    """Its process is gone: who asks is told with what exit code, and nobody else dies of it."""
+def test_a_crashed_engine_is_reported(start: Start) -> None:
+    """When the worker process ends, a request gets its exit code, and the test process continues."""
     engine = start()
     engine.client.process.stop()
     with pytest.raises(EngineDied, match="exit code"):
@@ -189,14 +189,16 @@ def test_an_engine_that_dies_is_told_of(start: Start) -> None:
 
 
 def test_every_capability_has_its_evidence(start: Start, adapter: AdapterFiles) -> None:
-    """Of a stepped engine and of one with adapters."""
+    """A stepped engine and one with adapters give evidence for every capability."""
     for engine in (start(), start(REGISTERED, adapters=(adapter.folder,))):
         assert set(engine.capabilities) == set(Capability)
         assert all(support.evidence for support in engine.capabilities.values())
 
 
 def test_with_weights_in_eight_bits_decode_and_prefill_agree(start: Start) -> None:
-    """Otherwise the cell looks exact and is not: with activations in 8 bits, scores differ by up to 0.04 nats."""
+    """With 8-bit activations the scores of decode and prefill differ by up to 0.04 nats, so the cell would not be
+    exact.
+    """
     (words,) = (cell.arguments for cell in CELLS if {INT8, FLOAT_ACTIVATIONS} <= set(cell.arguments))
     engine, apart = start(*words, prefix_caching=False), []
     for seed in range(20):
@@ -213,12 +215,12 @@ def test_with_weights_in_eight_bits_decode_and_prefill_agree(start: Start) -> No
 
 
 def scored(tokens: tuple[int, ...], count: int, surface: ResponseOptions) -> CompletionRequest:
-    """A request for scores."""
+    """Return a request for scores."""
     return msgspec.structs.replace(ask(tokens, count=count), surface=surface)
 
 
 def only(served: list[Served]) -> Completion:
-    """The one answer."""
+    """Return the only answer."""
     (one,) = served
     assert isinstance(one.result, Completion)
     return one.result

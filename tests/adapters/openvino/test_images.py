@@ -1,4 +1,4 @@
-"""Prompts with images: what the engine is given, what it hits, and a script that gives it the same."""
+"""Prompts with images: what the engine receives, what hits, and a script that sends the same."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ needs_package = pytest.mark.skipif(
 )
 
 
-def asked(*parts: str | int, encoding: Encoding = Encoding.PIXELS) -> CompletionRequest:
-    """A request whose prompt has texts and images, by their ids."""
+def new_request(*parts: str | int, encoding: Encoding = Encoding.PIXELS) -> CompletionRequest:
+    """Return a request whose prompt has texts and images, given by their ids."""
     seen: list[int] = []
     hidden: list[int] = []
     for part in parts:
@@ -48,16 +48,16 @@ def asked(*parts: str | int, encoding: Encoding = Encoding.PIXELS) -> Completion
 
 
 def test_a_prompt_is_a_text_with_a_tag_for_each_image() -> None:
-    """And their pixels, in their order, in a tensor whose rank tells how they were sent."""
-    request = asked("a b", CAT, DOG, "c", encoding=Encoding.PNG)
+    """The pixels are sent in order, in tensors whose rank shows how they were sent."""
+    request = new_request("a b", CAT, DOG, "c", encoding=Encoding.PNG)
     assert text_of_images(request.prompt) == "a b<image><image>c"
     assert list(tensors_of(request, SIDE)) == [(pixels(one, SIDE), (SIDE, SIDE, 3)) for one in (CAT, DOG)]
-    (sent,) = tensors_of(asked(CAT), SIDE)
+    (sent,) = tensors_of(new_request(CAT), SIDE)
     assert sent == (pixels(CAT, SIDE), (1, SIDE, SIDE, 3))
 
 
 def test_images_need_a_model_whose_tokens_are_bytes(tmp_path: Path) -> None:
-    """And the cell's argument; others are written in one part."""
+    """Images need the cell's argument too. Other models are written without an image encoder."""
     model = tiny_model(generated_files())
     assert can_see(model)
     assert sees(str(model), CELL.arguments)
@@ -68,50 +68,53 @@ def test_images_need_a_model_whose_tokens_are_bytes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVinoEngine]:
-    """An engine that takes images."""
+def image_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVinoEngine]:
+    """Yield an engine that accepts images."""
     log, model = tmp_path_factory.mktemp("seeing") / "engine.log", str(tiny_model(generated_files()))
     started = engine.start(start_options(CELL, *CELL.arguments, log=log, model=model))
     yield started
     started.stop()
 
 
-def answer(seeing: OpenVinoEngine, request: CompletionRequest) -> tuple[list[int], int | None]:
-    """The tokens of an answer, and the number of cached tokens."""
-    found = seeing.complete(request)
+def answer(image_engine: OpenVinoEngine, request: CompletionRequest) -> tuple[list[int], int | None]:
+    """Return the tokens of an answer and the number of cached tokens."""
+    found = image_engine.complete(request)
     assert isinstance(found, Completion)
     return [token.id for token in found.tokens], found.cached_tokens
 
 
 @needs_package
-def test_hits_on_images_are_counted_to_the_position(seeing: OpenVinoEngine) -> None:
-    """The same image is hit whatever its tensor; with other text behind it, up to a block's end within it; another
-    image is not.
+def test_hits_on_images_are_counted_to_the_position(image_engine: OpenVinoEngine) -> None:
+    """The same image hits in any encoding, up to a block boundary inside it if other text follows. Another image
+    does not.
     """
     before, behind = "b" * (BLOCK - 5), "t" * 30
-    first, cold = answer(seeing, asked(before, CAT, behind))
+    first, cold = answer(image_engine, new_request(before, CAT, behind))
     length = len(before) + POSITIONS_OF_IMAGE + len(behind)
     assert cold == 0
     for encoding in Encoding:
-        assert answer(seeing, asked(before, CAT, behind, encoding=encoding)) == (first, length // BLOCK * BLOCK)
-    assert answer(seeing, asked(before, CAT, "u" * 30))[1] == BLOCK, "a hit that ends within the image"
-    other, cached = answer(seeing, asked(before, DOG, behind))
+        assert answer(image_engine, new_request(before, CAT, behind, encoding=encoding)) == (
+            first,
+            length // BLOCK * BLOCK,
+        )
+    assert answer(image_engine, new_request(before, CAT, "u" * 30))[1] == BLOCK, "a hit that ends within the image"
+    other, cached = answer(image_engine, new_request(before, DOG, behind))
     assert cached == 0
     assert other != first
 
 
 @needs_package
-def test_what_it_says_of_images(seeing: OpenVinoEngine) -> None:
+def test_capabilities_about_images(image_engine: OpenVinoEngine) -> None:
     """With one token per step no request is preempted, and embeddings have no ids to echo."""
-    assert seeing.shape.image == ImageShape(SIDE, POSITIONS_OF_IMAGE)
-    present = {one for one, support in seeing.capabilities.items() if support.present}
+    assert image_engine.shape.image == ImageShape(SIDE, POSITIONS_OF_IMAGE)
+    present = {one for one, support in image_engine.capabilities.items() if support.present}
     assert {Capability.IMAGES, Capability.IMAGE_PARTS, Capability.CACHED_TOKENS} <= present
     assert not present & {Capability.PREEMPTION_COUNTS, Capability.PROMPT_LOGPROBS, Capability.IMAGE_UUIDS}
 
 
 @needs_package
-def test_a_script_gives_it_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text and the pixels of the adapter."""
+def test_a_script_sends_the_same_images_to_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script sends the same text and pixels as the adapter."""
     image = Segment("image 0", POSITIONS_OF_IMAGE, image=Image("cat", pixel=1, encoding=Encoding.PNG))
     case = case_of("openvino", burst(Request(prompt=Prompt((Segment("text", 3), image)))))
     monkeypatch.chdir(tmp_path)

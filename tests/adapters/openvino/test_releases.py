@@ -1,4 +1,4 @@
-"""Each release of OpenVINO GenAI is called as its own Python interface wants it."""
+"""Each release of OpenVINO GenAI is called through its own Python interface."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from coldproof.adapters.openvino.releases import NOT_REPORTED, Release, takes_im
 
 
 class Handle:
-    """A handle that notes how it was cancelled."""
+    """A handle that records how it was cancelled."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     def cancel(self) -> None:
-        """As from 2025.1 on."""
+        """Record a cancel, as releases from 2025.1 on have it."""
         self.calls.append("cancel")
 
     def drop(self) -> None:
-        """As before."""
+        """Record a drop, as earlier releases have it."""
         self.calls.append("drop")
 
 
@@ -36,27 +36,27 @@ def test_a_request_is_cancelled_as_the_release_can(version: str, call: str) -> N
 
 
 def test_a_configuration_is_text_on_every_release() -> None:
-    """Before 2025.4 it cannot be printed, so its numbers and switches are listed."""
+    """Before 2025.4 a configuration cannot be printed, so its numbers and switches are listed."""
     configuration: Any = Stand(num_kv_blocks=24, dynamic_split_fuse=True, to_string=lambda: "SchedulerConfig\n{ 24 }")
     assert Release("2025.3.0.0").scheduler_text(configuration) == "dynamic_split_fuse: True num_kv_blocks: 24"
     assert Release("2025.4.0.0").scheduler_text(configuration) == "SchedulerConfig { 24 }"
 
 
 def test_generate_reports_why_an_answer_ended_from_2026_2_on() -> None:
-    """Before, the reason is unknown, and no reason is made up."""
+    """Earlier releases do not report the reason, and none is made up."""
     result: Any = Stand(finish_reasons=[Stand(name="LENGTH")])
     assert Release("2026.2.0.0").finish_reason(result) == "LENGTH"
     assert Release("2026.1.0.0").finish_reason(Stand()) == NOT_REPORTED
 
 
 def test_a_release_without_handles_is_refused() -> None:
-    """Its Python has no steps."""
+    """The Python interface of that release has no steps."""
     with pytest.raises(ValueError, match=r"2024\.6"):
         Release("2024.5.0.0")
 
 
 @pytest.mark.parametrize(("words", "expected"), [("prompt: str, images: list", True), ("input_ids: Tensor", False)])
 def test_images_need_a_pipeline_that_documents_them(words: str, expected: bool) -> None:
-    """Releases differ in this without a version that says so."""
+    """Whether a release takes images follows from the documentation of its pipeline, not from its version."""
     assert takes_images(Stand(add_request=Stand(__doc__=words))) is expected
     assert not takes_images(Stand(add_request=Stand(__doc__=None)))

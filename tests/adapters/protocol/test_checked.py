@@ -1,4 +1,4 @@
-"""Third-party adapters are trusted because what they return is checked, and what is wrong is said in English."""
+"""What adapters return is checked, and a violation is described in English, so third-party adapters can be trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUEST = CompletionRequest(model="m", prompt=(1, 2), max_tokens=2)
 
 
 class Scripted:
-    """An adapter that answers what it is told to."""
+    """An adapter that returns what a test sets."""
 
     name = "scripted"
     version = "1"
@@ -76,7 +76,7 @@ class Scripted:
         return Published(batches=self.batches)
 
     def wrong_reads(self) -> tuple[WrongRead, ...]:
-        """None."""
+        """Return no reads."""
         return ()
 
     def alive(self) -> bool:
@@ -90,17 +90,17 @@ class Scripted:
 
 
 def checked(answer: Completion) -> CheckedEngine:
-    """A checked engine that gives this answer."""
+    """Return a checked engine that gives this answer."""
     return CheckedEngine(Scripted(lambda: answer))
 
 
 def test_a_good_answer_passes_unchanged() -> None:
-    """No count at all is a good answer too."""
+    """A missing count of cached tokens is valid."""
     assert checked(GOOD).complete(REQUEST) is GOOD
 
 
 def altered(**fields: Any) -> Completion:
-    """The good answer with something wrong about it."""
+    """Return the valid answer with changed fields."""
     return msgspec.structs.replace(GOOD, **fields)
 
 
@@ -135,20 +135,20 @@ def altered(**fields: Any) -> Completion:
 )
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_an_impossible_answer_is_the_adapters_fault(answer: Completion, complaint: str, side_by_side: bool) -> None:
-    """The adapter is named, and so is what it got wrong; among several, whichever it is."""
+    """The error names the adapter and what is wrong, also for one of several answers."""
     ask = (lambda: serve(GOOD, answer)) if side_by_side else (lambda: checked(answer).complete(REQUEST))
     with pytest.raises(AdapterError, match=f"adapter scripted returned {complaint}"):
         ask()
 
 
-def test_no_answer_is_no_answer() -> None:
-    """Who has none raises why."""
+def test_none_is_no_answer() -> None:
+    """An adapter without an answer has to raise the reason."""
     with pytest.raises(AdapterError, match="adapter scripted returned None: expected a Completion"):
         CheckedEngine(Scripted(lambda: None)).complete(REQUEST)  # type: ignore[arg-type, return-value]
 
 
 def test_an_aborted_request_has_no_end() -> None:
-    """Its client saw none; a stage that is a word of the adapter's own is none either."""
+    """A client that disconnects sees no end. An adapter's own word for a stage is refused."""
     disconnecting = msgspec.structs.replace(REQUEST, abort=Abort(after_tokens=1))
     both = altered(aborted=Stage.DECODE)
     with pytest.raises(AdapterError, match="aborted 'while decoding' and finish_reason 'length': expected only one"):
@@ -160,13 +160,13 @@ def test_an_aborted_request_has_no_end() -> None:
 
 
 def test_more_cached_than_the_prompt_is_long_is_the_engines_fault() -> None:
-    """Engines have told of that: the reference cache's bound says so, and the requirement is violated."""
+    """Engines have reported such counts. The bound of the reference cache detects it: the requirement is violated."""
     more = altered(cached_tokens=3)
     assert checked(more).complete(REQUEST) is more
 
 
-def test_more_tokens_than_were_asked_for_are_the_engines_fault() -> None:
-    """Which is for the checkers to say: a token that is told twice would else be nobody's."""
+def test_more_tokens_than_requested_are_the_engines_fault() -> None:
+    """The checkers report surplus tokens, for example a token that is sent twice."""
     longer = Completion(
         tokens=(Token(1, 0.1),) * 3, finish_reason=None, cached_tokens=0, others=((Token(1, 0.1),) * 3,)
     )
@@ -174,25 +174,25 @@ def test_more_tokens_than_were_asked_for_are_the_engines_fault() -> None:
 
 
 def nothing(*_: object) -> None:
-    """Neither tokens nor moments matter here."""
+    """Ignore tokens and polls."""
 
 
 def serve(*results: Completion | EngineError, requests: int = 2) -> list[Served]:
-    """What a checked engine returns for so many requests when its adapter says this."""
+    """Return what a checked engine returns for these requests when its adapter returns these results."""
     engine = Scripted(lambda: GOOD)
     engine.results = list(results)
     return CheckedEngine(engine).serve([Arrival(REQUEST)] * requests, nothing, nothing)
 
 
 def test_good_answers_and_refusals_pass_unchanged_side_by_side() -> None:
-    """In their order; a refusal is an answer too."""
+    """Results keep their order, and a refusal is a result."""
     refusal = RequestRefused(400, "too long")
     assert [one.result for one in serve(GOOD, refusal)] == [GOOD, refusal]
 
 
 @pytest.mark.parametrize("results", [(), (GOOD,), (GOOD,) * 3])
-def test_a_result_for_each_request_is_what_is_owed(results: tuple[Completion, ...]) -> None:
-    """A lost one is the adapter's fault and not the engine's."""
+def test_there_has_to_be_a_result_for_each_request(results: tuple[Completion, ...]) -> None:
+    """A missing or surplus result is a fault of the adapter, not of the engine."""
     with pytest.raises(AdapterError, match=f"adapter scripted returned {len(results)} results for 2 requests"):
         serve(*results)
 
@@ -206,16 +206,16 @@ def test_a_result_for_each_request_is_what_is_owed(results: tuple[Completion, ..
         (GOOD, "for an arrival: expected a Served"),
     ],
 )
-def test_what_became_of_an_arrival_is_checked(served: Any, complaint: str) -> None:
-    """Its times, and that it is an answer or an error of the engine's."""
+def test_the_result_of_an_arrival_is_checked(served: Any, complaint: str) -> None:
+    """Times are checked, and a result is an answer or an EngineError."""
     engine = Scripted(lambda: GOOD)
     engine.serve = lambda *_: [served]  # type: ignore[method-assign]
     with pytest.raises(AdapterError, match=complaint):
         CheckedEngine(engine).serve([Arrival(REQUEST)], nothing, nothing)
 
 
-def test_what_the_caller_wants_to_hear_of_reaches_the_adapter() -> None:
-    """Requests with their offsets, tokens, and moments to do something in."""
+def test_callbacks_and_offsets_reach_the_adapter() -> None:
+    """The adapter gets requests with their offsets and both callbacks."""
     engine, arrivals = Scripted(lambda: GOOD), [Arrival(REQUEST, 0), Arrival(REQUEST, 50)]
     engine.results = [GOOD, GOOD]
     on_token, between = (lambda *_: None), (lambda: None)
@@ -225,8 +225,8 @@ def test_what_the_caller_wants_to_hear_of_reaches_the_adapter() -> None:
     assert wrapped.requests == 2
 
 
-def test_silence_on_a_capability_is_not_a_no() -> None:
-    """An adapter says something about every capability, if only that it does not know."""
+def test_an_unreported_capability_is_an_error() -> None:
+    """An adapter has to report every capability, even if only as unknown."""
     silent = Scripted(lambda: GOOD, left_out=frozenset({Capability.METRICS, Capability.CACHE_SALT}))
     with pytest.raises(AdapterError, match="adapter scripted does not report the capabilities: cache salt, metrics"):
         CheckedEngine(silent)
@@ -248,8 +248,8 @@ def test_silence_on_a_capability_is_not_a_no() -> None:
         ({"base_model": ""}, "has the base_model ''"),
     ],
 )
-def test_what_an_adapter_says_of_its_engine_is_checked(changes: dict[str, Any], complaint: str) -> None:
-    """Before anything is asked of it."""
+def test_statements_about_the_engine_are_checked(changes: dict[str, Any], complaint: str) -> None:
+    """Statements of an adapter are checked before the first call."""
     engine = Scripted(lambda: GOOD)
     for name, value in changes.items():
         setattr(engine, name, value)
@@ -258,7 +258,7 @@ def test_what_an_adapter_says_of_its_engine_is_checked(changes: dict[str, Any], 
 
 
 def test_a_method_that_is_not_there_is_named() -> None:
-    """Before a run comes to need it."""
+    """A missing method is found before a run needs it."""
 
     class Half:
         name = "half"
@@ -271,7 +271,7 @@ def test_a_method_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize("what", ["complete", "load_adapter", "unload_adapter", "switch_adapter", "metrics", "render"])
 def test_an_error_of_the_adapters_own_is_named(what: str) -> None:
-    """It would end the run, where an EngineError is something to report."""
+    """An exception of the adapter ends the run, where an EngineError is something to report."""
     engine = Scripted(lambda: GOOD)
 
     def breaks(*_: object, **__: object) -> None:
@@ -292,7 +292,7 @@ def test_an_error_of_the_adapters_own_is_named(what: str) -> None:
 
 
 def test_a_figure_is_a_number_or_none() -> None:
-    """And a reset is done or not."""
+    """A metric is a number or None, and a reset returns True or False."""
     engine = Scripted(lambda: GOOD)
     engine.metrics = lambda: Metrics(running=math.nan)  # type: ignore[method-assign]
     engine.reset_cache = lambda: "ok"  # type: ignore[method-assign, assignment, return-value]
@@ -303,7 +303,7 @@ def test_a_figure_is_a_number_or_none() -> None:
 
 
 class Resetting(Scripted):
-    """An adapter whose reset covers more, and says this of it."""
+    """An adapter with larger resets that returns `said`."""
 
     said: object = True
 
@@ -313,7 +313,7 @@ class Resetting(Scripted):
 
 
 def test_a_reset_of_more_is_passed_on_where_the_engine_has_it() -> None:
-    """Otherwise it is refused with the capability's evidence, and a claim without the method is the adapter's fault."""
+    """Without the capability it is refused with the evidence, and a claim without the method is the adapter's fault."""
     both = (ResetScope.RUNNING, ResetScope.SECOND_TIER)
     engine = Resetting(lambda: GOOD)
     assert CheckedEngine(engine).reset_more(both) is True
@@ -329,8 +329,8 @@ def test_a_reset_of_more_is_passed_on_where_the_engine_has_it() -> None:
         CheckedEngine(Scripted(lambda: GOOD)).reset_more(both[:1])
 
 
-class ResettingBeside(Resetting):
-    """And that can leave its prefix cache as it is."""
+class ResettingOtherCaches(Resetting):
+    """An adapter that can also reset another cache and keep the prefix cache."""
 
     def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
         self.calls.append(("reset beside", scope))
@@ -338,9 +338,9 @@ class ResettingBeside(Resetting):
 
 
 def test_a_reset_of_another_cache_alone_is_passed_on_where_the_engine_has_it() -> None:
-    """Otherwise it is refused, and never made a reset of the prefix cache."""
+    """Without the method it is refused, and never becomes a reset of the prefix cache."""
     scope = (ResetScope.ENCODER,)
-    engine, other = ResettingBeside(lambda: GOOD), Resetting(lambda: GOOD)
+    engine, other = ResettingOtherCaches(lambda: GOOD), Resetting(lambda: GOOD)
     for one in (engine, other):
         one.capabilities[Capability.RESET_ENCODER] = Support(True, "a test")
     assert CheckedEngine(engine).reset_beside(scope) is True
@@ -356,8 +356,8 @@ def test_a_reset_of_another_cache_alone_is_passed_on_where_the_engine_has_it() -
     assert other.calls == []
 
 
-def test_levers_and_facts_are_passed_on() -> None:
-    """The wrapper adds nothing of its own."""
+def test_controls_and_facts_are_passed_on() -> None:
+    """The wrapper changes neither calls nor results."""
     engine = Scripted(lambda: GOOD)
     wrapped = CheckedEngine(engine)
     wrapped.load_adapter("n", "/p", in_place=True)
@@ -372,7 +372,7 @@ def test_levers_and_facts_are_passed_on() -> None:
 
 
 def test_kv_events_come_in_the_order_of_their_numbers() -> None:
-    """A gap is the engine's matter and passed on; batches back to front are the adapter's fault."""
+    """A gap is the engine's matter and is passed on; batches in the wrong order are a fault of the adapter."""
     engine = Scripted(lambda: GOOD)
     engine.batches = (EventBatch(0, 1.0, ()), EventBatch(2, 1.0, ()))
     assert CheckedEngine(engine).take_events() == Published(batches=engine.batches)
@@ -382,7 +382,7 @@ def test_kv_events_come_in_the_order_of_their_numbers() -> None:
 
 
 def test_overlapping_requests_are_busy_once() -> None:
-    """Four at a time for 0.3 s is 0.3 s busy, not 1.2; the time between requests is not busy."""
+    """Four requests at a time for 0.3 s are 0.3 s of busy time, not 1.2 s. Time between requests is not busy."""
     together = threading.Barrier(4)
 
     def slowly() -> Completion:
@@ -404,7 +404,7 @@ def test_overlapping_requests_are_busy_once() -> None:
 
 
 def test_a_request_that_fails_was_busy_too_and_is_over() -> None:
-    """The meter does not go on running after an error."""
+    """A failed request counts as busy until its error and no longer."""
 
     def dies() -> Completion:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The wrapper passes updates, pauses and sleeps on, refuses what an engine lacks, and finds what is only claimed."""
+"""The wrapper passes weight updates, pauses and sleeps on, refuses what an engine lacks, and finds false claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS: dict[str, tuple[Capability, Callable[[Any], object]]] = {
 
 
 class Controlled(ScriptedEngine):
-    """An engine with all of it, which notes its calls."""
+    """An engine with all controls, which records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Controlled(ScriptedEngine):
 
 
 def wrapped(engine: ScriptedEngine, **present: bool) -> CheckedEngine:
-    """The engine, with these capabilities set."""
+    """Return the checked engine with these capabilities set."""
     for name, there in present.items():
         engine.capabilities[Capability[name]] = Support(there, "as the test says")
     return CheckedEngine(engine)
@@ -54,7 +54,7 @@ def wrapped(engine: ScriptedEngine, **present: bool) -> CheckedEngine:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_an_engine_lacks_is_refused_with_its_evidence(call: str) -> None:
-    """Before the adapter is called."""
+    """The call is refused before it reaches the adapter."""
     capability, do = CALLS[call]
     with pytest.raises(RequestRefused, match="as the test says"):
         do(wrapped(Controlled(), **{capability.name: False}))
@@ -62,14 +62,14 @@ def test_what_an_engine_lacks_is_refused_with_its_evidence(call: str) -> None:
 
 @pytest.mark.parametrize("call", [name for name in CALLS if CALLS[name][0] is not Capability.WEIGHT_UPDATES])
 def test_a_claim_without_the_method_is_a_bug_of_the_adapter(call: str) -> None:
-    """It names the capability."""
+    """The error names the capability."""
     capability, do = CALLS[call]
     with pytest.raises(AdapterError, match=capability.value):
         do(wrapped(ScriptedEngine(), **{capability.name: True}))
 
 
 def test_calls_are_passed_on() -> None:
-    """In their order; what ends a pause needs no capability of its own."""
+    """Calls keep their order. Ending a pause or a sleep needs no capability of its own."""
     inner = Controlled()
     engine = wrapped(inner, WEIGHT_UPDATES=True, PAUSE_WAIT=True, SLEEP=True, SLEEP_DISCARDS=True)
     for _, do in CALLS.values():
@@ -86,7 +86,7 @@ def test_calls_are_passed_on() -> None:
 
 
 def test_an_exception_of_another_kind_is_a_bug_of_the_adapter() -> None:
-    """As for every other method."""
+    """Such an exception is named, as for every other method."""
 
     class Broken(Controlled):
         def pause(self, mode: PauseMode, *, clear: bool) -> None:

@@ -1,4 +1,4 @@
-"""Whose code raised what ended an engine: told by the traceback, in its log or behind its exception."""
+"""Whose code raised the error that ended an engine, found by the traceback in its log or behind its exception."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS = "adapters/vllm/fingerprint/worker.py:7, in step"
 
 
 def traceback_of(*paths: str, writer: str = "") -> list[str]:
-    """The lines of a traceback through these files, each behind the name of the process that wrote it."""
+    """Return the lines of a traceback through these files, each after the name of the process that wrote it."""
     frames = [f'  File "{path}", line 7, in step' for path in paths]
     return [f"{writer}{line}" for line in ("Traceback (most recent call last):", *frames, "ValueError: no")]
 
@@ -49,19 +49,19 @@ def traceback_of(*paths: str, writer: str = "") -> list[str]:
         "no frame",
     ],
 )
-def test_the_innermost_frame_outside_of_libraries_is_to_blame(paths: tuple[str, ...], where: str) -> None:
-    """And only in the engine's process, where the engine has called it."""
+def test_the_innermost_frame_outside_of_libraries_is_the_cause(paths: tuple[str, ...], where: str) -> None:
+    """Our own code is the cause only in the engine's process, and only where the engine has called it."""
     assert own_failure("\n".join(["INFO ready", *traceback_of(*paths), "INFO over"])) == where
 
 
 def test_later_tracebacks_of_the_engine_hide_nothing() -> None:
-    """vLLM logs the death of its core again in the process that serves."""
+    """vLLM logs the end of its core again in the process that serves."""
     text = [*traceback_of(ENGINE, WORKER), *traceback_of(ENGINE), *traceback_of(ENGINE)]
     assert own_failure("\n".join(text)) == OURS
 
 
 def test_lines_of_two_processes_may_alternate() -> None:
-    """Each has a traceback of its own."""
+    """The traceback of each process is read separately."""
     ours = traceback_of(ENGINE, WORKER, writer="(EngineCore pid=7) ERROR [core.py:1] ")
     theirs = traceback_of(ENGINE, ENGINE, writer="(APIServer pid=8) ERROR [core.py:1] ")
     mixed = [line for pair in zip(ours, theirs, strict=True) for line in pair]
@@ -70,7 +70,7 @@ def test_lines_of_two_processes_may_alternate() -> None:
 
 
 def test_what_an_adapter_raises_itself_is_no_failure_of_an_engine() -> None:
-    """Only what is behind it counts."""
+    """Only the exception behind an adapter's own error counts."""
     assert own_failure_behind(EngineDied("gone")) == ""
     with pytest.raises(EngineDied) as raised:
         raise EngineDied("gone") from ValueError("no")

@@ -12,7 +12,7 @@ from unittest.mock import create_autospec
 import msgspec
 import pytest
 import tenacity
-from support.fake_reply import METRICS, MODEL, Counts, Fault, Manners, answer
+from support.fake_reply import METRICS, MODEL, Counts, Fault, ServerBehaviour, answer
 from support.fake_server import FakeServer, serving
 from support.waiting import until
 
@@ -38,44 +38,44 @@ REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own key stays out of these tests."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
-    """A stand-in server, with the manners that the test is parametrized with."""
+    """Run a stand-in server with the behaviour that the test is parametrized with."""
     with serving(getattr(request, "param", None)) as server:
         yield server
 
 
 @pytest.fixture
-def at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client checks once whether the engine is dead, instead of for two seconds, and retries at once."""
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check only once whether the engine has ended, instead of for two seconds, and retry at once."""
     monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
     monkeypatch.setattr(HttpClient._get.retry, "wait", tenacity.wait_none())
 
 
 def live(fake: FakeServer, read_timeout: float = READ_TIMEOUT_SECONDS) -> HttpClient:
-    """A client for an engine whose process runs."""
+    """Return a client for an engine whose process runs."""
     return HttpClient(fake.url, alive=lambda: True, read_timeout=read_timeout)
 
 
 def dead(fake: FakeServer) -> HttpClient:
-    """A client for an engine whose process has ended: no waiting for it to be reaped."""
-    silent = fake.manners.fault in (Fault.SILENT, Fault.STALLS)
+    """Return a client for an engine whose process has ended, so that it does not wait for the process."""
+    silent = fake.behaviour.fault in (Fault.SILENT, Fault.STALLS)
     return HttpClient(fake.url, alive=lambda: False, read_timeout=0.3 if silent else READ_TIMEOUT_SECONDS)
 
 
 def faulty(*faults: Fault) -> pytest.MarkDecorator:
     """Run the test against a server with each of these faults."""
     return pytest.mark.parametrize(
-        "fake", [Manners(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
+        "fake", [ServerBehaviour(fault=fault) for fault in faults], indirect=True, ids=[fault.name for fault in faults]
     )
 
 
-def test_a_connection_that_has_rested_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server may close it at the moment of the next request."""
+def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may close an idle connection at the moment of the next request."""
     client = HttpClient("http://127.0.0.1:1", alive=lambda: True)
     monkeypatch.setattr(client_module, "IDLE_SECONDS", 1e9)
     first = client.session()
@@ -85,7 +85,7 @@ def test_a_connection_that_has_rested_is_not_used_again(monkeypatch: pytest.Monk
 
 
 def test_the_connections_of_a_thread_end_with_it(fake: FakeServer) -> None:
-    """A run has a thread for each request, and a process has 1,024 open files on many machines."""
+    """A run has a thread per request, and many machines allow a process 1,024 open files."""
     client, connections = HttpClient(fake.url, alive=lambda: True), list[Any]()
 
     def ask() -> None:
@@ -101,7 +101,7 @@ def test_the_connections_of_a_thread_end_with_it(fake: FakeServer) -> None:
 
 
 def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
-    """Tokens in order, counted aloud as they come, with the finish reason."""
+    """Tokens are in order, reported as they arrive, and followed by the finish reason."""
     counts: list[int] = []
     got = live(fake).complete(REQUEST, counts.append)
     assert [token.id for token in got.tokens] == answer(MODEL, PROMPT, 4)
@@ -110,8 +110,8 @@ def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
     assert [t.at for t in got.tokens] == sorted(t.at for t in got.tokens)
 
 
-def test_the_rank_of_a_request_is_a_header_at_every_door(fake: FakeServer) -> None:
-    """Without a rank there is none, and the server balances."""
+def test_the_rank_of_a_request_is_a_header_on_every_endpoint(fake: FakeServer) -> None:
+    """A request without a rank has no header, and the server balances it."""
     for rank, door in ((None, None), (1, None), (0, None), (1, Door.GENERATE)):
         with contextlib.suppress(EngineError):  # the door may be closed here
             live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, rank=rank, door=door))
@@ -119,44 +119,44 @@ def test_the_rank_of_a_request_is_a_header_at_every_door(fake: FakeServer) -> No
 
 
 def test_a_request_is_greedy_and_sampled_to_the_end(fake: FakeServer) -> None:
-    """What decides the answer is in the request, not left to the server's defaults."""
+    """The request sets everything that decides the answer, instead of relying on the server's defaults."""
     live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, cache_salt="tenant"))
-    body = fake.asked("POST /v1/completions")[0].body
+    body = fake.received("POST /v1/completions")[0].body
     assert body["prompt"] == list(PROMPT)
     assert (body["temperature"], body["max_tokens"], body["ignore_eos"]) == (0, 4, True)
     assert body["cache_salt"] == "tenant"
 
 
 def test_no_salt_means_no_salt_field(fake: FakeServer) -> None:
-    """A null or empty salt is an identity of its own somewhere; its absence is what is meant."""
+    """Some servers treat a null or empty salt as a salt of its own, so the field is left out."""
     live(fake).complete(REQUEST)
-    assert "cache_salt" not in fake.asked("POST /v1/completions")[0].body
+    assert "cache_salt" not in fake.received("POST /v1/completions")[0].body
 
 
 def cached_twice(fake: FakeServer) -> list[int | None]:
-    """Cached counts of the same prompt asked twice."""
+    """Send a prompt twice and return the cached-token counts."""
     client = live(fake)
     return [client.complete(REQUEST).cached_tokens for _ in range(2)]
 
 
 def test_cached_counts_are_the_servers(fake: FakeServer) -> None:
-    """Nothing, then two whole blocks."""
+    """The first request hits nothing, the second one two whole blocks."""
     assert cached_twice(fake) == [0, 32]
 
 
-@pytest.mark.parametrize("fake", [Manners(counts=Counts.NEVER)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(counts=Counts.NEVER)], indirect=True)
 def test_a_missing_count_is_none_and_not_zero(fake: FakeServer) -> None:
-    """A server that does not count has not said that nothing was cached."""
+    """A server without a count has not reported that nothing was cached."""
     assert cached_twice(fake) == [None, None]
 
 
 @pytest.mark.parametrize(
     ("fake", "counts"),
-    [(Manners(counts=Counts.NULL_ON_MISS), [0, 32]), (Manners(counts=Counts.NEVER), [None, None])],
+    [(ServerBehaviour(counts=Counts.NULL_ON_MISS), [0, 32]), (ServerBehaviour(counts=Counts.NEVER), [None, None])],
     indirect=["fake"],
 )
 def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, counts: list[int | None]) -> None:
-    """The client leaves null alone; the engine behind it reads it as 0 once the probe saw null turn into a count."""
+    """The client returns None for null. The engine reads null as 0 once the probe saw a count for a hit."""
     client = live(fake)
     assert client.complete(REQUEST).cached_tokens is None
     fake.cached.clear()
@@ -172,7 +172,7 @@ def test_null_is_a_miss_only_where_it_was_seen_to_be_one(fake: FakeServer, count
 def test_a_server_that_is_stopped_answers_nothing_more(
     fake: FakeServer, finish_reason: str | None, stopped: bool, is_answer: bool
 ) -> None:
-    """vLLM ends its streams in order when it is stopped: what it had by then is no answer, a whole one is."""
+    """A stopped vLLM ends its streams normally. A partial answer is then an error, a complete one is valid."""
     client = live(fake)
     probed = probe(client, spawned=True, adapter_path=None)
     process = create_autospec(EngineProcess, instance=True)
@@ -190,22 +190,22 @@ def test_a_server_that_is_stopped_answers_nothing_more(
 
 
 def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
-    """Log probabilities come when asked for, and the gap is theirs."""
+    """Log probabilities are returned on request, and the gap is the difference of the best two."""
     scored = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, surface=ResponseOptions(logprobs=True))
     got = live(fake).complete(scored)
     assert [(t.logprob, t.gap) for t in got.tokens] == [(-0.5, 1.5)] * 2
     assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
 
 
-@pytest.mark.parametrize("fake", [Manners(token_ids=False)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(token_ids=False)], indirect=True)
 def test_text_is_not_taken_for_token_ids(fake: FakeServer) -> None:
-    """A server that returns text only has returned no token ids."""
+    """A server that returns only text has returned no token ids."""
     assert live(fake).complete(REQUEST).tokens == ()
 
 
 @faulty(Fault.REFUSES)
 def test_a_refusal_is_an_answer(fake: FakeServer) -> None:
-    """Status and body reach whoever asked."""
+    """The exception has the status and the body of the refusal."""
     with pytest.raises(RequestRefused, match=r"HTTP 400.*must be text") as caught:
         live(fake).complete(REQUEST)
     assert caught.value.status == 400
@@ -213,41 +213,41 @@ def test_a_refusal_is_an_answer(fake: FakeServer) -> None:
 
 
 @faulty(Fault.SILENT, Fault.STALLS)
-def test_silence_of_a_live_engine_is_called_silence(fake: FakeServer) -> None:
-    """Whether before the first token or after it: EngineSilent, once the patience is over."""
+def test_silence_of_a_live_engine_is_reported_as_silence(fake: FakeServer) -> None:
+    """Silence before or after the first token raises EngineSilent at the read timeout."""
     with pytest.raises(EngineSilent, match="no answer from /v1/completions"):
         live(fake, read_timeout=0.3).complete(REQUEST)
 
 
 @faulty(Fault.SILENT, Fault.STALLS, Fault.BREAKS, Fault.SPEECHLESS, Fault.ENDS_EARLY, Fault.ERROR_EVENT)
-def test_whatever_a_dead_engine_leaves_behind_is_its_death(fake: FakeServer) -> None:
-    """Half an answer of an engine whose process has ended is no answer."""
+def test_any_remains_of_a_crashed_engine_are_a_crash(fake: FakeServer) -> None:
+    """A partial answer of an engine whose process has ended is an EngineDied."""
     with pytest.raises(EngineDied):
         dead(fake).complete(REQUEST)
 
 
-@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.usefixtures("without_waiting")
 @faulty(Fault.BREAKS, Fault.ENDS_EARLY)
 def test_a_stream_without_its_end_is_never_an_answer(fake: FakeServer) -> None:
-    """Also while the process runs: tokens before the break could be any prefix of the truth."""
+    """Even if the process runs, tokens before the break may be any prefix of the answer."""
     with pytest.raises(EngineDied, match=r"cannot connect to http://127|an answer ended early: POST /v1/completions"):
         live(fake).complete(REQUEST)
 
 
 @faulty(Fault.BREAKS)
 def test_a_socket_may_break_a_moment_before_the_process_ends(fake: FakeServer) -> None:
-    """The engine died; that its process was still to be reaped when the socket closed does not hide it."""
+    """A process that is not reaped yet when the socket closes does not hide that the engine has crashed."""
     states = iter([True, True])
     with pytest.raises(EngineDied, match="process has ended"):
         HttpClient(fake.url, alive=lambda: next(states, False)).complete(REQUEST)
 
 
-@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.usefixtures("without_waiting")
 @faulty(Fault.ERROR_EVENT)
 def test_an_error_in_the_stream_of_a_live_engine_is_a_refusal(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status said 200 long ago; the stream's last word counts, and it is shown. Whatever it says: it has to end."""
+    """The status was 200, so the error event at the end decides, and its text is shown."""
     monkeypatch.setattr(client_module, "DEAD_SECONDS", 0.1)
     with pytest.raises(RequestRefused, match="EngineCore encountered"):
         live(fake).complete(REQUEST)
@@ -257,7 +257,7 @@ STREAM = "a stream of server-sent events that ends with data: [DONE]"
 EVENT = "a JSON object whose choices have token_ids"
 
 
-@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.usefixtures("without_waiting")
 @pytest.mark.parametrize(
     ("body", "came", "expected"),
     [
@@ -272,17 +272,17 @@ EVENT = "a JSON object whose choices have token_ids"
     ids=["no stream", "no tokens", "no JSON", "a page", "endless", "empty", "cut off"],
 )
 def test_an_answer_of_another_form_is_described_in_one_line(body: str, came: str, expected: str) -> None:
-    """What was sent, what came back and what was expected; a server that talks is not one that cannot be talked to."""
-    with serving(Manners(bodies={"/v1/completions": body})) as fake, pytest.raises(MalformedAnswer) as caught:
+    """The error says what was sent, received and expected. Such a server is not reported as unreachable."""
+    with serving(ServerBehaviour(bodies={"/v1/completions": body})) as fake, pytest.raises(MalformedAnswer) as caught:
         live(fake).complete(REQUEST)
     assert str(caught.value) == f"POST /v1/completions was answered with HTTP 200 and {came}; expected {expected}"
 
 
-@pytest.mark.usefixtures("at_a_glance")
+@pytest.mark.usefixtures("without_waiting")
 def test_a_whole_response_of_another_form_is_described_too() -> None:
-    """Prompt scores do not come as a stream."""
+    """Prompt scores are not streamed, and their response is checked in the same way."""
     request = msgspec.structs.replace(REQUEST, surface=ResponseOptions(prompt_logprobs=True))
-    with serving(Manners(bodies={"/v1/completions": "[3]"})) as fake:
+    with serving(ServerBehaviour(bodies={"/v1/completions": "[3]"})) as fake:
         with pytest.raises(MalformedAnswer, match=rf"POST /v1/completions .* '\[3\]'; expected {EVENT}$"):
             live(fake).complete(request)
         with pytest.raises(EngineDied):
@@ -299,62 +299,65 @@ def test_a_whole_response_of_another_form_is_described_too() -> None:
     ids=["tokenize", "metrics", "models"],
 )
 def test_any_page_of_another_form_is_described(path: str, body: str, read: Callable[[HttpClient], object]) -> None:
-    """With its path and how it begins."""
-    with serving(Manners(bodies={path: body})) as fake, pytest.raises(MalformedAnswer) as caught:
+    """The error has the path and the beginning of the body."""
+    with serving(ServerBehaviour(bodies={path: body})) as fake, pytest.raises(MalformedAnswer) as caught:
         read(live(fake))
     assert f"{path} was answered with HTTP 200 and '{body}'; expected " in str(caught.value)
 
 
-def test_what_a_server_repeats_of_us_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as the key."""
+def test_secrets_that_a_server_repeats_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API key is removed from the error."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
-    with serving(Manners(bodies={"/tokenize": f"You sent {SECRET}"})) as fake, pytest.raises(MalformedAnswer) as caught:
+    with (
+        serving(ServerBehaviour(bodies={"/tokenize": f"You sent {SECRET}"})) as fake,
+        pytest.raises(MalformedAnswer) as caught,
+    ):
         live(fake).render(MODEL, (Message("user", "hi"),))
     assert "You sent ***" in str(caught.value)
 
 
 def test_a_refusal_is_one_line() -> None:
-    """Whatever the server wrote."""
+    """Line breaks and control characters of the body are not printed."""
     assert "\n" not in str(RequestRefused(500, "<html>\n\x1b[31m"))
 
 
 @faulty(*Fault)
 def test_a_generation_is_sent_exactly_once(fake: FakeServer) -> None:
-    """However it ends: a second one would find the cache that the first one filled."""
+    """A second generation would hit the cache that the first one filled, so it is never retried."""
     try:
         dead(fake).complete(REQUEST)
     except EngineError:
-        assert fake.manners.fault is not Fault.NONE
+        assert fake.behaviour.fault is not Fault.NONE
     until(lambda: fake.seen)  # on a busy machine the client may give up before the request is read
-    assert len(fake.asked("POST /v1/completions")) == 1
+    assert len(fake.received("POST /v1/completions")) == 1
 
 
-@pytest.mark.usefixtures("at_a_glance")
-@pytest.mark.parametrize("fake", [Manners(dropped_gets=2)], indirect=True)
+@pytest.mark.usefixtures("without_waiting")
+@pytest.mark.parametrize("fake", [ServerBehaviour(dropped_gets=2)], indirect=True)
 def test_a_scrape_survives_two_broken_sockets(fake: FakeServer) -> None:
-    """A GET changes nothing in the engine, so it may be asked again."""
+    """A GET changes nothing in the engine, so it may be retried."""
     assert live(fake).scrape()
-    assert len(fake.asked("GET /metrics")) == 3
+    assert len(fake.received("GET /metrics")) == 3
 
 
-@pytest.mark.usefixtures("at_a_glance")
-@pytest.mark.parametrize("fake", [Manners(dropped_gets=99)], indirect=True)
+@pytest.mark.usefixtures("without_waiting")
+@pytest.mark.parametrize("fake", [ServerBehaviour(dropped_gets=99)], indirect=True)
 def test_retries_come_to_an_end(fake: FakeServer) -> None:
-    """An engine that never answers is gone."""
+    """An engine that never answers is reported as EngineDied."""
     with pytest.raises(EngineDied):
         live(fake).scrape()
-    assert len(fake.asked("GET /metrics")) == 3
+    assert len(fake.received("GET /metrics")) == 3
 
 
-def test_nothing_is_asked_of_a_dead_process(fake: FakeServer) -> None:
-    """Another server may have taken the port."""
+def test_nothing_is_sent_to_an_ended_process(fake: FakeServer) -> None:
+    """Another server may have taken the port of the ended process."""
     with pytest.raises(EngineDied, match="has ended"):
         dead(fake).metrics()
     assert fake.seen == []
 
 
-def test_a_server_that_cannot_choose_metrics_is_asked_for_all_from_then_on(fake: FakeServer) -> None:
-    """The first request names those that are wanted."""
+def test_a_server_that_cannot_select_metrics_sends_all_from_then_on(fake: FakeServer) -> None:
+    """The first request names the metrics. If the server ignores that, later ones request all of them."""
     client = live(fake)
     assert [client.metrics().queried_tokens for _ in range(3)] == [42, 42, 42]
     first, *others = fake.seen
@@ -363,7 +366,7 @@ def test_a_server_that_cannot_choose_metrics_is_asked_for_all_from_then_on(fake:
 
 
 def test_metrics_are_summed_over_replicas_and_absent_ones_are_none(fake: FakeServer) -> None:
-    """Zero only where the engine says zero, and a counter's time of creation is no count."""
+    """A value is 0 only if the engine reports 0, and the creation time of a counter is not counted."""
     metrics = live(fake).metrics()
     assert (metrics.queried_tokens, metrics.running) == (42, 0)
     assert (metrics.hit_tokens, metrics.external_hit_tokens) == (16, None)
@@ -374,27 +377,27 @@ BUSY = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 
 
 @pytest.mark.parametrize(
-    ("fake", "asked"),
+    ("fake", "requested"),
     [
-        (Manners(gauges=BUSY), [GAUGES_PATH] * 2),
-        (Manners(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
-        (Manners(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (ServerBehaviour(gauges=BUSY), [GAUGES_PATH] * 2),
+        (ServerBehaviour(metrics=BUSY), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
+        (ServerBehaviour(metrics=BUSY, gauges="<html>Not here</html>"), [GAUGES_PATH, METRICS_PATH, METRICS_PATH]),
     ],
     indirect=["fake"],
     ids=["by name", "all or nothing", "something else there"],
 )
-def test_gauges_are_asked_for_by_name_where_that_is_known(fake: FakeServer, asked: list[str]) -> None:
-    """It is several times as quick; a server that does not know it is asked so once."""
+def test_gauges_are_requested_by_name_where_that_works(fake: FakeServer, requested: list[str]) -> None:
+    """Requesting gauges by name is several times as fast. A server that does not support it is tried only once."""
     client = live(fake)
     for _ in range(2):
-        told = client.gauges()
-        assert (told.running, told.waiting) == (2, 1)
-    assert [one.line for one in fake.seen] == [f"GET {path}" for path in asked]
+        reported = client.gauges()
+        assert (reported.running, reported.waiting) == (2, 1)
+    assert [one.line for one in fake.seen] == [f"GET {path}" for path in requested]
 
 
-@pytest.mark.parametrize("fake", [Manners(metrics=None)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(metrics=None)], indirect=True)
 def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
-    """Every field unknown."""
+    """Every field is unknown."""
     assert live(fake).metrics() == Metrics()
     assert Metrics().hit_tokens is None
 
@@ -402,21 +405,21 @@ def test_a_server_without_metrics_has_none(fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("fake", "done"),
     [
-        (Manners(), True),
-        (Manners(reset='{"success": false}'), False),
-        (Manners(reset=""), False),
-        (Manners(reset="true"), False),
+        (ServerBehaviour(), True),
+        (ServerBehaviour(reset='{"success": false}'), False),
+        (ServerBehaviour(reset=""), False),
+        (ServerBehaviour(reset="true"), False),
     ],
     indirect=["fake"],
     ids=["success", "failure", "empty 200", "bare true"],
 )
-def test_a_reset_happened_only_if_the_server_says_so(fake: FakeServer, done: bool) -> None:
-    """HTTP 200 alone says nothing."""
+def test_a_reset_happened_only_if_the_server_confirms_it(fake: FakeServer, done: bool) -> None:
+    """HTTP 200 alone does not show that the cache was reset."""
     assert live(fake).reset()[0] is done
 
 
 def test_a_reset_of_more_has_vllms_parameters(fake: FakeServer) -> None:
-    """A plain one has none, so that other servers understand it."""
+    """A plain reset has no parameters, so that other servers understand it."""
     client = live(fake)
     assert client.reset((ResetScope.RUNNING, ResetScope.SECOND_TIER))[0]
     assert client.reset()[0]
@@ -426,15 +429,15 @@ def test_a_reset_of_more_has_vllms_parameters(fake: FakeServer) -> None:
     ]
 
 
-@pytest.mark.parametrize("fake", [Manners(reset=None)], indirect=True)
+@pytest.mark.parametrize("fake", [ServerBehaviour(reset=None)], indirect=True)
 def test_a_missing_reset_is_a_refusal(fake: FakeServer) -> None:
-    """It is not a reset that failed."""
+    """A missing route is a refusal, not a reset that failed."""
     with pytest.raises(RequestRefused, match="404"):
         live(fake).reset()
 
 
 def test_the_key_is_sent_and_shown_nowhere(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes into the header of every request, and into no message."""
+    """The key is in the header of every request, and in no message."""
     monkeypatch.setenv(KEY_VARIABLE, SECRET)
     client = live(fake)
     client.complete(REQUEST)
@@ -446,13 +449,13 @@ def test_the_key_is_sent_and_shown_nowhere(fake: FakeServer, monkeypatch: pytest
 
 
 def test_without_a_key_no_header_is_sent(fake: FakeServer) -> None:
-    """An empty bearer token is not the same as none."""
+    """An empty bearer token is not the same as no header."""
     live(fake).scrape()
     assert [seen.authorization for seen in fake.seen] == [None]
 
 
 def test_a_password_in_the_url_is_not_printed(fake: FakeServer) -> None:
-    """Neither as the address nor when the connection breaks."""
+    """Neither the address nor an error contains the password."""
     client = HttpClient("http://ann:hunter2@127.0.0.1:9/base/v1/", alive=lambda: False)
     assert client.printable_url == "http://127.0.0.1:9/base"
     with pytest.raises(EngineDied) as caught:
@@ -460,14 +463,14 @@ def test_a_password_in_the_url_is_not_printed(fake: FakeServer) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_proxies_and_netrc_do_not_come_between(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy of the developer's shell would answer in the engine's place."""
+def test_proxies_and_netrc_are_ignored(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy from the developer's shell would answer instead of the engine."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert live(fake).metrics().queried_tokens == 42
 
 
-def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
-    """Each gets the answer to its own prompt."""
+def test_many_threads_may_send_requests_at_once(fake: FakeServer) -> None:
+    """Each thread gets the answer to its own prompt."""
     client = live(fake)
 
     def ask(first: int) -> list[int]:
@@ -479,7 +482,7 @@ def test_many_threads_may_ask_at_once(fake: FakeServer) -> None:
 
 
 def test_the_connections_of_a_client_end_with_it() -> None:
-    """A process that had hundreds of clients ran out of file descriptors."""
+    """A process with hundreds of clients ran out of file descriptors."""
     with serving() as fake:
         client = HttpClient(fake.url, alive=lambda: True)
         client.get("/version")

@@ -1,4 +1,4 @@
-"""What is said on the wire is what a request means, and what is read is what was said: nothing lost, nothing added."""
+"""Requests are sent in full, and answers are read in full: nothing is lost and nothing is added."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ MESSAGES = (Message("system", "Be brief."), Message("user", "Hello."))
 
 
 def request(surface: ResponseOptions = PLAIN, **changes: Any) -> CompletionRequest:
-    """A request of four tokens."""
+    """Return a request for four tokens."""
     return CompletionRequest(**{"model": "m", "prompt": PROMPT, "max_tokens": 4, "surface": surface, **changes})
 
 
 def chat(surface: ResponseOptions = PLAIN) -> CompletionRequest:
-    """The same through the other entry point."""
+    """Return the same request as a chat."""
     return request(surface, messages=MESSAGES)
 
 
 def test_a_plain_request_is_greedy_streamed_and_sampled_to_the_end() -> None:
-    """The whole body: what is not in it is left to no server's default that could change an answer."""
+    """The body is compared as a whole, so that no server default can change an answer."""
     assert path(request()) == "/v1/completions"
     assert body(request()) == {
         "model": "m",
@@ -50,7 +50,7 @@ def test_a_plain_request_is_greedy_streamed_and_sampled_to_the_end() -> None:
 
 
 def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:
-    """Rendering is the server's, and under test."""
+    """The server's template is under test, so the messages are sent and not the rendered prompt."""
     said = body(chat())
     assert path(chat()) == "/v1/chat/completions"
     assert said["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
@@ -69,8 +69,8 @@ def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:
     ],
 )
 @pytest.mark.parametrize("make", [request, chat])
-def test_a_surface_says_what_it_asks_for(surface: ResponseOptions, fields: dict[str, Any], make: Any) -> None:
-    """And nothing of the other kinds, whichever the entry point."""
+def test_response_options_are_sent(surface: ResponseOptions, fields: dict[str, Any], make: Any) -> None:
+    """A request has the fields of its response options and no others, on both endpoints."""
     said = body(make(surface))
     if surface.logprobs and make is chat:
         fields = {**fields, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
@@ -80,8 +80,8 @@ def test_a_surface_says_what_it_asks_for(surface: ResponseOptions, fields: dict[
 
 
 @pytest.mark.parametrize("make", [request, chat])
-def test_prompt_logprobs_are_asked_for_in_one_piece(make: Any) -> None:
-    """vLLM streams none."""
+def test_prompt_logprobs_are_not_streamed(make: Any) -> None:
+    """vLLM does not stream prompt logprobs."""
     said = body(make(ResponseOptions(prompt_logprobs=True)))
     assert "stream" not in said
     assert "stream_options" not in said
@@ -89,17 +89,17 @@ def test_prompt_logprobs_are_asked_for_in_one_piece(make: Any) -> None:
 
 @pytest.mark.parametrize("changes", [{"cache_salt": "red"}, {"priority": -5}])
 def test_salt_and_priority_are_sent_as_they_are(changes: dict[str, Any]) -> None:
-    """And left out where there is none: a null or empty salt is an identity of its own somewhere."""
+    """Without a salt or a priority the field is left out: a null or empty salt may count as a salt."""
     assert body(request(**changes)) == {**body(request()), **changes}
 
 
-def test_when_the_client_hangs_up_is_no_business_of_the_server() -> None:
-    """Nothing of it is said."""
+def test_the_server_is_not_informed_of_a_planned_disconnect() -> None:
+    """The body does not mention when the client disconnects."""
     assert body(request(abort=Abort(after_tokens=3))) == body(request())
 
 
 def read(*events: Any, on_token: Any = None) -> Reader:
-    """A reader that was given these events."""
+    """Return a reader that has read these events."""
     reader = Reader(on_token)
     for event in events:
         reader.take(event if isinstance(event, str) else json.dumps(event))
@@ -107,22 +107,22 @@ def read(*events: Any, on_token: Any = None) -> Reader:
 
 
 def piece(*ids: int, index: int = 0, text: str = "", **more: Any) -> dict[str, Any]:
-    """A choice of the completions entry point."""
+    """Return a choice of the completions endpoint."""
     return {"index": index, "token_ids": list(ids), "text": text, **more}
 
 
 def delta(*ids: int, content: str | None = "", **more: Any) -> dict[str, Any]:
-    """A choice of the chat entry point, streamed."""
+    """Return a streamed choice of the chat endpoint."""
     return {"index": 0, "token_ids": list(ids), "delta": {"content": content}, **more}
 
 
 def ids(completion: Completion) -> list[int]:
-    """The first answer's."""
+    """Return the token ids of the first answer."""
     return [token.id for token in completion.tokens]
 
 
 def test_a_stream_is_read_event_by_event() -> None:
-    """Tokens and text in order, the reason and the count whenever they come, and the end."""
+    """Tokens and text are in order, and the finish reason and the count may come at any time."""
     counts: list[int] = []
     reader = read(
         {"choices": [piece(7, text="a", prompt_token_ids=list(PROMPT))]},
@@ -140,7 +140,7 @@ def test_a_stream_is_read_event_by_event() -> None:
 
 
 def test_a_chat_is_read_from_deltas() -> None:
-    """The first only opens the message; null content is no text; the prompt's ids stand beside the choices."""
+    """The first delta only opens the message, null content is no text, and the prompt's ids are outside the choices."""
     got = read(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]},
         {"choices": [delta(7, content="a")]},
@@ -150,7 +150,7 @@ def test_a_chat_is_read_from_deltas() -> None:
 
 
 def test_several_answers_are_kept_apart() -> None:
-    """However their pieces interleave; counts, text and the reason are the first answer's."""
+    """The pieces may interleave. Count, text and finish reason are those of the first answer."""
     counts: list[int] = []
     reader = read(
         {"choices": [piece(20, index=1, text="x")]},
@@ -170,7 +170,7 @@ SCORES: list[Any] = [None, {"41": {"logprob": -0.25}}, {"42": {"logprob": -2.0, 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["chat", "completion"])
 def test_prompt_scores_are_the_prompts_own_tokens(beside: bool) -> None:
-    """Of whole responses; a likelier token beside a prompt's own is not it."""
+    """Whole responses have the scores of the prompt's own tokens; a likelier token next to one is ignored."""
     about = {"prompt_token_ids": list(PROMPT), "prompt_logprobs": SCORES}
     choice = {"index": 0, "token_ids": [7], "message": {"content": "a"}, "finish_reason": "length"}
     got = read({"choices": [choice], **about} if beside else {"choices": [{**choice, **about}]}).completion()
@@ -179,7 +179,7 @@ def test_prompt_scores_are_the_prompts_own_tokens(beside: bool) -> None:
 
 
 def test_scores_come_with_the_gap_to_the_runner_up() -> None:
-    """In either entry point's form."""
+    """Both endpoints' forms are read."""
     top = {"token_id:7": -0.5, "token_id:1": -2.0, "token_id:2": -9.0}
     plain = {"token_logprobs": [-0.5], "top_logprobs": [top]}
     content = [{"logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -2.0}]}]
@@ -199,25 +199,25 @@ def test_scores_come_with_the_gap_to_the_runner_up() -> None:
     ],
 )
 def test_one_score_is_no_gap(logprobs: dict[str, Any]) -> None:
-    """With a single candidate there is nothing to compare; unknown stays None."""
+    """With a single candidate the gap is unknown, which is None."""
     (token,) = read({"choices": [piece(7, logprobs=logprobs)]}).completion().tokens
     assert (token.id, token.logprob, token.gap) == (7, -0.1, None)
 
 
-def test_a_runner_up_that_is_forbidden_is_far_and_not_infinitely_far() -> None:
-    """The log of a run is JSON, in which infinity would turn into nothing, and be judged otherwise when it is read."""
+def test_the_gap_to_a_forbidden_runner_up_is_finite() -> None:
+    """The log of a run is JSON, which has no infinity, so the gap of a forbidden runner-up is finite."""
     assert gap([-0.5, -math.inf]) == LARGEST_GAP
     assert gap([-2.0, -0.5, -3.0]) == 1.5
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens_details": None}, {"prompt_tokens_details": {}}])
-def test_a_count_that_is_not_told_is_none(usage: Any) -> None:
-    """Missing is not zero."""
+def test_a_count_that_is_not_reported_is_none(usage: Any) -> None:
+    """A missing count is None, not zero."""
     assert read({"choices": [], "usage": usage}).completion().cached_tokens is None
 
 
-def test_nothing_said_is_nothing_known() -> None:
-    """And whoever hung up says where."""
+def test_without_events_nothing_is_known() -> None:
+    """An aborted request without events has only its stage."""
     got = read().completion(Stage.QUEUED)
     assert got == Completion(tokens=(), finish_reason=None, cached_tokens=None, aborted=Stage.QUEUED)
 
@@ -242,15 +242,17 @@ def test_nothing_said_is_nothing_known() -> None:
     ],
     ids=lambda event: json.dumps(event)[:40],
 )
-def test_what_is_no_event_is_malformed_and_never_an_exception(event: Any) -> None:
-    """Other servers speak other dialects: scores of a prompt whose ids are not told are nobody's. The first is kept."""
+def test_an_invalid_event_is_malformed_and_never_an_exception(event: Any) -> None:
+    """Other servers send other forms, and scores without the prompt's ids cannot be assigned. The first such event
+    is kept.
+    """
     reader = read(event, "<another>")
     assert reader.malformed == (event if isinstance(event, str) else json.dumps(event))
     assert (reader.error, reader.events) == (None, 0)
 
 
 def test_an_error_event_is_the_servers_word() -> None:
-    """As it was said."""
+    """The text of the error event is kept as it was sent."""
     reader = read({"error": {"message": "boom"}})
     assert reader.error == '{"message":"boom"}'
     assert reader.malformed is None
@@ -267,7 +269,7 @@ def test_an_error_event_is_the_servers_word() -> None:
     ],
 )
 def test_the_best_score_of_a_position_is_unknown_unless_it_is_reported(row: Any, best: float | None) -> None:
-    """A row with the prompt's own token alone counted as if the model preferred it."""
+    """A row with only the prompt's own token must not count as if the model preferred that token."""
     reader = Reader(None)
     reader.take(json.dumps({"prompt_token_ids": [7], "prompt_logprobs": [row], "choices": []}))
     assert reader.malformed is None

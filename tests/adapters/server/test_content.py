@@ -1,4 +1,4 @@
-"""Prompts with images and rows as the body of a request, and their answers."""
+"""The bodies of requests with images and prompt embeddings, and their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CAT, DOG, ROWS = image_id("cat"), image_id("dog"), (row_id("a"), row_id("b"))
 MIXED = (65, *ROWS, 66, 67)
 
 
-def asked(*prompt: int, **more: Any) -> CompletionRequest:
+def new_request(*prompt: int, **more: Any) -> CompletionRequest:
     return CompletionRequest(**{"model": "base", "prompt": prompt, "max_tokens": 2, **more})
 
 
@@ -47,9 +47,9 @@ def decoded(data: str) -> Any:
 
 
 def test_images_are_parts_between_text() -> None:
-    """In their order, also where two of them follow each other. Names are sent where clients give one."""
+    """Images keep their order, also when adjacent. A UUID is sent only for clients that give one."""
     hidden = (0, SentImage(Encoding.BMP, uuid=7).hidden(), *(0,) * 7)
-    request = asked(65, *image_positions(CAT, 3), *image_positions(DOG, 3), 66, 67, hidden=hidden)
+    request = new_request(65, *image_positions(CAT, 3), *image_positions(DOG, 3), 66, 67, hidden=hidden)
     before, cat, dog, behind = parts(request)
     assert (before, behind) == ({"type": "text", "text": "A"}, {"type": "text", "text": "BC"})
     assert (cat["uuid"], "uuid" in dog) == ("image-7", False)
@@ -61,33 +61,33 @@ def test_images_are_parts_between_text() -> None:
 
 
 def test_arguments_of_the_processor_are_a_field() -> None:
-    """Of the whole request, if there are any."""
+    """The field holds for the whole request, and is left out if there are no arguments."""
     hidden = (SentImage(arguments=Arguments.RESCALED).hidden(), 0, 0)
     cat = image_positions(image_id("cat", look=Arguments.RESCALED.look), 3)
-    told = content.body(asked(*cat, hidden=hidden), SHAPE)
-    assert told["mm_processor_kwargs"] == {"do_rescale": True, "rescale_factor": 2.0}
-    assert "mm_processor_kwargs" not in content.body(asked(*image_positions(CAT, 3)), SHAPE)
+    reported = content.body(new_request(*cat, hidden=hidden), SHAPE)
+    assert reported["mm_processor_kwargs"] == {"do_rescale": True, "rescale_factor": 2.0}
+    assert "mm_processor_kwargs" not in content.body(new_request(*image_positions(CAT, 3)), SHAPE)
 
 
 @pytest.mark.parametrize("side", [5, 6])
 @pytest.mark.parametrize("encoding", list(Encoding))
 def test_a_file_keeps_every_pixel(encoding: Encoding, side: int) -> None:
-    """Also where the rows of a file are filled up."""
+    """Every encoding keeps the pixels, also where the rows of a file are padded."""
     pil: Any = pytest.importorskip("PIL.Image")
     file = pil.open(io.BytesIO(image_file(pixels(CAT, side), side, encoding)))
     assert (file.size, file.mode, file.tobytes()) == ((side, side), "RGB", pixels(CAT, side))
 
 
 def test_rows_are_parts_between_text() -> None:
-    """A part has the rows that follow each other."""
-    before, rows, behind = parts(asked(*MIXED))
+    """Adjacent embeddings form one part."""
+    before, rows, behind = parts(new_request(*MIXED))
     assert (before["text"], rows["type"], behind["text"]) == ("A", "prompt_embeds", "BC")
     assert np.array_equal(decoded(rows["data"]), row_values(ROWS, WIDTH))
 
 
 def test_a_prompt_of_rows_is_a_completion() -> None:
-    """Without token ids."""
-    request = asked(*ROWS, ZERO_ROW)
+    """A prompt of embeddings alone is sent as a completion without token ids."""
+    request = new_request(*ROWS, ZERO_ROW)
     sent = content.body(request, SHAPE)
     assert (content.path(request), "prompt" in sent, "messages" in sent) == ("/v1/completions", False, False)
     assert np.array_equal(decoded(sent["prompt_embeds"]), row_values((*ROWS, ZERO_ROW), WIDTH))
@@ -95,8 +95,8 @@ def test_a_prompt_of_rows_is_a_completion() -> None:
 
 
 def test_the_rest_of_the_body_is_that_of_a_chat() -> None:
-    """With a template that adds nothing, the salt, and scores in a chat's form."""
-    request = asked(*MIXED, cache_salt="red", surface=ResponseOptions(logprobs=True))
+    """The body has a template that adds nothing, the salt, and scores in the form of a chat."""
+    request = new_request(*MIXED, cache_salt="red", surface=ResponseOptions(logprobs=True))
     sent = content.body(request, SHAPE)
     assert content.path(request) == "/v1/chat/completions"
     assert (sent["cache_salt"], sent["logprobs"], sent["top_logprobs"]) == ("red", True, 2)
@@ -107,10 +107,10 @@ def test_the_rest_of_the_body_is_that_of_a_chat() -> None:
     assert rendered == "A <image> B"
 
 
-def test_an_engine_without_sizes_is_sent_nothing() -> None:
-    """Rather than content of some size."""
+def test_nothing_is_sent_to_an_engine_without_sizes() -> None:
+    """Nothing is sent rather than content of an arbitrary size."""
     without = msgspec.structs.replace(SHAPE, image=None, row_width=None)
-    for request in (asked(*MIXED), asked(65, *image_positions(CAT, 3))):
+    for request in (new_request(*MIXED), new_request(65, *image_positions(CAT, 3))):
         with pytest.raises(ValueError, match="the engine takes no"):
             content.body(request, without)
 
@@ -126,13 +126,13 @@ def test_an_engine_without_sizes_is_sent_nothing() -> None:
     ids=["placeholders", "another token", "another length", "not reported"],
 )
 def test_a_reported_prompt_names_what_the_model_sees(reported: Any, prompt: Any) -> None:
-    """Where the server has placeholders. Everything else shows as it is."""
+    """Placeholders of the server are replaced by what the model sees. Everything else stays as reported."""
     answer = Completion(tokens=(), finish_reason="length", cached_tokens=0, prompt=reported)
-    assert content.answer(asked(*MIXED), answer).prompt == prompt
+    assert content.answer(new_request(*MIXED), answer).prompt == prompt
 
 
 def test_only_prompts_with_content_are_changed() -> None:
-    """Chats and token ids are sent as ever."""
-    assert not content.has_content(asked(65, 66))
-    assert content.has_content(asked(65, ROWS[0]))
-    assert content.has_content(asked(65, *image_positions(CAT, 3)))
+    """Chats and token ids are sent unchanged."""
+    assert not content.has_content(new_request(65, 66))
+    assert content.has_content(new_request(65, ROWS[0]))
+    assert content.has_content(new_request(65, *image_positions(CAT, 3)))

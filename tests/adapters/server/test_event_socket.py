@@ -1,4 +1,4 @@
-"""What comes over the wire becomes events and nothing is repaired: packing, hashes, gaps, the replay socket."""
+"""Published messages become events and nothing is repaired: packing, hashes, gaps and the replay socket."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ STORED = {
 
 
 def packed(*events: dict[str, Any], stamp: float = 12.5) -> bytes:
-    """A batch as vLLM packs it."""
+    """Return a batch as vLLM packs it."""
     return msgspec.msgpack.encode([stamp, list(events), 0])
 
 
 def test_a_batch_is_read() -> None:
-    """With integers and bytes for hashes; what is left out is unknown, what is new is passed over."""
+    """Hashes may be integers or bytes. A missing field is unknown, and an unknown field is ignored."""
     removed = {"type": "BlockRemoved", "block_hashes": [b"\x01\xff"], "medium": "GPU"}
     stamp, events = read_batch(packed(STORED, removed, {"type": "AllBlocksCleared"}))
     assert stamp == 12.5
@@ -79,14 +79,14 @@ def test_a_batch_is_read() -> None:
         packed({**STORED, "block_hashes": 7}),
     ],
 )
-def test_what_is_no_batch_is_said_to_be_none(payload: bytes) -> None:
-    """Not passed over: a stream with a hole explains nothing."""
+def test_an_invalid_batch_is_an_error(payload: bytes) -> None:
+    """An invalid batch is an error, because a stream with a gap explains nothing."""
     with pytest.raises(EventFormatError):
         read_batch(payload)
 
 
-def test_the_mailbox_numbers_and_stamps() -> None:
-    """By the engine's own clock, not by the batch's."""
+def test_the_recorder_numbers_and_stamps_batches() -> None:
+    """Times are those of the engine's clock, not of the batch."""
     mail = EventRecorder()
     mail.publish([1.0, [{"type": "AllBlocksCleared"}]])
     mail.publish([2.0, []])
@@ -103,7 +103,7 @@ def test_the_mailbox_numbers_and_stamps() -> None:
 
 
 def test_a_rule_needs_an_algorithm_and_a_seed() -> None:
-    """Neither is guessed."""
+    """Neither the algorithm nor the seed is guessed."""
     config = {"cache.prefix_caching_hash_algo": "sha256"}
     assert hash_rule(config, "0") == HashRule("sha256", "0")
     assert hash_rule(config, None) is None
@@ -111,7 +111,7 @@ def test_a_rule_needs_an_algorithm_and_a_seed() -> None:
 
 
 def test_a_server_with_events_gets_a_seed_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the user has set one; without events nothing is added."""
+    """A seed that the user has set is kept, and without events none is added."""
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     assert environment(events=True)["PYTHONHASHSEED"] == "0"
     assert "PYTHONHASHSEED" not in environment()
@@ -121,7 +121,7 @@ def test_a_server_with_events_gets_a_seed_that_is_known(monkeypatch: pytest.Monk
 
 
 class Publisher:
-    """vLLM's publisher in small: a stream, and a replay socket that a thread looks after."""
+    """vLLM's publisher in small: a stream, and a replay socket served by a thread."""
 
     def __init__(self, socket: EventSocket) -> None:
         self.zmq: Any = importlib.import_module("zmq")
@@ -135,7 +135,7 @@ class Publisher:
         self.thread.start()
 
     def publish(self, number: int, *, kept: bool = True, sent: bool = True) -> None:
-        """One batch; perhaps lost on its way, perhaps not kept for replay."""
+        """Publish one batch, which may be lost (`sent`) or missing from the replay (`kept`)."""
         payload = packed({"type": "AllBlocksCleared"}, stamp=float(number))
         if kept:
             self.kept[number] = payload
@@ -143,7 +143,7 @@ class Publisher:
             self.stream.send_multipart((b"", number.to_bytes(8, "big"), payload))
 
     def serve_replay(self) -> None:
-        """As `_service_replay` does it."""
+        """Serve replays as vLLM's `_service_replay` does."""
         while not self.over.is_set():
             if self.replay.poll(20):
                 who, _, start = self.replay.recv_multipart()
@@ -161,7 +161,7 @@ class Publisher:
 
 @pytest.fixture
 def socket() -> Iterator[EventSocket]:
-    """A subscription that waits for its server."""
+    """Yield a subscription that waits for its server."""
     opened = EventSocket()
     yield opened
     opened.close()
@@ -171,19 +171,19 @@ def socket() -> Iterator[EventSocket]:
 
 @pytest.fixture
 def publisher(socket: EventSocket) -> Iterator[Publisher]:
-    """A server that comes up after the subscription."""
+    """Yield a server that starts after the subscription."""
     started = Publisher(socket)
     yield started
     started.stop()
 
 
 def numbers(socket: EventSocket) -> list[int]:
-    """What is new."""
+    """Return the numbers of the new batches."""
     return [batch.sequence for batch in socket.take()]
 
 
-def test_the_stream_and_what_was_missed_of_it(socket: EventSocket, publisher: Publisher) -> None:
-    """Lost batches are asked for again, each is taken once and in order."""
+def test_missed_batches_of_the_stream_are_replayed(socket: EventSocket, publisher: Publisher) -> None:
+    """Lost batches are requested again, and each batch is returned once and in order."""
     assert numbers(socket) == []
     for number, sent in ((0, False), (1, True), (2, False), (3, True)):
         publisher.publish(number, sent=sent)
@@ -193,8 +193,8 @@ def test_the_stream_and_what_was_missed_of_it(socket: EventSocket, publisher: Pu
     assert numbers(socket) == [4]
 
 
-def test_what_the_server_does_not_have_any_more_stays_a_gap(socket: EventSocket, publisher: Publisher) -> None:
-    """And is not waited for again."""
+def test_a_dropped_batch_stays_a_gap(socket: EventSocket, publisher: Publisher) -> None:
+    """A batch that the server has dropped remains a gap, and is not waited for again."""
     publisher.publish(0, sent=False)
     publisher.publish(1, kept=False, sent=False)
     publisher.publish(2, sent=False)
@@ -204,7 +204,7 @@ def test_what_the_server_does_not_have_any_more_stays_a_gap(socket: EventSocket,
 
 
 def test_the_flags_name_both_sockets(socket: EventSocket) -> None:
-    """vLLM binds what is an ipc address."""
+    """vLLM binds ipc addresses."""
     option, config = socket.flags
     assert option == "--kv-events-config"
     said = msgspec.json.decode(config)

@@ -1,4 +1,4 @@
-"""A capability is what was seen to work; what was not seen has a reason in words, and is never assumed."""
+"""A capability is what was seen to work. Otherwise there is a reason, and nothing is assumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 import tenacity
-from support.fake_reply import BARE_METRICS, METRICS, VERSION, Counts, Fault, Manners
+from support.fake_reply import BARE_METRICS, METRICS, VERSION, Counts, Fault, ServerBehaviour
 from support.fake_server import FakeServer, serving
 from support.ports import reserved_port
 
@@ -72,223 +72,223 @@ OF_ADAPTERS = {
     Capability.RUNTIME_LORA,
     Capability.LORA_IN_PLACE,
 }
-ANOTHER_ENGINE = Manners(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
+ANOTHER_ENGINE = ServerBehaviour(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
 
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own key stays out of these tests."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
-def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attaching does not wait for a server to come up."""
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attach without waiting for a server to start."""
     monkeypatch.setattr(endpoint.wait_until_reachable.retry, "stop", tenacity.stop_after_attempt(1))
 
 
-def probed(manners: Manners, adapter: str | None = "/adapters/A") -> tuple[ProbeResult, FakeServer]:
-    """What the probe finds out of a server with these manners."""
-    with serving(manners) as fake:
+def probed(behaviour: ServerBehaviour, adapter: str | None = "/adapters/A") -> tuple[ProbeResult, FakeServer]:
+    """Return what the probe finds on a server with this behaviour."""
+    with serving(behaviour) as fake:
         return probe(HttpClient(fake.url, alive=lambda: True), spawned=False, adapter_path=adapter), fake
 
 
 def absent(found: ProbeResult) -> set[Capability]:
-    """The capabilities that were not seen."""
+    """Return the capabilities that were not seen."""
     return {capability for capability, support in found.capabilities.items() if support.present is not True}
 
 
-def test_a_server_that_offers_everything_is_seen_to() -> None:
-    """All but being our own process, and publishing to us what its cache holds."""
-    found, _ = probed(Manners())
+def test_a_server_that_offers_everything_has_every_capability() -> None:
+    """Everything is present but what only a server process of our own has."""
+    found, _ = probed(ServerBehaviour())
     assert absent(found) == ALWAYS_ABSENT
     assert (found.version, found.base_model, found.null_is_miss) == (VERSION, "tiny", False)
 
 
-def described(*names: str) -> Manners:
-    """A server that says which parameters its resets have."""
+def described(*names: str) -> ServerBehaviour:
+    """Return a server that documents which parameters its resets have."""
     route = {"post": {"parameters": [{"name": name, "in": "query"} for name in names]}}
-    return Manners(bodies={"/openapi.json": json.dumps({"paths": {"/reset_prefix_cache": route}})})
+    return ServerBehaviour(bodies={"/openapi.json": json.dumps({"paths": {"/reset_prefix_cache": route}})})
 
 
 def test_what_a_reset_covers_is_what_the_server_documents() -> None:
-    """A parameter that it does not know would be ignored, with success. A tier that is not there is not reset."""
+    """A server ignores an unknown parameter and reports success. A missing tier cannot be reset."""
     running, tier = Capability.RESET_RUNNING, Capability.RESET_SECOND_TIER
     old, new = probed(described())[0], probed(described("reset_running_requests", "reset_external"))[0]
     assert not old.capabilities[running].present
     assert new.capabilities[running].present
     assert "reset_running_requests, reset_external" in new.capabilities[running].evidence
     assert new.capabilities[tier] == new.capabilities[Capability.SECOND_TIER]
-    refused = Manners(reset=None, bodies=described("reset_running_requests").bodies)
+    refused = ServerBehaviour(reset=None, bodies=described("reset_running_requests").bodies)
     assert not probed(refused)[0].capabilities[running].present
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"paths": {}}', '{"paths": {"/reset_prefix_cache": 3}}'])
 def test_a_description_of_another_form_shows_nothing(text: str) -> None:
-    """It is no error either."""
-    assert not probed(Manners(bodies={"/openapi.json": text}))[0].capabilities[Capability.RESET_RUNNING].present
+    """Such a description is no error either."""
+    assert not probed(ServerBehaviour(bodies={"/openapi.json": text}))[0].capabilities[Capability.RESET_RUNNING].present
 
 
 def test_the_shape_is_what_the_metrics_say() -> None:
-    """vLLM's block 0 holds nothing, so the pool is one smaller than published."""
-    shape = probed(Manners())[0].shape
+    """vLLM's block 0 holds nothing, so the pool is one block smaller than published."""
+    shape = probed(ServerBehaviour())[0].shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens, shape.prefix_caching) == (16, 99, 2048, True)
 
 
 def test_ranks_with_caches_are_counted_and_the_pool_is_that_of_one() -> None:
-    """As vLLM publishes data parallel 2: the blocks of both ranks, the tokens of one."""
+    """vLLM with data parallel 2 publishes the blocks of both ranks and the tokens of one."""
     labels = 'block_size="16",num_gpu_blocks="100",kv_cache_size_tokens="800",enable_prefix_caching="True"'
     lines = "".join(f'vllm:cache_config_info{{engine="{rank}",{labels}}} 1\n' for rank in range(2))
     two = METRICS.replace(CONFIG_LINE, lines)
     assert two != METRICS
-    found = probed(Manners(metrics=two))[0]
+    found = probed(ServerBehaviour(metrics=two))[0]
     assert (found.shape.ranks, found.shape.pool_blocks, found.shape.uniform) == (2, 49, True)
     assert found.capabilities[Capability.RANK_CHOICE].present
     assert found.capabilities[Capability.SEVERAL_RANKS].present
-    assert probed(Manners())[0].shape.ranks == 1
+    assert probed(ServerBehaviour())[0].shape.ranks == 1
 
 
 @pytest.mark.parametrize(("published", "every"), [("0", 0), ("64", 64), ("None", 16), (None, None)])
 def test_the_positions_that_windows_keep_are_those_of_the_published_interval(
     published: str | None, every: int | None
 ) -> None:
-    """None keeps all of them, in units of hits. Before 0.29, nothing is published."""
+    """ "None" keeps all positions, in units of hits. Before 0.29 nothing is published."""
     interval = "" if published is None else f',prefix_cache_retention_interval="{published}"'
     line = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="100"{interval}}} 1\n'
-    assert probed(Manners(metrics=METRICS.replace(CONFIG_LINE, line)))[0].shape.kept_every == every
+    assert probed(ServerBehaviour(metrics=METRICS.replace(CONFIG_LINE, line)))[0].shape.kept_every == every
 
 
 def test_an_unpublished_shape_is_unknown() -> None:
-    """No default block size, no default pool."""
+    """There is no default block size and no default pool."""
     shape = probed(ANOTHER_ENGINE)[0].shape
     assert (shape.block_size, shape.pool_blocks, shape.adapter_slots, shape.prefix_caching) == (None,) * 4
 
 
 @pytest.mark.parametrize(
-    ("manners", "missing"),
+    ("behaviour", "missing"),
     [
-        (Manners(version=None), {Capability.VERSION}),
-        (Manners(token_ids=False), OF_TOKEN_IDS),
+        (ServerBehaviour(version=None), {Capability.VERSION}),
+        (ServerBehaviour(token_ids=False), OF_TOKEN_IDS),
         (
-            Manners(counts=Counts.NEVER, metrics=None),
+            ServerBehaviour(counts=Counts.NEVER, metrics=None),
             {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS, *OF_DOORS},
         ),
-        (Manners(refuses=("logprobs",)), {Capability.LOGPROBS}),
-        (Manners(reset=None), {Capability.CACHE_RESET}),
-        (Manners(reset='{"success": false}'), {Capability.CACHE_RESET}),
-        (Manners(metrics=None), OF_METRICS),
+        (ServerBehaviour(refuses=("logprobs",)), {Capability.LOGPROBS}),
+        (ServerBehaviour(reset=None), {Capability.CACHE_RESET}),
+        (ServerBehaviour(reset='{"success": false}'), {Capability.CACHE_RESET}),
+        (ServerBehaviour(metrics=None), OF_METRICS),
         (ANOTHER_ENGINE, OF_METRICS),
-        (Manners(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
-        (Manners(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
-        (Manners(lora=(404, "Not Found")), OF_ADAPTERS),
-        (Manners(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
-        (Manners(chats=False), OF_CHATS),
-        (Manners(refuses=("messages",)), OF_CHATS),
-        (Manners(tells_prompts=False), {Capability.PROMPT_LOGPROBS, *OF_CHATS}),
-        (Manners(doors=()), OF_DOORS),
-        (Manners(doors=("/v1/responses",)), OF_DOORS - {Capability.RESPONSES_DOOR}),
-        (Manners(wordy=True), {Capability.MESSAGES_DOOR}),
-        (Manners(refuses=("priority",)), {Capability.PRIORITY}),
-        (Manners(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
-        (Manners(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
-        (Manners(refuses=("n",)), {Capability.SEVERAL_ANSWERS}),
-        (Manners(ignores=("n",)), {Capability.SEVERAL_ANSWERS}),
-        (Manners(refuses=("stop",)), {Capability.STOP_STRINGS}),
-        (Manners(ignores=("stop",)), {Capability.STOP_STRINGS}),
-        (Manners(refuses=("structured_outputs",)), {Capability.STRUCTURED_OUTPUT}),
+        (ServerBehaviour(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
+        (ServerBehaviour(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
+        (ServerBehaviour(lora=(404, "Not Found")), OF_ADAPTERS),
+        (ServerBehaviour(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
+        (ServerBehaviour(chats=False), OF_CHATS),
+        (ServerBehaviour(refuses=("messages",)), OF_CHATS),
+        (ServerBehaviour(reports_prompts=False), {Capability.PROMPT_LOGPROBS, *OF_CHATS}),
+        (ServerBehaviour(doors=()), OF_DOORS),
+        (ServerBehaviour(doors=("/v1/responses",)), OF_DOORS - {Capability.RESPONSES_DOOR}),
+        (ServerBehaviour(wordy=True), {Capability.MESSAGES_DOOR}),
+        (ServerBehaviour(refuses=("priority",)), {Capability.PRIORITY}),
+        (ServerBehaviour(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (ServerBehaviour(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
+        (ServerBehaviour(refuses=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (ServerBehaviour(ignores=("n",)), {Capability.SEVERAL_ANSWERS}),
+        (ServerBehaviour(refuses=("stop",)), {Capability.STOP_STRINGS}),
+        (ServerBehaviour(ignores=("stop",)), {Capability.STOP_STRINGS}),
+        (ServerBehaviour(refuses=("structured_outputs",)), {Capability.STRUCTURED_OUTPUT}),
     ],
 )
-def test_what_is_missing_is_told_with_a_reason(manners: Manners, missing: set[Capability]) -> None:
-    """Exactly that much is missing, and each says what was seen instead."""
-    found, _ = probed(manners)
+def test_what_is_missing_is_reported_with_a_reason(behaviour: ServerBehaviour, missing: set[Capability]) -> None:
+    """Exactly these capabilities are missing, each with what was seen instead."""
+    found, _ = probed(behaviour)
     assert absent(found) == ALWAYS_ABSENT | set(missing)
     assert set(found.capabilities) == set(Capability)
     assert all(found.capabilities[capability].evidence.strip() for capability in absent(found))
 
 
 def test_a_refused_capability_quotes_the_server() -> None:
-    """The person at the other end can act on it without asking us."""
-    found, _ = probed(Manners(token_prompts=False, reset=None))
+    """The user can act on the server's own message."""
+    found, _ = probed(ServerBehaviour(token_prompts=False, reset=None))
     assert "prompt must be text" in found.capabilities[Capability.TOKEN_PROMPTS].evidence
 
 
 def test_a_capability_whose_answer_cannot_be_read_is_absent() -> None:
-    """And the evidence says what came; a server that answers any path with a page can be tested all the same."""
-    support = probed(Manners(bodies={"/tokenize": "<html>"}))[0].capabilities[Capability.CHAT]
+    """The evidence quotes the response. A server that answers any path with a page can still be tested."""
+    support = probed(ServerBehaviour(bodies={"/tokenize": "<html>"}))[0].capabilities[Capability.CHAT]
     assert support.present is False
     assert support.evidence.startswith("POST /tokenize was answered with HTTP 200 and '<html>'; expected")
 
 
 def test_null_becomes_a_miss_where_a_hit_has_a_count() -> None:
-    """The first asking gave null, the second a number: counts exist, and null is how this engine writes zero."""
-    assert probed(Manners(counts=Counts.NULL_ON_MISS))[0].null_is_miss
-    assert not probed(Manners(counts=Counts.NEVER))[0].null_is_miss
+    """null for the first request and a number for the second one show that null is this engine's zero."""
+    assert probed(ServerBehaviour(counts=Counts.NULL_ON_MISS))[0].null_is_miss
+    assert not probed(ServerBehaviour(counts=Counts.NEVER))[0].null_is_miss
 
 
 def test_a_salt_that_changes_nothing_is_no_salt_elsewhere() -> None:
-    """A server that never heard of salts accepts the field and hits all the same: not offered."""
-    found, _ = probed(Manners(metrics=BARE_METRICS, salts=False))
+    """A server without salts accepts the field and hits anyway, so the capability is absent."""
+    found, _ = probed(ServerBehaviour(metrics=BARE_METRICS, salts=False))
     salt = found.capabilities[Capability.CACHE_SALT]
     assert salt.present is False
     assert re.search(r"cached_tokens (\d+) without a salt, \1 with an unused salt", salt.evidence)
 
 
 def test_a_salt_that_changes_nothing_is_a_fault_of_vllm() -> None:
-    """vLLM has salts: one that is ignored must be tested and found out, not excused as unsupported."""
-    assert probed(Manners(salts=False))[0].capabilities[Capability.CACHE_SALT].present is True
+    """vLLM has salts, so one that ignores them must be tested and not be excused as unsupported."""
+    assert probed(ServerBehaviour(salts=False))[0].capabilities[Capability.CACHE_SALT].present is True
 
 
 def test_an_adapter_that_does_not_fit_is_refused_in_the_servers_words() -> None:
-    """Rank too high: no run-time adapters here, and the evidence says why."""
-    found, fake = probed(Manners(lora=(400, WRONG_RANK)))
+    """The rank is too high, so run-time adapters are absent, and the evidence quotes the server."""
+    found, fake = probed(ServerBehaviour(lora=(400, WRONG_RANK)))
     for capability in OF_ADAPTERS:
         assert found.capabilities[capability].present is False
         assert "rank 128 is greater than max_lora_rank 64" in found.capabilities[capability].evidence
-    assert fake.asked("POST /v1/unload_lora_adapter") == []
+    assert fake.received("POST /v1/unload_lora_adapter") == []
 
 
-def test_without_an_adapter_at_hand_nobody_knows() -> None:
-    """Unknown, and the evidence says what to do about it."""
-    found, fake = probed(Manners(), adapter=None)
+def test_without_an_adapter_the_capabilities_are_unknown() -> None:
+    """Without an adapter the capability is unknown, and the evidence says how to give one."""
+    found, fake = probed(ServerBehaviour(), adapter=None)
     assert {found.capabilities[c].present for c in OF_ADAPTERS} == {None}
     assert "--adapter" in found.capabilities[Capability.RUNTIME_LORA].evidence
-    assert fake.asked("POST /v1/load_lora_adapter") == []
+    assert fake.received("POST /v1/load_lora_adapter") == []
 
 
-def test_the_probe_takes_its_adapter_away_again() -> None:
-    """Under a name of its own, so that it collides with nobody's."""
-    _, fake = probed(Manners())
-    loaded = {seen.body["lora_name"] for seen in fake.asked("POST /v1/load_lora_adapter")}
-    unloaded = [seen.body["lora_name"] for seen in fake.asked("POST /v1/unload_lora_adapter")]
+def test_the_probe_unloads_its_adapter() -> None:
+    """The probe's adapter has a unique name, so that it collides with no other, and is unloaded."""
+    _, fake = probed(ServerBehaviour())
+    loaded = {seen.body["lora_name"] for seen in fake.received("POST /v1/load_lora_adapter")}
+    unloaded = [seen.body["lora_name"] for seen in fake.received("POST /v1/unload_lora_adapter")]
     assert loaded == set(unloaded)
     assert all(name.startswith("coldproof-") for name in unloaded)
 
 
 def test_adapters_in_the_list_of_models_are_not_the_base_model() -> None:
-    """A server lists the adapters that it serves beside the model."""
+    """A server lists its adapters together with the model."""
     models = '{"data": [{"id": "sql-lora", "parent": "tiny"}, {"id": "tiny", "parent": null}]}'
-    assert probed(Manners(models=models))[0].base_model == "tiny"
+    assert probed(ServerBehaviour(models=models))[0].base_model == "tiny"
 
 
 @pytest.mark.parametrize(
     "models", [None, "", "<html>", "[]", '{"data": []}', '{"data": null}', '{"object": "list"}', '{"data": [{}]}']
 )
-def test_a_server_without_a_model_is_none_of_ours(models: str | None) -> None:
-    """Whatever it answers at /v1/models, the message says what was expected there."""
+def test_a_server_without_a_model_is_refused(models: str | None) -> None:
+    """Whatever the response of /v1/models is, the error says what was expected."""
     with pytest.raises(EngineError, match=r"GET /v1/models was answered with HTTP .*OpenAI-compatible server$"):
-        probed(Manners(models=models))
+        probed(ServerBehaviour(models=models))
 
 
-def test_a_server_that_wants_a_key_says_which_variable() -> None:
-    """401 is not a broken server."""
-    with serving(Manners(key="k")) as fake, pytest.raises(EngineError, match=f"set {KEY_VARIABLE}"):
+def test_a_server_that_requires_a_key_names_the_variable() -> None:
+    """HTTP 401 does not mean that the server is broken."""
+    with serving(ServerBehaviour(key="k")) as fake, pytest.raises(EngineError, match=f"set {KEY_VARIABLE}"):
         attach(fake.url, adapter_for=lambda _: None)
 
 
-def test_the_right_key_opens_it_and_stays_out_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report says that there was one."""
+def test_the_right_key_is_accepted_and_stays_out_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report shows that there was a key, and not the key."""
     monkeypatch.setenv(KEY_VARIABLE, "s3cr3t-key")
-    with serving(Manners(key="s3cr3t-key")) as fake:
+    with serving(ServerBehaviour(key="s3cr3t-key")) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
     shown = f"{engine.config} {engine.capabilities}"
     assert engine.config["api key"] == "given"
@@ -296,7 +296,7 @@ def test_the_right_key_opens_it_and_stays_out_of_the_configuration(monkeypatch: 
 
 
 def test_a_user_and_password_in_the_url_are_sent_and_not_shown() -> None:
-    """A proxy in front of the server may want them; the report does not."""
+    """A proxy in front of the server may need them; the report does not show them."""
     with serving() as fake:
         engine = attach(fake.url.replace("//", "//ann:hunter2@"), adapter_for=lambda _: None)
     assert {seen.authorization for seen in fake.seen} == {"Basic YW5uOmh1bnRlcjI="}
@@ -305,7 +305,7 @@ def test_a_user_and_password_in_the_url_are_sent_and_not_shown() -> None:
 
 
 def test_an_attached_server_is_described_as_found() -> None:
-    """Its address and what it says of its cache; its adapter is chosen by the root that it names."""
+    """The configuration has the address and the reported cache settings; the adapter is chosen by the reported root."""
     roots: list[str | None] = []
     with serving() as fake:
         engine = attach(fake.url + "/v1", adapter_for=lambda root: roots.append(root))
@@ -322,15 +322,15 @@ def test_an_attached_server_is_described_as_found() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost", "", "http://", "ftp://127.0.0.1", "/v1"])
-def test_a_bad_url_is_told_how_to_be_written(url: str) -> None:
-    """At once: nothing is tried."""
+def test_a_bad_url_is_refused_with_an_example(url: str) -> None:
+    """The error comes at once, before any request."""
     with pytest.raises(EngineStartError, match="use http://HOST:PORT"):
         attach(url, adapter_for=lambda _: None)
 
 
-@pytest.mark.usefixtures("one_look")
-def test_nobody_listening_is_one_line_that_says_what_to_check() -> None:
-    """No stack of retries, no password."""
+@pytest.mark.usefixtures("without_waiting")
+def test_the_error_of_a_missing_server_is_one_line() -> None:
+    """The error has no traceback and no password."""
     with reserved_port() as port, pytest.raises(EngineStartError, match=r"no server answers at http://127") as caught:
         attach(f"http://ann:hunter2@127.0.0.1:{port}", adapter_for=lambda _: None)
     assert "check that it runs" in str(caught.value)
@@ -338,13 +338,13 @@ def test_nobody_listening_is_one_line_that_says_what_to_check() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_server_that_is_just_coming_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket or two that break do not end the run."""
+def test_a_starting_server_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few broken connections do not end the run."""
     monkeypatch.setattr(endpoint.wait_until_reachable.retry, "wait", tenacity.wait_none())
-    with serving(Manners(dropped_gets=3)) as fake:
+    with serving(ServerBehaviour(dropped_gets=3)) as fake:
         assert attach(fake.url, adapter_for=lambda _: None).base_model == "tiny"
 
 
 def test_a_server_that_refuses_every_prompt_can_still_be_described() -> None:
-    """Capabilities are absent, and nothing raised."""
-    assert absent(probed(Manners(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {*OF_COMPLETIONS, *OF_SURFACE}
+    """Capabilities are absent, and nothing is raised."""
+    assert absent(probed(ServerBehaviour(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {*OF_COMPLETIONS, *OF_SURFACE}

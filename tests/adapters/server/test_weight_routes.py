@@ -1,4 +1,4 @@
-"""vLLM's routes for weights, pauses and sleep: which are found, and what is sent."""
+"""vLLM's routes for weights, pauses and sleeps: which are found, and what is sent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ALL = {route: {} for routes in NEEDED for route in routes}
 
 
 class Routes(WeightRoutes):
-    """The routes of one server."""
+    """The weight routes of one server."""
 
     def __init__(self, server: HTTPServer) -> None:
         self.client = HttpClient(server.url_for(""), alive=lambda: True)
 
 
 def test_routes_are_found_by_the_list_of_the_server(httpserver: HTTPServer) -> None:
-    """Only in pairs: a pause without a resume would stop the server for good."""
+    """Routes count only in pairs: a pause without a resume would stop the server for good."""
     listed = {route: facts for route, facts in ALL.items() if route != "/resume"}
     httpserver.expect_request("/openapi.json").respond_with_json({"paths": listed})
     found = probe_weights(Routes(httpserver).client)
@@ -45,7 +45,7 @@ def test_routes_are_found_by_the_list_of_the_server(httpserver: HTTPServer) -> N
 
 @pytest.mark.parametrize(("status", "body"), [(404, "{}"), (200, "<html>"), (200, "{}")])
 def test_a_server_without_a_list_has_none(httpserver: HTTPServer, status: int, body: str) -> None:
-    """And is not asked to pause for a probe."""
+    """A server without a route list is not paused by a probe."""
     httpserver.expect_request("/openapi.json").respond_with_data(body, status=status)
     assert not any(support.present for support in probe_weights(Routes(httpserver).client).values())
     assert [request.path for request, _ in httpserver.log] == ["/openapi.json"]
@@ -71,7 +71,7 @@ def test_a_server_without_a_list_has_none(httpserver: HTTPServer, status: int, b
 def test_calls_are_sent_as_vllm_takes_them(
     httpserver: HTTPServer, call: Callable[[Routes], None], sent: str, body: object
 ) -> None:
-    """Once each, by POST. A refusal is raised."""
+    """Each call is one POST, and a refusal is raised."""
     routes = Routes(httpserver)
     httpserver.expect_ordered_request(sent.partition("?")[0], method="POST").respond_with_json({})
     httpserver.expect_ordered_request(sent.partition("?")[0], method="POST").respond_with_data("no", status=500)
@@ -84,7 +84,7 @@ def test_calls_are_sent_as_vllm_takes_them(
 
 
 def test_a_transfer_is_started_made_and_finished(httpserver: HTTPServer) -> None:
-    """The next call follows only if the one before succeeded."""
+    """Each call follows only if the one before succeeded."""
     routes = Routes(httpserver)
     for path in ("/start_weight_update", "/update_weights", "/finish_weight_update", "/start_weight_update"):
         httpserver.expect_ordered_request(path, method="POST").respond_with_json({})
@@ -97,7 +97,7 @@ def test_a_transfer_is_started_made_and_finished(httpserver: HTTPServer) -> None
 
 
 def test_the_checksum_is_one_of_all_parameters(httpserver: HTTPServer) -> None:
-    """Their order does not matter; an answer of another form is no checksum."""
+    """The order of the parameters does not matter, and a response of another form is an error."""
     for checksums in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, {"a": "1", "b": "3"}):
         answer = {"checksums": checksums}
         httpserver.expect_ordered_request("/weight_checker", json={"action": "checksum"}).respond_with_json(answer)
@@ -110,6 +110,6 @@ def test_the_checksum_is_one_of_all_parameters(httpserver: HTTPServer) -> None:
 
 
 def test_a_server_has_all_three_protocols() -> None:
-    """So that the runner can call it."""
+    """The runner can call the routes through these protocols."""
     for protocol in (ChangesWeights, Pauses, Sleeps):
         assert issubclass(WeightRoutes, protocol)

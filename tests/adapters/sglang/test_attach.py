@@ -1,4 +1,4 @@
-"""SGLang's client, against a stand-in: what is asked, what is read, what is tried and what a server may lack."""
+"""SGLang's client against a stand-in: requests, answers, probes, and what a server may lack."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from support import fake_server, report_samples
 from support.fake_reply import answer
-from support.fake_sglang import MODEL, ROOT, Fault, Manners, serving
+from support.fake_sglang import MODEL, ROOT, Fault, ServerBehaviour, serving
 from support.fake_sglang_pages import LONGEST, VERSION, load
 from support.histories import ask, burst, put
-from support.scripts import played
+from support.scripts import run_script
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
@@ -51,32 +51,32 @@ OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MI
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the developer's key, and without seconds of waiting whether an engine is dead."""
+    """Remove the developer's API key and the wait for an engine to end."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
 
 
-def tried(manners: Manners, adapter: str | None = "/adapters/A") -> ServerEngine:
-    """What attaching makes of a server with these manners."""
-    with serving(manners) as fake:
+def attached_engine(behaviour: ServerBehaviour, adapter: str | None = "/adapters/A") -> ServerEngine:
+    """Return the engine of an attached server with this behaviour."""
+    with serving(behaviour) as fake:
         return attach(fake.url, adapter_for=lambda _: adapter)
 
 
 def absent(engine: ServerEngine) -> set[Capability]:
-    """The capabilities that were not seen."""
+    """Return the capabilities that were not seen."""
     return {capability for capability, support in engine.capabilities.items() if support.present is not True}
 
 
 def client(url: str) -> SglangClient:
-    """A client for a running server."""
+    """Return a client for a running server."""
     made = SglangClient(url, alive=lambda: True, read_timeout=5.0)
     made.base_model = MODEL
     return made
 
 
-def test_a_server_that_offers_everything_is_seen_to() -> None:
-    """All but what its routes cannot do, and being our own process."""
-    engine = tried(Manners())
+def test_a_server_that_offers_everything_has_every_capability() -> None:
+    """Everything is present but what the routes cannot do and what needs a process of our own."""
+    engine = attached_engine(ServerBehaviour())
     assert absent(engine) == ALWAYS_ABSENT
     assert (engine.name, engine.version, engine.base_model) == ("sglang", VERSION, MODEL)
     assert set(engine.capabilities) == set(Capability)
@@ -105,63 +105,65 @@ def test_a_server_that_offers_everything_is_seen_to() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",  # a set's order is another in every process
 )
-def test_what_is_missing_is_told_with_a_reason(changes: dict[str, Any], missing: set[Capability]) -> None:
-    """Exactly that much is missing, and each says what was seen instead."""
-    engine = tried(Manners(**changes))
+def test_what_is_missing_is_reported_with_a_reason(changes: dict[str, Any], missing: set[Capability]) -> None:
+    """Exactly these capabilities are missing, each with what was seen instead."""
+    engine = attached_engine(ServerBehaviour(**changes))
     assert absent(engine) == ALWAYS_ABSENT | missing
     assert all(engine.capabilities[capability].evidence.strip() for capability in absent(engine))
 
 
 def test_a_loaded_name_that_is_refused_is_the_evidence_against_a_reload_in_place() -> None:
-    """In the server's words; and the probe's adapter is taken away again."""
+    """The evidence quotes the server, and the probe's adapter is unloaded."""
     with serving() as fake:
         engine = attach(fake.url, adapter_for=lambda _: "/adapters/A")
         assert "already loaded" in engine.capabilities[Capability.LORA_IN_PLACE].evidence
         assert fake.adapters == {}
-    assert "--adapter" in tried(Manners(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
+    assert (
+        "--adapter" in attached_engine(ServerBehaviour(), adapter=None).capabilities[Capability.RUNTIME_LORA].evidence
+    )
 
 
-def test_an_older_server_is_asked_by_the_older_names() -> None:
-    """Of its pages, and of the salt."""
+def test_an_older_server_is_called_by_the_older_names() -> None:
+    """An older server has other names for its pages and for the salt."""
     with serving(older=True, salts=("extra_key",)) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         engine.complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, cache_salt="mine"))
-        assert fake.asked("/generate")[-1]["extra_key"] == "mine"
+        assert fake.received("/generate")[-1]["extra_key"] == "mine"
     assert engine.capabilities[Capability.CACHE_SALT].evidence.startswith("extra_key: ")
 
 
-def test_the_shape_is_what_the_server_says() -> None:
-    """Whole pages, the longest prompt that it takes, and no slots where it has no adapters."""
-    shape = tried(Manners()).shape
+def test_the_shape_is_what_the_server_reports() -> None:
+    """The pool has whole pages, the longest prompt is reported, and without adapters there are no slots."""
+    shape = attached_engine(ServerBehaviour()).shape
     assert (shape.block_size, shape.pool_blocks, shape.max_model_tokens) == (16, 62, LONGEST)
     assert (shape.adapter_slots, shape.prefix_caching, shape.uniform, shape.most_requests) == (4, True, True, 16)
     assert shape.evicts_leaves
-    assert tried(Manners(lora=False)).shape.adapter_slots is None
-    assert tried(Manners(server={"disable_radix_cache": True})).shape.prefix_caching is False
+    assert attached_engine(ServerBehaviour(lora=False)).shape.adapter_slots is None
+    assert attached_engine(ServerBehaviour(server={"disable_radix_cache": True})).shape.prefix_caching is False
 
 
 @pytest.mark.parametrize("changes", [{"windows": 5}, {"counters": False}], ids=str)
-def test_layers_of_several_kinds_owe_less(changes: dict[str, Any]) -> None:
-    """With windows, or where nobody says that there are none, a prefix need not be found."""
-    assert not tried(Manners(**changes)).shape.uniform
+def test_layers_of_several_kinds_lower_the_expected_hits(changes: dict[str, Any]) -> None:
+    """With sliding windows, or if their absence is not reported, a hit is not required."""
+    assert not attached_engine(ServerBehaviour(**changes)).shape.uniform
 
 
 def test_replicas_make_no_pool() -> None:
-    """What one has computed the other has not."""
-    engine = tried(Manners(server={"dp_size": 2}))
+    """One replica cannot hit what another one computed."""
+    engine = attached_engine(ServerBehaviour(server={"dp_size": 2}))
     assert engine.shape.pool_blocks is None
     assert "2 replicas" in engine.capabilities[Capability.POOL_SIZE].evidence
 
 
-def test_the_report_says_how_it_was_started_without_its_key() -> None:
-    """The command is the server's own word."""
-    config = tried(Manners()).config
+def test_the_report_has_the_launch_command_without_its_key() -> None:
+    """The launch command comes from the server, and its key is redacted."""
+    config = attached_engine(ServerBehaviour()).config
     assert config["launch_command"] == "--model-path tiny --api-key ***"
     assert config["api key"] == "none"
 
 
 def test_the_adapter_is_made_for_the_model_that_the_server_names() -> None:
-    """By its folder, not by the name it is served under."""
+    """The adapter is chosen by the model's folder, not by the served name."""
     roots: list[str | None] = []
     with serving() as fake:
         attach(fake.url, adapter_for=roots.append)
@@ -169,33 +171,33 @@ def test_the_adapter_is_made_for_the_model_that_the_server_names() -> None:
 
 
 @pytest.mark.parametrize("model", [None, {}, [], "<html>"], ids=str)
-def test_another_server_is_told_from_it_in_one_line(model: Any) -> None:
-    """With what to say instead."""
+def test_a_different_server_is_refused_in_one_line(model: Any) -> None:
+    """The error names the option to use instead."""
     with pytest.raises(
         EngineStartError, match=r"GET /(get_)?model_info was answered with HTTP \d+ and .*model_path.*--engine endpoint"
     ) as seen:
-        tried(Manners(model=model))
+        attached_engine(ServerBehaviour(model=model))
     assert "\n" not in str(seen.value)
 
 
 def test_a_vllm_server_is_another() -> None:
-    """It lists models as SGLang does and has no /model_info."""
+    """A vLLM server lists models as SGLang does but has no /model_info."""
     with fake_server.serving() as fake, pytest.raises(EngineStartError, match="--engine endpoint"):
         attach(fake.url, adapter_for=lambda _: None)
 
 
-def test_a_model_that_generates_nothing_is_none_of_ours() -> None:
-    """SGLang serves embedding models, too."""
+def test_a_model_that_generates_nothing_is_refused() -> None:
+    """SGLang serves embedding models too."""
     with pytest.raises(EngineStartError, match="not a generative model"):
-        tried(Manners(model={"model_path": ROOT, "is_generation": False}))
+        attached_engine(ServerBehaviour(model={"model_path": ROOT, "is_generation": False}))
 
 
-def test_a_server_that_wants_a_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the right one opens it."""
+def test_a_server_that_requires_a_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the right key the server can be attached."""
     with pytest.raises(EngineStartError, match=f"set {KEY_VARIABLE}"):
-        tried(Manners(key="s3cr3t"))
+        attached_engine(ServerBehaviour(key="s3cr3t"))
     monkeypatch.setenv(KEY_VARIABLE, "s3cr3t")
-    assert tried(Manners(key="s3cr3t")).config["api key"] == "given"
+    assert attached_engine(ServerBehaviour(key="s3cr3t")).config["api key"] == "given"
 
 
 @pytest.mark.parametrize(
@@ -210,66 +212,68 @@ def test_a_server_that_wants_a_key_says_which_variable(monkeypatch: pytest.Monke
     ],
     ids=str,
 )
-def test_what_is_asked(changes: dict[str, Any], said: dict[str, Any]) -> None:
-    """Each wish in SGLang's own field, and nothing of adapters where the base model is asked."""
-    asked = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
-    body = client("http://h:1").body(asked)
+def test_fields_of_a_request(changes: dict[str, Any], said: dict[str, Any]) -> None:
+    """Each option is in SGLang's own field, and a request to the base model names no adapter."""
+    request = CompletionRequest(**{"model": MODEL, "prompt": PROMPT, "max_tokens": 4, **changes})
+    body = client("http://h:1").body(request)
     assert said.items() <= body.items()
     assert ("lora_path" in body) == ("model" in changes)
     assert body["sampling_params"] == {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 
 
-def test_an_answer_that_may_end_early_is_let_end() -> None:
-    """With a stop string, or a pattern."""
-    for surface, told in (
+def test_an_answer_that_may_end_early_may_end_at_an_end_token() -> None:
+    """With a stop string or a pattern, end tokens are not ignored."""
+    for surface, reported in (
         (ResponseOptions(stop=("x",)), {"stop": ["x"]}),
         (ResponseOptions(pattern="a"), {"regex": "a"}),
     ):
-        asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=surface)
-        assert client("http://h:1").body(asked)["sampling_params"].items() >= {"ignore_eos": False, **told}.items()
+        request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=surface)
+        assert (
+            client("http://h:1").body(request)["sampling_params"].items() >= {"ignore_eos": False, **reported}.items()
+        )
 
 
-def test_what_the_wire_cannot_say_is_refused_before_it_is_sent() -> None:
-    """Rather than asked in part."""
-    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(answers=2))
+def test_what_the_protocol_cannot_express_is_refused_before_it_is_sent() -> None:
+    """Such a request is refused rather than sent in part."""
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(answers=2))
     with serving() as fake:
         with pytest.raises(RequestRefused):
-            client(fake.url).complete(asked)
+            client(fake.url).complete(request)
         assert fake.bodies == []
 
 
 @pytest.mark.parametrize("incremental", [False, True])
 def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
-    """From events that tell all tokens so far, and from events that tell the new ones."""
+    """Events may have all tokens so far or only the new ones."""
     counts: list[int] = []
-    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(logprobs=True))
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(logprobs=True))
     with serving(incremental=incremental, page=1) as fake:
         client(fake.url).complete(REQUEST)
-        told = client(fake.url).complete(asked, counts.append)
-    assert [token.id for token in told.tokens] == answer("", PROMPT, 4)
-    assert told.text == "".join(map(chr, answer("", PROMPT, 4)))
-    assert [(token.logprob, token.gap) for token in told.tokens] == [(-0.5, 1.5)] * 4
-    assert (told.finish_reason, told.cached_tokens, told.preemptions) == ("length", len(PROMPT) - 1, 2)
+        reported = client(fake.url).complete(request, counts.append)
+    assert [token.id for token in reported.tokens] == answer("", PROMPT, 4)
+    assert reported.text == "".join(map(chr, answer("", PROMPT, 4)))
+    assert [(token.logprob, token.gap) for token in reported.tokens] == [(-0.5, 1.5)] * 4
+    assert (reported.finish_reason, reported.cached_tokens, reported.preemptions) == ("length", len(PROMPT) - 1, 2)
     assert counts == [1, 2, 3, 4]
 
 
 def test_prompt_logprobs_are_one_for_each_token() -> None:
-    """The first has none."""
-    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True))
+    """The first token has no score."""
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True))
     with serving() as fake:
-        told = client(fake.url).complete(asked)
-    assert told.prompt_logprobs == (None, *[-0.25] * (len(PROMPT) - 1))
+        reported = client(fake.url).complete(request)
+    assert reported.prompt_logprobs == (None, *[-0.25] * (len(PROMPT) - 1))
 
 
 def test_a_missing_count_is_not_zero() -> None:
-    """A server that tells no cached tokens has told nothing of them."""
+    """A server without counts has not reported that nothing was cached."""
     with serving(counts=False) as fake:
         assert client(fake.url).complete(REQUEST).cached_tokens is None
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_EVENT, Fault.ABORT_EVENT])
 def test_a_refusal_inside_a_stream_is_a_refusal(fault: Fault) -> None:
-    """SGLang answers a prompt that is too long with 200 and an event; one such event even carries a token."""
+    """SGLang answers a prompt that is too long with HTTP 200 and an error event, which may even carry a token."""
     counts: list[int] = []
     with serving(fault=fault) as fake, pytest.raises(RequestRefused, match="too long") as seen:
         client(fake.url).complete(REQUEST, counts.append)
@@ -278,13 +282,13 @@ def test_a_refusal_inside_a_stream_is_a_refusal(fault: Fault) -> None:
 
 
 def test_an_event_of_another_shape_is_malformed() -> None:
-    """Not a stack trace of ours."""
+    """The error describes the event, and no traceback of ours is shown."""
     with serving(fault=Fault.GARBLED) as fake, pytest.raises(MalformedAnswer, match=r"POST /generate .*meta_info"):
         client(fake.url).complete(REQUEST)
 
 
-def test_a_server_that_dies_in_the_midst_of_an_answer_is_gone() -> None:
-    """Half an answer is none."""
+def test_a_server_that_crashes_during_an_answer_is_reported() -> None:
+    """A partial answer is no answer."""
     with (
         serving(fault=Fault.BREAKS) as fake,
         pytest.raises(EngineDied, match=r"an answer ended early: POST /generate .* ends with data: \[DONE\]"),
@@ -292,16 +296,16 @@ def test_a_server_that_dies_in_the_midst_of_an_answer_is_gone() -> None:
         client(fake.url).complete(REQUEST)
 
 
-def test_a_client_that_hangs_up_keeps_what_it_has() -> None:
-    """After so many tokens."""
-    asked = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=9, abort=Abort(after_tokens=2))
+def test_a_client_that_disconnects_keeps_its_tokens() -> None:
+    """The client keeps the tokens that arrived before the disconnect."""
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=9, abort=Abort(after_tokens=2))
     with serving() as fake:
-        told = client(fake.url).complete(asked)
-    assert (told.aborted, len(told.tokens), told.finish_reason) == (Stage.DECODE, 2, None)
+        reported = client(fake.url).complete(request)
+    assert (reported.aborted, len(reported.tokens), reported.finish_reason) == (Stage.DECODE, 2, None)
 
 
-def test_a_flush_under_load_says_no() -> None:
-    """Status 400 is an answer; a missing route is a refusal."""
+def test_a_flush_under_load_fails() -> None:
+    """Status 400 means that the flush failed; a missing route is a refusal."""
     with serving() as fake:
         assert client(fake.url).reset()[0] is True
     with serving(flush=(400, "pending requests")) as fake:
@@ -311,14 +315,14 @@ def test_a_flush_under_load_says_no() -> None:
 
 
 def test_counters_and_gauges() -> None:
-    """Counters from /metrics; gauges from the scheduler itself, for those in /metrics are of some step before."""
+    """Counters come from /metrics. Gauges come from the scheduler, because those of /metrics are of an earlier step."""
     with serving(page=1) as fake:
-        told = client(fake.url)
-        assert told.metrics() == Metrics(running=1.0, waiting=6.0, pool_usage=0.1)
-        told.complete(REQUEST)
-        told.complete(REQUEST)
+        reported = client(fake.url)
+        assert reported.metrics() == Metrics(running=1.0, waiting=6.0, pool_usage=0.1)
+        reported.complete(REQUEST)
+        reported.complete(REQUEST)
         counted = Metrics(queried_tokens=80, hit_tokens=39, preemptions=0, running=1, waiting=6, pool_usage=0.1)
-        assert told.metrics() == counted
+        assert reported.metrics() == counted
     with serving(loads=[], counters=False) as fake:
         assert client(fake.url).metrics() == Metrics()
 
@@ -333,19 +337,19 @@ def test_counters_and_gauges() -> None:
     ],
     ids=["nobody", "runs", "between two chunks", "waits"],
 )
-def test_where_a_request_is_that_has_no_token_yet(loads: list[dict[str, Any]], stage: Stage) -> None:
-    """Between two chunks of its prefill it is in no batch and in no queue: the tokens to come tell of it."""
+def test_the_stage_of_a_request_without_a_token(loads: list[dict[str, Any]], stage: Stage) -> None:
+    """Between two chunks of its prefill a request is in no batch and no queue; the tokens to come show it."""
     with serving(loads=loads) as fake:
         assert client(fake.url).stage() is stage
 
 
 def test_names_are_loaded_and_unloaded() -> None:
-    """A request to a name that was loaded chooses it by `lora_path`."""
+    """A request to a loaded name selects it by `lora_path`."""
     with serving() as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         engine.load_adapter("mine", "/adapters/B", in_place=False)
-        told = engine.complete(CompletionRequest(model="mine", prompt=PROMPT, max_tokens=4))
-        assert [token.id for token in told.tokens] == answer("/adapters/B", PROMPT, 4)
+        reported = engine.complete(CompletionRequest(model="mine", prompt=PROMPT, max_tokens=4))
+        assert [token.id for token in reported.tokens] == answer("/adapters/B", PROMPT, 4)
         with pytest.raises(RequestRefused, match="already loaded"):
             engine.load_adapter("mine", "/adapters/C", in_place=False)
         engine.unload_adapter("mine")
@@ -363,7 +367,7 @@ def test_names_are_loaded_and_unloaded() -> None:
     ],
 )
 def test_which_engines_are_attached(engine: str, url: str | None, kind: str | None) -> None:
-    """Those that Coldproof does not start, and those alone."""
+    """Only engines that Coldproof does not start can be attached."""
     found = attached(engine, url)
     assert (found and found.name) == kind
 
@@ -378,14 +382,14 @@ def test_which_engines_are_attached(engine: str, url: str | None, kind: str | No
     ],
 )
 def test_an_attached_engine_takes_no_options_of_a_spawned_one(changes: dict[str, Any], says: str) -> None:
-    """Each is one clear line."""
+    """Each option is refused in one clear line."""
     given = {"engine": "sglang", "engine_url": "http://h:1", "oracle": "same-engine", **changes}
     with pytest.raises(UsageError, match=re.escape(says)):
         check_options(Options(report_dir=Path("out"), **given))
 
 
-def test_pages_of_one_token_are_no_prompts_of_none() -> None:
-    """SGLang's pages hold one token unless told otherwise; a calibration prompt one short of a page would be empty."""
+def test_pages_of_one_token_give_no_empty_prompts() -> None:
+    """SGLang's pages hold one token by default, and a calibration prompt one token short of a page would be empty."""
     assert min(lengths(whole_unit(1))) > 0
     assert whole_unit(32) == 32
 
@@ -394,8 +398,8 @@ WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem"
 
 
 @pytest.mark.parametrize(("nats", "code"), [(0.3, 0), (0.2, 1)])
-def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: float, code: int) -> None:
-    """The stand-in scores its tokens -0.5 each, and those of a prompt -0.25. A pattern's scores are not comparable."""
+def test_a_reproducer_from_a_noisy_server_compares_scores(tmp_path: Path, nats: float, code: int) -> None:
+    """The stand-in scores its tokens -0.5 and those of a prompt -0.25. Scores under a pattern are not comparable."""
     pattern = ask(("stem", 40), surface=ResponseOptions(pattern="[ab]"))
     case = report_samples.case(
         engine="sglang",
@@ -408,15 +412,15 @@ def test_a_reproducer_from_a_noisy_server_goes_by_scores(tmp_path: Path, nats: f
         band=report_samples.band(score_nats=nats),
     )
     with serving() as fake:
-        got, said = played(tmp_path, case, fake.url)
-        bodies = fake.asked("/generate")
+        got, said = run_script(tmp_path, case, fake.url)
+        bodies = fake.received("/generate")
     assert (got, "score difference 0.25 nats" in said) == (code, True), said
     assert any(body["sampling_params"].get("regex") == "[ab]" for body in bodies)
     assert any(body.get("logprob_start_len") == 0 and not body["stream"] for body in bodies)
 
 
-def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
-    """It loads, unloads, salts and asks by SGLang's routes, and finds nothing wrong where nothing is."""
+def test_a_reproducer_uses_the_routes_of_sglang(tmp_path: Path) -> None:
+    """The script loads, unloads, salts and sends by SGLang's routes, and finds no fault in a correct server."""
     story = (put("A"), burst(ask(adapter="tenant")), *WRONG_ON_A_HIT, Reset(), put("B"), burst(ask(adapter="tenant")))
     case = report_samples.case(
         engine="sglang",
@@ -427,8 +431,8 @@ def test_a_reproducer_speaks_its_language(tmp_path: Path) -> None:
         first_difference=0,
     )
     with serving() as fake:
-        code, said = played(tmp_path, case, fake.url)
+        code, said = run_script(tmp_path, case, fake.url)
     assert code == 0, said
     assert said.count(": correct") == 5
-    assert len(fake.asked("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
-    assert {"lora_path", "cache_salt"} <= {key for body in fake.asked("/generate") for key in body}
+    assert len(fake.received("/load_lora_adapter")) == 2 * 5  # A, and B in its place, in each attempt
+    assert {"lora_path", "cache_salt"} <= {key for body in fake.received("/generate") for key in body}

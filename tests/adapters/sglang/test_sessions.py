@@ -1,4 +1,4 @@
-"""Sessions of SGLang's adapter, against a stand-in: what a turn's body says, and when a session ends."""
+"""Sessions of SGLang's adapter against a stand-in: what a turn sends, and when a session ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support import report_samples
 from support.fake_reply import answer
-from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, Manners, serving
+from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, ServerBehaviour, serving
 from support.histories import ask, burst, contents, put
-from support.scripts import played
+from support.scripts import run_script
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -35,38 +35,38 @@ FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the developer's key."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeSglang]:
-    """A server that has sessions."""
+    """Yield a server with sessions."""
     with serving(page=1) as made:
         yield made
 
 
 def attached(fake: FakeSglang) -> CheckedEngine:
-    """The server, whose probe has left no trace in what it was asked."""
+    """Return the attached engine, without the requests of its probe."""
     engine = CheckedEngine(attach(fake.url, adapter_for=lambda _: None))
     fake.bodies.clear()
     return engine
 
 
 def turn(prompt: tuple[int, ...], held: int = 0, **more: Any) -> CompletionRequest:
-    """A turn of the session `talk` with three tokens of answer."""
+    """Return a turn of the session `talk` for three tokens."""
     facts = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "session": "talk", "held": held}
     return CompletionRequest(**{**facts, **more})
 
 
-def sessions_of(manners: Manners, kind: Capability = Capability.SESSIONS) -> Support:
-    """What attaching finds about the sessions of a server."""
-    with serving(manners) as made:
+def sessions_of(behaviour: ServerBehaviour, kind: Capability = Capability.SESSIONS) -> Support:
+    """Return the session capability of a server with this behaviour."""
+    with serving(behaviour) as made:
         return attach(made.url, adapter_for=lambda _: None).capabilities[kind]
 
 
 def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang) -> None:
-    """All but the last token of the answer before it are kept, by the name of the turn and the offset."""
+    """A turn names the previous turn and an offset, which keep all but the last token of its answer."""
     engine = attached(fake)
     said = answer("", FIRST, 3)
     assert [token.id for token in engine.complete(turn(FIRST)).tokens] == said
@@ -74,7 +74,7 @@ def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang
     later = engine.complete(turn(prompt, held=len(prompt) - len(MORE)))
     assert [token.id for token in later.tokens] == answer("", prompt, 3)
     assert later.cached_tokens == len(FIRST) + 2
-    first, second = fake.asked("/generate")
+    first, second = fake.received("/generate")
     assert (first["input_ids"], first["session_params"]) == (list(FIRST), {"id": "talk"})
     assert (second["input_ids"], second["session_params"]) == (
         list(MORE),
@@ -84,80 +84,80 @@ def test_a_turn_is_sent_as_its_new_tokens_and_answered_over_all(fake: FakeSglang
 
 
 def test_a_closed_session_takes_no_turn(fake: FakeSglang) -> None:
-    """It is closed once, however it ends, and its name can be opened again."""
+    """A session is closed once, however it ends, and its name can be opened again."""
     engine = attached(fake)
     engine.complete(turn(FIRST))
     engine.close_session("talk", aborted=True)
     engine.close_session("talk", aborted=False)
-    assert fake.asked(CLOSE) == [{"session_id": "talk"}]
+    assert fake.received(CLOSE) == [{"session_id": "talk"}]
     with pytest.raises(RequestRefused, match="session 'talk' is not open"):
         engine.complete(turn(FIRST + MORE, held=len(FIRST)))
     engine.complete(turn(FIRST))
-    assert len(fake.asked(OPEN)) == 2
+    assert len(fake.received(OPEN)) == 2
 
 
 def test_a_client_that_leaves_during_a_turn_ends_the_session(fake: FakeSglang) -> None:
-    """SGLang keeps it open; the protocol does not."""
+    """SGLang keeps the session open; the protocol does not."""
     engine = attached(fake)
     assert engine.complete(turn(FIRST, abort=Abort(after_tokens=1))).aborted is not None
-    assert len(fake.asked(CLOSE)) == 1
+    assert len(fake.received(CLOSE)) == 1
     with pytest.raises(RequestRefused, match="not open"):
         engine.complete(turn(FIRST + MORE, held=len(FIRST)))
 
 
 def test_a_refused_turn_ends_the_session() -> None:
-    """It is closed on the server, too."""
+    """The session is closed on the server too."""
     with serving(fault=Fault.ABORT_EVENT, routes=()) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         with pytest.raises(RequestRefused, match="too long"):
             engine.complete(turn(FIRST))
-        assert fake.asked(CLOSE) == [{"session_id": "talk"}]
+        assert fake.received(CLOSE) == [{"session_id": "talk"}]
         assert fake.sessions == {}
 
 
 def test_sessions_are_there_if_a_second_turn_is_answered_as_its_whole_prompt() -> None:
-    """Otherwise the reason says what was seen."""
-    found = sessions_of(Manners())
+    """Otherwise the evidence says what was seen."""
+    found = sessions_of(ServerBehaviour())
     assert (found.present, "the same answer as" in found.evidence) == (True, True)
-    found = sessions_of(Manners(forgets=True))
+    found = sessions_of(ServerBehaviour(forgets=True))
     assert (found.present, "another answer than" in found.evidence) == (False, True)
-    found = sessions_of(Manners(routes=()))
+    found = sessions_of(ServerBehaviour(routes=()))
     assert (found.present, found.evidence) == (False, f"the server does not list {OPEN} and {CLOSE} in /openapi.json")
-    found = sessions_of(Manners(refuses=("session_params",)))
+    found = sessions_of(ServerBehaviour(refuses=("session_params",)))
     assert (found.present, "session_params is off" in found.evidence) == (False, True)
 
 
 def test_a_turn_of_a_streaming_session_is_appended(fake: FakeSglang) -> None:
-    """It names no turn and no offset, keeps the whole answer before it, and may have another adapter."""
+    """It names no turn and no offset, keeps the whole previous answer, and may use another adapter."""
     engine = attached(fake)
     fake.adapters["tenant"] = "/adapters/A"
     said = [token.id for token in engine.complete(turn(FIRST, streaming=True)).tokens]
     prompt = (*FIRST, *said, *MORE)
     later = engine.complete(turn(prompt, len(prompt) - len(MORE), streaming=True, model="tenant"))
     assert [token.id for token in later.tokens] == answer("/adapters/A", prompt, 3)
-    assert fake.asked(OPEN)[0]["streaming"] is True
-    assert [body["session_params"] for body in fake.asked("/generate")] == [{"id": "talk"}] * 2
-    assert [body["input_ids"] for body in fake.asked("/generate")] == [list(FIRST), list(MORE)]
+    assert fake.received(OPEN)[0]["streaming"] is True
+    assert [body["session_params"] for body in fake.received("/generate")] == [{"id": "talk"}] * 2
+    assert [body["input_ids"] for body in fake.received("/generate")] == [list(FIRST), list(MORE)]
 
 
 def test_streaming_sessions_are_there_if_the_server_has_them_on() -> None:
-    """Otherwise the reason says what the server reports, or what was seen."""
+    """Otherwise the evidence has what the server reports or what was seen."""
     kind = Capability.STREAMING_SESSIONS
-    found = sessions_of(Manners(), kind)
+    found = sessions_of(ServerBehaviour(), kind)
     assert (found.present, "a streaming turn gets the same answer as" in found.evidence) == (True, True)
-    found = sessions_of(Manners(streams=False), kind)
+    found = sessions_of(ServerBehaviour(streams=False), kind)
     assert (found.present, found.evidence) == (False, "/server_info: enable_streaming_session False")
-    assert sessions_of(Manners(forgets=True), kind).present is False
+    assert sessions_of(ServerBehaviour(forgets=True), kind).present is False
 
 
 def in_session(prompt: Prompt, adapter: str | None = None) -> Request:
-    """A turn of a streaming session."""
+    """Return a turn of a streaming session."""
     return Request(prompt=prompt, adapter=adapter, max_tokens=4, session="a", streaming=True)
 
 
 @pytest.mark.parametrize("careless", [False, True])
 def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) -> None:
-    """And finds the turn that is answered with the KV of another adapter."""
+    """The script finds the turn that is answered from another adapter's KV."""
     first, more, own = Segment("stem", 40), Segment("more", 5), Segment("own", 9)
     offset = Request(prompt=Prompt((more,), continues=2, start=0, end=-1), max_tokens=4, session="b")
     story = (
@@ -179,16 +179,16 @@ def test_a_script_sends_the_turns_of_sessions(careless: bool, tmp_path: Path) ->
         first_difference=0,
     )
     with serving(careless=careless, page=1) as fake:
-        code, said = played(tmp_path, case, fake.url)
+        code, said = run_script(tmp_path, case, fake.url)
     assert code == int(careless), said
-    assert len(fake.asked(OPEN)) == len(fake.asked(CLOSE)) == 2 * (1 if careless else 5)
-    turns = [body["session_params"] for body in fake.asked("/generate") if "session_params" in body]
+    assert len(fake.received(OPEN)) == len(fake.received(CLOSE)) == 2 * (1 if careless else 5)
+    turns = [body["session_params"] for body in fake.received("/generate") if "session_params" in body]
     assert [turn.get("offset") for turn in turns[:4]] == [None, None, None, 4 + 9 + 3]
 
 
-def judged(manners: Manners, workload: Workload, folder: Path) -> list[int | None]:
-    """The requests that hit what was never computed for them."""
-    with serving(manners) as made:
+def judged(behaviour: ServerBehaviour, workload: Workload, folder: Path) -> list[int | None]:
+    """Return the numbers of the requests that hit what was never computed for them."""
+    with serving(behaviour) as made:
         engine = CheckedEngine(attach(made.url, adapter_for=lambda _: None))
         run = WorkloadRun(engine, workload, "n", contents(folder), folder / "run", settle_seconds=0.0).history()
     assert all(one.error is None for one in run.outcomes)
@@ -197,11 +197,13 @@ def judged(manners: Manners, workload: Workload, folder: Path) -> list[int | Non
 
 @pytest.mark.parametrize(("careless", "wrong"), [(False, []), (True, [1, 2])])
 def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wrong: list[int], tmp_path: Path) -> None:
-    """By its hit: a turn with an adapter hits what the base model wrote, and the next one, without, what it wrote."""
+    """A turn with an adapter hits what the base model wrote, and the next turn without it hits what the adapter
+    wrote.
+    """
     first, more = Prompt((Segment("stem", 40),)), Segment("more", 5)
     turns = [in_session(Prompt((more,), continues=0), "tenant"), in_session(Prompt((more,), continues=1))]
     story = (put("A"), burst(in_session(first)), *map(burst, turns), CloseSession("a"))
-    assert judged(Manners(careless=careless), Workload(story), tmp_path) == wrong
+    assert judged(ServerBehaviour(careless=careless), Workload(story), tmp_path) == wrong
 
 
 @given(data=st.data())
@@ -209,6 +211,6 @@ def test_a_session_that_keeps_its_kv_over_adapters_is_found(careless: bool, wron
 def test_sessions_that_switch_find_nothing_on_an_honest_server(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is drawn."""
+    """No drawn workload has a finding."""
     workload = data.draw(sessions_that_switch(LIMITS))
-    assert judged(Manners(), workload, tmp_path_factory.mktemp("run")) == []
+    assert judged(ServerBehaviour(), workload, tmp_path_factory.mktemp("run")) == []

@@ -1,4 +1,4 @@
-"""SGLang's routes for weights and pauses, against a stand-in: what is found, sent and promised."""
+"""SGLang's routes for weights and pauses against a stand-in: what is found, sent and promised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, Manners, serving
+from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, ServerBehaviour, serving
 from support.histories import ask, burst, contents
 from support.paths import COUNTED, PLUGIN_PATH
 from support.weights import SGLANG_CONTROLS
@@ -52,17 +52,17 @@ TO_A, BACK = UpdateWeights(version="A"), UpdateWeights(version=START_WEIGHTS)
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the developer's key."""
+    """Remove the developer's own API key from the environment."""
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 def attached(fake: FakeSglang) -> ServerEngine:
-    """The engine behind a stand-in."""
+    """Return the engine of an attached stand-in."""
     return attach(fake.url, adapter_for=lambda _: None)
 
 
 def run(fake: FakeSglang, folder: Path, policy: WeightPolicy, *steps: Step) -> History:
-    """Run these steps as a promise demands it."""
+    """Run these steps under a weight policy and return the history."""
     engine = CheckedEngine(attached(fake))
     flush_with_updates(engine.engine, policy)
     versions = write_versions(folder)
@@ -73,7 +73,7 @@ def run(fake: FakeSglang, folder: Path, policy: WeightPolicy, *steps: Step) -> H
 
 
 def sent(fake: FakeSglang, *paths: str) -> list[tuple[str, dict[str, Any]]]:
-    """What was sent to these paths, in order."""
+    """Return what was sent to these paths, in order."""
     return [(path, body) for path, body in fake.bodies if path.partition("?")[0] in paths]
 
 
@@ -89,7 +89,7 @@ def sent(fake: FakeSglang, *paths: str) -> list[tuple[str, dict[str, Any]]]:
     ids=["all", "none", "updates", "no continue", "no update"],
 )
 def test_routes_are_found_by_the_list_of_the_server(routes: tuple[str, ...], missing: set[Capability]) -> None:
-    """A pause only with its end. Nothing is called that changes or stops anything."""
+    """A pause counts only with its end. The probe calls no route that changes or stops the server."""
     with serving(routes=routes) as fake:
         engine = attached(fake)
         called = {path for path, _ in fake.bodies}
@@ -100,13 +100,13 @@ def test_routes_are_found_by_the_list_of_the_server(routes: tuple[str, ...], mis
 
 
 def test_a_checksum_that_is_refused_is_no_checksum() -> None:
-    """The route is there, but the server has another answer, as older versions have."""
+    """The route exists but has another response, as in older versions."""
     with serving(routes=WEIGHT_ROUTES) as fake:
         engine = attached(fake)
         first = engine.weights_checksum()
         engine.update_weights("/step-1", WeightRoute.PATH)
         assert first != engine.weights_checksum()
-        fake.manners = Manners(routes=())
+        fake.behaviour = ServerBehaviour(routes=())
         with pytest.raises((RequestRefused, MalformedAnswer)):
             engine.weights_checksum()
 
@@ -123,7 +123,7 @@ def test_a_checksum_that_is_refused_is_no_checksum() -> None:
     ],
 )
 def test_a_pause_has_the_mode_that_keeps_its_promise(mode: PauseMode, clear: bool, flushes: bool, name: str) -> None:
-    """In place only where neither the pause nor an update flushes: a flush fails while requests stay in place."""
+    """Requests stay in place only if neither the pause nor an update flushes, because a flush fails meanwhile."""
     assert pause_mode(mode, clear=clear, flushes=flushes) == name
     with serving() as fake:
         engine = attached(fake)
@@ -146,7 +146,7 @@ def test_a_pause_has_the_mode_that_keeps_its_promise(mode: PauseMode, clear: boo
 
 
 def test_an_update_in_place_does_not_flush() -> None:
-    """Also if the promise that is tested changed meanwhile: the server would refuse it after it had the weights."""
+    """A policy that changes during the pause has no effect: the server would refuse the flush after the update."""
     with serving() as fake:
         engine = attached(fake)
         assert isinstance(engine, SglangEngine)
@@ -154,11 +154,11 @@ def test_an_update_in_place_does_not_flush() -> None:
         engine.pause(PauseMode.KEEP, clear=False)
         engine.flush_on_update = True
         engine.update_weights("/step-1", WeightRoute.PATH)
-        assert fake.asked("/update_weights_from_disk")[-1]["flush_cache"] is False
+        assert fake.received("/update_weights_from_disk")[-1]["flush_cache"] is False
 
 
 def test_a_pause_that_cannot_clear_the_cache_does_not_stay() -> None:
-    """The next request must not hang."""
+    """The pause is ended, so that the next request does not hang."""
     with serving(busy=True) as fake:
         engine = attached(fake)
         with pytest.raises(RequestRefused, match="Flush cache failed"):
@@ -166,27 +166,27 @@ def test_a_pause_that_cannot_clear_the_cache_does_not_stay() -> None:
         assert fake.bodies[-1][0] == "/continue_generation"
 
 
-def test_what_an_update_promises_is_what_it_is_asked_for(tmp_path: Path) -> None:
-    """By default it flushes. A run that tests the reset lets it keep the cache, and resets it."""
+def test_an_update_flushes_or_keeps_the_cache_by_policy(tmp_path: Path) -> None:
+    """Updates flush by default. A run that tests the reset keeps the cache over an update and then resets it."""
     assert ENGINES["sglang"].weights.policy is WeightPolicy.INVALIDATES
     with serving() as fake:
         default = run(fake, tmp_path / "a", WeightPolicy.INVALIDATES, burst(ask()), TO_A, burst(ask()))
         on_reset = run(
             fake, tmp_path / "b", WeightPolicy.ON_RESET, burst(ask()), TO_A, burst(ask()), Reset(), burst(ask())
         )
-        asked = [body["flush_cache"] for body in fake.asked("/update_weights_from_disk")]
+        flushes = [body["flush_cache"] for body in fake.received("/update_weights_from_disk")]
     assert [o.cached_tokens for o in default.outcomes] == [0, 0]
     assert default.outcomes[0].token_ids != default.outcomes[1].token_ids
     assert len({update.checksum for update in default.updates} | {default.start_checksum}) == 2
     pages = (len(on_reset.outcomes[0].prompt) - 1) // 16
     assert [o.cached_tokens for o in on_reset.outcomes] == [0, 16 * pages, 0]
-    assert asked == [True, True, False, False]  # each run returns to the weights of the start
+    assert flushes == [True, True, False, False]  # each run returns to the weights of the start
     assert [one.invalidation for one in pair_counts(default, [])] == [Invalidation.UPDATE]
     assert [one.invalidation for one in pair_counts(on_reset, [])] == [Invalidation.NOTHING, Invalidation.RESET]
 
 
 def test_a_server_that_keeps_the_cache_over_an_update_is_detected(tmp_path: Path) -> None:
-    """Its documented default is to flush it."""
+    """The documented default is to flush the cache."""
     with serving(keeps=True) as fake:
         seen = run(fake, tmp_path, WeightPolicy.INVALIDATES, burst(ask()), TO_A, burst(ask()))
     (found,) = check_bounds(seen)
@@ -199,7 +199,7 @@ def test_a_server_that_keeps_the_cache_over_an_update_is_detected(tmp_path: Path
     ("keeps", "verdict"), [pytest.param(False, "CONFORMS", marks=pytest.mark.nightly), (True, "VIOLATED")]
 )
 def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdict: str) -> None:
-    """From the command line to the report, with two checkpoints of a model."""
+    """The test covers everything from the command line to the report, with two checkpoints of a model."""
     model, other = tmp_path / "step-0", tmp_path / "step-1"
     make_model(model)
     make_model(other, seed=1)
@@ -239,7 +239,7 @@ def test_an_aborted_answer_ends_without_a_token_that_is_not_its_own() -> None:
 
 @pytest.mark.parametrize("flushes", [True, False])
 def test_a_case_repeats_the_calls(flushes: bool) -> None:
-    """With the setting of the run that failed."""
+    """The script has the flush setting of the run that failed."""
     story = (burst(ask()), Pause(mode=PauseMode.KEEP, clear=False), TO_A, Resume(), BACK, burst(ask()))
     case = report_samples.case(
         engine="sglang",

@@ -1,4 +1,4 @@
-"""Transformers: what the adapter makes of it and, where it is installed, that it answers right and repeats."""
+"""The Transformers adapter: its parts and, where Transformers is installed, correct and repeatable answers."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ needs_package = pytest.mark.skipif(bool(MISSING), reason=SKIPPED)
 Start = Callable[..., TransformersEngine]
 
 
-def asked(seed: int, length: int, tokens: int, **more: Any) -> CompletionRequest:
-    """A request with a prompt that its seed and length say."""
+def new_request(seed: int, length: int, tokens: int, **more: Any) -> CompletionRequest:
+    """Return a request with a prompt that follows from its seed and length."""
     prompt = tuple(32 + (seed * 31 + i * i * (seed + 3)) % 95 for i in range(length))
     return CompletionRequest(**{"model": "base", **more}, prompt=prompt, max_tokens=tokens)
 
 
 def ids(answer: Completion) -> list[int]:
-    """The tokens."""
+    """Return the token ids of an answer."""
     return [token.id for token in answer.tokens]
 
 
 def completed(served: list[Served]) -> list[Completion]:
-    """The answers of a burst in which all were answered."""
+    """Return the answers of a burst in which every request was answered."""
     answers = [one.result for one in served if isinstance(one.result, Completion)]
     assert len(answers) == len(served)
     return answers
 
 
 def serve(engine: TransformersEngine, *arrivals: Arrival, between: Callable[[], None] = lambda: None) -> list[Served]:
-    """A burst."""
+    """Serve a burst."""
     return engine.serve(arrivals, lambda _number, _count: None, between)
 
 
 class TestDriver:
-    """One thread for everything, and nobody waits for ever."""
+    """The driver runs everything in one thread, and no caller waits forever."""
 
-    def test_what_is_raised_there_is_raised_here(self) -> None:
-        """And the next thing is done all the same."""
+    def test_an_exception_of_the_thread_is_raised_in_the_caller(self) -> None:
+        """The next call is made all the same."""
         driver = Driver()
         with pytest.raises(ZeroDivisionError):
             driver.do(lambda: 1 // 0)
@@ -86,14 +86,14 @@ class TestDriver:
         driver.end()
 
     def test_a_loop_that_hangs_is_silent(self) -> None:
-        """It does not hang its caller."""
+        """The call raises EngineSilent instead of hanging."""
         never = threading.Event()
         with pytest.raises(EngineSilent, match="next pause in 0 s"):
             Driver(patience=0.05).do(never.wait)
         never.set()
 
     def test_its_calls_are_made_under_its_gate(self) -> None:
-        """Which is open again before the caller goes on."""
+        """The gate is open again before the caller goes on."""
         gate = threading.Lock()
         driver = Driver(gate=gate)
         assert driver.do(gate.locked)
@@ -107,7 +107,7 @@ class TestDriver:
     def test_engines_with_cuda_graphs_compute_one_at_a_time(
         self, graphs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """On an H200, the cold and the tested engine captured side by side, and both ended."""
+        """On an H200 the cold and the tested engine captured graphs side by side, and both crashed."""
         monkeypatch.setattr(transformers, "check_installed", lambda: None)
         monkeypatch.setattr(transformers, "build", lambda _: CAPTURES.locked())
         monkeypatch.setattr(transformers, "TransformersEngine", lambda _, driver, parts: (driver.end(), parts)[1])
@@ -115,14 +115,14 @@ class TestDriver:
         assert transformers.start(chosen) is graphs
 
     def test_its_threads_do_not_keep_the_process(self) -> None:
-        """Transformers starts a thread that is none of ours: a daemon like the one that started it."""
+        """Threads that Transformers starts are daemons, like the thread that starts them."""
         driver = Driver()
         assert driver.do(lambda: threading.Thread(target=time.sleep).daemon)
         driver.end()
 
 
 class Scheduling:
-    """A scheduler and a cache of 24 blocks that find so many tokens, one lookup after the other."""
+    """A scheduler and a cache of 24 blocks that find these numbers of tokens, one per lookup."""
 
     def __init__(self, *found: int) -> None:
         self.found, self.added = list(found), list[str]()
@@ -136,8 +136,8 @@ class Scheduling:
         )
 
 
-def test_hits_are_those_of_the_lookup_that_let_it_in() -> None:
-    """A request that finds nothing and no room looks again; one that was thrown out and looks again hit no more."""
+def test_hits_are_those_of_the_lookup_at_admission() -> None:
+    """A request without a hit or room is looked up again. A lookup after a preemption does not change its hit."""
     engine = Scheduling(0, 32, 96)
     watched, one = EngineHooks(engine), SimpleNamespace(request_id="a")
     engine.scheduler.add_waiting_request(one)
@@ -158,8 +158,8 @@ def test_the_last_token_of_a_prompt_is_never_a_hit() -> None:
     assert watched.hits == {"a": 31}
 
 
-def test_who_was_in_a_batch_since_it_was_let_in_has_begun() -> None:
-    """One that only shares somebody's blocks has not; one that was thrown out has not any more."""
+def test_a_request_that_was_in_a_batch_since_its_admission_has_begun() -> None:
+    """A request that only shares blocks has not begun, nor has a preempted one."""
     engine = Scheduling()
     one, two = (
         SimpleNamespace(request_id=name, position_offset=5, tokens_to_process=[1], remaining_prefill_tokens=[])
@@ -178,7 +178,7 @@ def test_who_was_in_a_batch_since_it_was_let_in_has_begun() -> None:
 
 
 class Model:
-    """What PeftAdapters wants of a model: notes what is on."""
+    """The part of a model that PeftAdapters uses. It records which adapter is on."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}
@@ -186,7 +186,7 @@ class Model:
         self.device = SimpleNamespace(type="cpu")
 
     def load_adapter(self, path: str, *, adapter_name: str, hotswap: bool) -> Any:
-        """As Transformers does, it switches on what it loads."""
+        """Load an adapter and switch it on, as Transformers does."""
         assert adapter_name not in self.loaded
         if "bad" in path:
             raise RuntimeError("shapes")
@@ -196,30 +196,30 @@ class Model:
         return SimpleNamespace(missing_keys={"layer.lora_A.other.weight", *missing})
 
     def delete_adapter(self, name: str) -> None:
-        """Raises as Transformers does."""
+        """Unload an adapter. Raises ValueError as Transformers does."""
         if name not in self.loaded:
             raise ValueError(name)
         del self.loaded[name]
         self.on = next(iter(self.loaded), None)
 
     def set_adapter(self, name: str) -> None:
-        """One on."""
+        """Switch one adapter on."""
         self.on = name
 
     def disable_adapters(self) -> None:
-        """None on."""
+        """Switch all adapters off."""
         self.on = None
 
     def enable_adapters(self) -> None:
-        """Some may be on."""
+        """Allow adapters to be on."""
 
 
 class TestAdapters:
-    """Names, with a model that notes what was done to it."""
+    """Adapter names on a model that records its calls."""
 
     @pytest.fixture
     def files(self, tmp_path: Path) -> Callable[[str], str]:
-        """A folder that looks like an adapter's."""
+        """Return a function that makes a folder which looks like an adapter's."""
 
         def made(name: str) -> str:
             (tmp_path / name).mkdir()
@@ -228,8 +228,8 @@ class TestAdapters:
 
         return made
 
-    def test_what_was_on_stays_on(self, files: Callable[[str], str]) -> None:
-        """Loading switches on what it loads, deleting what is left: neither may reach a request."""
+    def test_loading_and_unloading_change_no_active_adapter(self, files: Callable[[str], str]) -> None:
+        """Loading switches the new adapter on and unloading a remaining one; neither may affect a request."""
         model = Model()
         adapters = PeftAdapters(model, "base")
         adapters.load("a", files("a"), in_place=False)
@@ -243,7 +243,7 @@ class TestAdapters:
         assert (model.on, adapters.on, adapters.names) == (None, None, {"b"})
 
     def test_refusals(self, files: Callable[[str], str], tmp_path: Path) -> None:
-        """Each with its status; what is refused leaves no name and nothing on behind it."""
+        """Each refusal has its status, and leaves neither a name nor an adapter that is on."""
         model = Model()
         adapters = PeftAdapters(model, "base")
         adapters.load("a", files("a"), in_place=False)
@@ -268,7 +268,7 @@ class TestAdapters:
 def output(
     *tokens: int, name: str = "a", scores: tuple[float, ...] = (), error: str | None = None, finished: bool = False
 ) -> Any:
-    """What Transformers puts out after a step."""
+    """Return an output of Transformers after a step."""
     return SimpleNamespace(
         request_id=name,
         generated_tokens=list(tokens),
@@ -280,11 +280,11 @@ def output(
 
 
 class TestLive:
-    """One request's account."""
+    """The state of one request."""
 
     def test_tokens_come_once_and_at_their_step(self) -> None:
-        """Each output repeats all of the answer; one of a step may bring none."""
-        one = TransformersRequest(asked(1, 2, 3), (1, 2), name="a", step=4)
+        """Each output repeats the whole answer, and a step may add no token."""
+        one = TransformersRequest(new_request(1, 2, 3), (1, 2), name="a", step=4)
         for step, said in ((5, output()), (6, output(7)), (7, output(7, 8)), (8, output(7, 8, 9, finished=True))):
             one.take(said, step)
         answer = one.result("xyz")
@@ -292,18 +292,18 @@ class TestLive:
         assert [(token.id, round(token.at, 3)) for token in answer.tokens] == [(7, 0.02), (8, 0.03), (9, 0.04)]
         assert (answer.finish_reason, answer.prompt, answer.text, one.ended) == ("length", (1, 2), "xyz", 8)
 
-    def test_scores_also_where_nobody_asked_for_them(self) -> None:
-        """The engine gives them always. They tell a tie from a wrong answer."""
+    def test_scores_are_returned_without_a_request_for_them(self) -> None:
+        """The engine always gives scores, which distinguish a tie from a wrong answer."""
         answers = []
         for surface in (ResponseOptions(), ResponseOptions(logprobs=True)):
-            one = TransformersRequest(asked(1, 2, 1, surface=surface), (1, 2), name="a", step=0)
+            one = TransformersRequest(new_request(1, 2, 1, surface=surface), (1, 2), name="a", step=0)
             one.take(output(7, scores=(-0.5,), finished=True), 1)
             answers.append(one.tokens[0].logprob)
         assert answers == [-0.5, -0.5]
 
     def test_it_is_over_when_all_answers_are(self) -> None:
-        """Each has a name of its own; the request's prompt and first answer are those of its own name."""
-        one = TransformersRequest(asked(1, 2, 2, surface=ResponseOptions(answers=3)), (1, 2), name="a", step=0)
+        """Each answer has a name of its own. The request's prompt and first answer have the request's name."""
+        one = TransformersRequest(new_request(1, 2, 2, surface=ResponseOptions(answers=3)), (1, 2), name="a", step=0)
         for step, (name, *tokens) in enumerate((("a__child#1", 5, 6), ("a", 3, 4), ("a__child#0", 7, 8)), 1):
             assert one.ended is None
             one.take(output(*cast(list[int], tokens), name=str(name), finished=True), step)
@@ -313,15 +313,15 @@ class TestLive:
         assert (found, one.ended) == ([[3, 4], [7, 8], [5, 6]], 3)
 
     def test_an_error_is_no_answer(self) -> None:
-        """Though it is the last output."""
-        one = TransformersRequest(asked(1, 2, 1), (1, 2), name="a", step=0)
+        """The error counts although it is the last output."""
+        one = TransformersRequest(new_request(1, 2, 1), (1, 2), name="a", step=0)
         one.take(output(error="no", finished=True), 1)
         problem = one.result("")
         assert isinstance(problem, RequestRefused)
         assert problem.status == 500
 
     @pytest.mark.parametrize(
-        ("abort", "stage", "tokens", "step", "hangs_up"),
+        ("abort", "stage", "tokens", "step", "is_due"),
         [
             (Abort(after_ms=20), Stage.QUEUED, 0, 1, False),
             (Abort(after_ms=20), Stage.QUEUED, 0, 2, True),
@@ -334,34 +334,36 @@ class TestLive:
             (None, Stage.DECODE, 5, 9, False),
         ],
     )
-    def test_when_a_client_hangs_up(
-        self, abort: Abort | None, stage: Stage, tokens: int, step: int, *, hangs_up: bool
+    def test_when_a_client_disconnects(
+        self, abort: Abort | None, stage: Stage, tokens: int, step: int, *, is_due: bool
     ) -> None:
-        """After so many tokens; or after a time without one, once it is where it was to be, and then with the first."""
-        one = TransformersRequest(asked(1, 2, 9, abort=abort), (1, 2), name="a", step=0, stage=lambda _: stage)
+        """A client disconnects after its tokens, or after its time at its stage, at the latest with the first token
+        then.
+        """
+        one = TransformersRequest(new_request(1, 2, 9, abort=abort), (1, 2), name="a", step=0, stage=lambda _: stage)
         one.take(output(*range(tokens)), 1)
-        assert disconnects(one, step) == hangs_up
+        assert disconnects(one, step) == is_due
 
 
 class TestOptions:
-    """Fields by name, the cache as the harness wants it."""
+    """Engine options become fields of the configuration."""
 
     def test_fields_are_read_as_python_would(self) -> None:
-        """Numbers, None and truth values; any other word is itself; the last one wins."""
+        """Numbers, None and booleans are converted, other words stay text, and the last value of a field counts."""
         words = ("num_blocks=9", "num_blocks=12", "safety_margin=None", "scheduler_type=fifo")
         given = fields(start_options(CELLS[0], *words, caching=False, log=Path("l")))
         assert (given["num_blocks"], given["safety_margin"], given["scheduler_type"]) == (12, None, "fifo")
         assert (given["allow_block_sharing"], given["page_size"], given["dtype"]) == (False, 16, "float32")
 
     def test_a_missing_package_is_one_line(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """That says what to install, and where."""
+        """The error says what to install and in which Python."""
         monkeypatch.setattr(setup.importlib.util, "find_spec", lambda _name: None)
         with pytest.raises(EngineStartError, match=r"torch and transformers not installed for .*: pip install") as said:
             transformers.start(start_options(CELLS[0], log=tmp_path / "l"))
         assert "\n" not in str(said.value)
 
     def test_variants_take_away_what_the_cell_has(self) -> None:
-        """A small pool and short steps are the tight cell's; the user's own fields count, too."""
+        """The tight cell has a small pool and short steps. The user's own fields count too."""
         roomy, tight, *_ = CELLS
         assert [v.removes for v in variants(roomy, SHAPE, ())] == []
         assert [v.removes for v in variants(tight, SHAPE, ())] == [POOL, CHUNKS]
@@ -369,39 +371,43 @@ class TestOptions:
         assert made.cell.arguments == (*roomy.arguments, "num_blocks=2048")
 
 
-class TestAnEngineThatDropsAllAtOnce:
-    """What the harness owes to one that empties its cache for want of room, instead of letting go of the oldest."""
+class TestWholeCacheEviction:
+    """Expected hits of an engine that empties its cache for lack of room, instead of evicting the oldest blocks."""
 
-    def test_only_what_fits_beside_its_reserve_is_owed(self) -> None:
-        """Two prompts of three blocks with their answers fill eight of ten: with three to keep free they do not fit."""
+    def test_only_what_fits_beside_the_reserve_is_expected(self) -> None:
+        """Two prompts of three blocks and their answers fill eight of ten blocks; with a reserve of three they do
+        not fit.
+        """
         prompt = range(3 * BLOCK)
-        told = [outcome(0, prompt), outcome(1, prompt)]
-        owed = [
-            bounds(history(*told, shape=shape(pool_blocks=10, drops_all_below=below)))[1].at_least
+        reported = [outcome(0, prompt), outcome(1, prompt)]
+        expected = [
+            bounds(history(*reported, shape=shape(pool_blocks=10, drops_all_below=below)))[1].at_least
             for below in (None, 0, 2, 3)
         ]
-        assert owed == [2 * BLOCK, 2 * BLOCK, 2 * BLOCK, None]
+        assert expected == [2 * BLOCK, 2 * BLOCK, 2 * BLOCK, None]
 
     @pytest.mark.parametrize(
-        ("below", "resets", "asked_for"), [(3, True, 1), (0, True, 1), (None, True, 0), (3, False, 0)]
+        ("below", "resets", "expected_resets"), [(3, True, 1), (0, True, 1), (None, True, 0), (3, False, 0)]
     )
-    def test_each_run_begins_with_an_empty_cache(self, below: int | None, *, resets: bool, asked_for: int) -> None:
-        """Or what other runs have left would be what fills it; other engines keep it."""
-        asked_of: list[int] = []
+    def test_each_run_begins_with_an_empty_cache(
+        self, below: int | None, *, resets: bool, expected_resets: int
+    ) -> None:
+        """Otherwise blocks of other runs would fill the cache. Other engines keep it."""
+        resets_done: list[int] = []
         engine = SimpleNamespace(
             shape=shape(drops_all_below=below),
             capabilities={Capability.CACHE_RESET: Support(resets, "")},
-            reset_cache=lambda: asked_of.append(1),
+            reset_cache=lambda: resets_done.append(1),
         )
         WorkloadRun.empty_first(
             cast(WorkloadRun, SimpleNamespace(engine=engine, unless_lost=lambda ask, _nothing: ask()))
         )
-        assert len(asked_of) == asked_for
+        assert len(resets_done) == expected_resets
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts engines that live until the tests here are over."""
+    """Yield a function that starts engines, which are stopped after the tests of this file."""
     engines: list[TransformersEngine] = []
 
     def start_one(*arguments: str, prefix_caching: bool = True) -> TransformersEngine:
@@ -418,34 +424,34 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def cold(start: Start) -> TransformersEngine:
-    """Sharing off."""
+    """Return an engine with block sharing off."""
     return start(prefix_caching=False)
 
 
 @pytest.fixture(scope="module")
 def warm(start: Start) -> TransformersEngine:
-    """Beside the cold one: 24 blocks of 16 tokens, 64 tokens a step."""
+    """Return an engine with block sharing: 24 blocks of 16 tokens, and 64 tokens per step."""
     return start("num_blocks=24", "max_batch_tokens=64")
 
 
 def adapter(seed: int, rank: int = 8) -> AdapterFiles:
-    """A forged adapter."""
+    """Return a generated adapter."""
     return generate_adapter(CACHED, read_config(tiny_model(CACHED)), seed=seed, rank=rank)
 
 
-def crowd() -> list[Arrival]:
-    """Requests that together need more than the pool has."""
-    return [Arrival(asked(seed, 150, 40)) for seed in range(3)]
+def too_many_requests() -> list[Arrival]:
+    """Return requests that together need more than the pool has."""
+    return [Arrival(new_request(seed, 150, 40)) for seed in range(3)]
 
 
 @needs_package
 class TestEngine:
-    """The real one."""
+    """Tests of the real engine."""
 
     def test_sharing_off_is_off(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
-        """The same answers; whole blocks from the cache where sharing is on, nothing where it is off."""
+        """The answers are the same. Whole blocks hit where sharing is on, and nothing where it is off."""
         assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
-        request = asked(1, 60, 12)
+        request = new_request(1, 60, 12)
         first, again = warm.complete(request), warm.complete(request)
         assert (first.cached_tokens, again.cached_tokens) == (0, 48)
         alone = [cold.complete(request) for _ in range(2)]
@@ -454,54 +460,54 @@ class TestEngine:
         assert (first.prompt, first.text) == (request.prompt, bytes(ids(first)).decode())
 
     def test_several_answers_share_their_prompt(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
-        """All are equal to the cold one, also on a hit, and they leave nothing behind."""
+        """All answers equal the cold one, also on a hit, and no block stays in use."""
         assert warm.reset_cache()
-        request = asked(2, 60, 12, surface=ResponseOptions(answers=3))
-        right = ids(cold.complete(asked(2, 60, 12)))
+        request = new_request(2, 60, 12, surface=ResponseOptions(answers=3))
+        right = ids(cold.complete(new_request(2, 60, 12)))
         for hit in (0, 48):
             answer = warm.complete(request)
             found = [[token.id for token in tokens] for tokens in (answer.tokens, *answer.others)]
             assert (found, answer.cached_tokens) == ([right] * 3, hit)
-        assert ids(warm.complete(asked(2, 60, 12))) == right
+        assert ids(warm.complete(new_request(2, 60, 12))) == right
         assert warm.metrics().pool_usage == 0
 
     def test_a_small_pool_preempts(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
-        """Seen per request and in total, and no answer suffers."""
+        """Preemptions are counted per request and in total, and no answer changes."""
         before = warm.metrics()
-        answers = completed(serve(warm, *crowd()))
+        answers = completed(serve(warm, *too_many_requests()))
         counted = sum(answer.preemptions or 0 for answer in answers)
         assert counted > 0
         assert warm.metrics().since(before).preemptions == counted
-        assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in crowd()]
+        assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in too_many_requests()]
 
     def test_its_steps_are_recorded(self, warm: TransformersEngine) -> None:
-        """A prompt in three chunks of at most 64 tokens, then a hit of it and, in one step with it, another prompt."""
+        """A prompt takes three chunks of at most 64 tokens. Its repetition hits, in one step with another prompt."""
         assert warm.reset_cache()
         warm.take_steps()
-        first = warm.complete(asked(6, 150, 4))
+        first = warm.complete(new_request(6, 150, 4))
         (admission,) = (one for step in self.steps(warm) for one in step.admitted)
         assert (admission.hit, admission.resumed) == (first.cached_tokens, False)
-        again, other = completed(serve(warm, Arrival(asked(6, 150, 4)), Arrival(asked(7, 30, 4))))
+        again, other = completed(serve(warm, Arrival(new_request(6, 150, 4)), Arrival(new_request(7, 30, 4))))
         step = self.steps(warm)[0]
         assert [(one.start, one.end, one.target) for one in step.chunks] == [(144, 150, 150), (0, 30, 30)]
         assert [one.hit for one in step.admitted] == [again.cached_tokens, other.cached_tokens] == [144, 0]
         assert step.free == 24 - 12
 
-    def test_prefill_and_decode_are_told_apart(self, warm: TransformersEngine) -> None:
-        """Steps in which requests only decode are not recorded; those beside a prompt are counted."""
+    def test_prefill_and_decode_are_distinguished(self, warm: TransformersEngine) -> None:
+        """Steps that only decode are not recorded; decoding requests next to a prompt are counted."""
         assert warm.reset_cache()
         warm.take_steps()
-        serve(warm, Arrival(asked(8, 20, 30)), Arrival(asked(9, 100, 4), offset_ms=100))
+        serve(warm, Arrival(new_request(8, 20, 30)), Arrival(new_request(9, 100, 4), offset_ms=100))
         steps = self.steps(warm)
         assert [[(one.start, one.end) for one in step.chunks] for step in steps] == [[(0, 20)], [(0, 63)], [(63, 100)]]
         assert [step.decoding for step in steps] == [0, 1, 1]
 
     def test_preempted_requests_are_resumed_and_blocks_evicted(self, warm: TransformersEngine) -> None:
-        """As often as requests were preempted; a full pool loses all blocks that no request uses."""
+        """Each preempted request is resumed, and a full pool loses all blocks that no request uses."""
         assert warm.reset_cache()
         warm.take_steps()
-        warm.complete(asked(10, 100, 4))
-        answers = completed(serve(warm, *crowd()))
+        warm.complete(new_request(10, 100, 4))
+        answers = completed(serve(warm, *too_many_requests()))
         steps = self.steps(warm)
         resumed = sum(one.resumed for step in steps for one in step.admitted)
         assert resumed == sum(answer.preemptions or 0 for answer in answers) > 0
@@ -510,17 +516,17 @@ class TestEngine:
         assert (evictions[0].evicted, evictions[0].evicted_first) == (6, 1)
 
     def steps(self, engine: TransformersEngine) -> tuple[EngineStep, ...]:
-        """What it has recorded."""
+        """Return the recorded steps."""
         steps = engine.take_steps()
         assert steps is not None
         return steps
 
     def test_a_run_repeats_exactly(self, warm: TransformersEngine) -> None:
-        """Tokens, times, cached tokens, preemptions: with arrivals and an abort on their steps."""
+        """Tokens, times, cached tokens and preemptions repeat, with arrivals and an abort at their steps."""
         arrivals = [
-            *crowd(),
-            Arrival(asked(5, 60, 30, abort=Abort(after_tokens=7)), offset_ms=30),
-            Arrival(asked(5, 60, 30), offset_ms=120),
+            *too_many_requests(),
+            Arrival(new_request(5, 60, 30, abort=Abort(after_tokens=7)), offset_ms=30),
+            Arrival(new_request(5, 60, 30), offset_ms=120),
         ]
         runs = []
         for _ in range(3):
@@ -531,11 +537,11 @@ class TestEngine:
         assert [answer.aborted for answer in answers] == [None, None, None, Stage.DECODE, None]
 
     def test_several_threads_share_the_steps(self, cold: TransformersEngine) -> None:
-        """Two that ask at once run side by side: whoever asks second does not wait for the first one's end."""
+        """Two concurrent requests run side by side, so the second one does not wait for the end of the first."""
         began, answers = cold.clock(), dict[int, Completion]()
 
         def ask(seed: int) -> None:
-            answers[seed] = cold.complete(asked(seed, 40, 200))
+            answers[seed] = cold.complete(new_request(seed, 40, 200))
 
         threads = [threading.Thread(target=ask, args=(seed,)) for seed in (1, 2)]
         for thread in threads:
@@ -543,7 +549,7 @@ class TestEngine:
         for thread in threads:
             thread.join()
         assert cold.clock() - began < 3.5
-        assert [ids(answers[seed]) for seed in (1, 2)] == [ids(cold.complete(asked(s, 40, 200))) for s in (1, 2)]
+        assert [ids(answers[seed]) for seed in (1, 2)] == [ids(cold.complete(new_request(s, 40, 200))) for s in (1, 2)]
 
     @pytest.mark.parametrize(
         ("abort", "stage", "tokens"),
@@ -555,31 +561,31 @@ class TestEngine:
             (Abort(after_tokens=9), None, 9),
         ],
     )
-    def test_an_abort_tells_its_stage(
+    def test_an_abort_reports_its_stage(
         self, warm: TransformersEngine, abort: Abort, stage: Stage | None, tokens: int
     ) -> None:
-        """A prompt of four steps; the ninth token is the last, so there is nothing left to abort."""
+        """The prompt takes four steps. The ninth token is the last, so there is nothing left to abort."""
         assert warm.reset_cache()
-        answer = warm.complete(asked(4, 250, 9, abort=abort))
+        answer = warm.complete(new_request(4, 250, 9, abort=abort))
         assert (answer.aborted, len(answer.tokens)) == (stage, tokens)
         gauges = warm.metrics()
         assert (gauges.running, gauges.waiting, gauges.pool_usage) == (0, 0, 0.0)
 
     def test_an_aborted_request_begins_once(self, warm: TransformersEngine) -> None:
-        """Also where it is in a further batch, because the engine has not removed it yet."""
+        """An aborted request may be in one more batch, because the engine has not removed it yet."""
         assert warm.reset_cache()
         warm.take_steps()
-        answer = warm.complete(asked(13, 50, 9, abort=Abort(after_tokens=2)))
+        answer = warm.complete(new_request(13, 50, 9, abort=Abort(after_tokens=2)))
         assert answer.aborted is Stage.DECODE
         assert [one.hit for step in self.steps(warm) for one in step.admitted] == [0]
 
     def test_adapters_wait_for_one_another(self, warm: TransformersEngine, cold: TransformersEngine) -> None:
-        """Each is answered under its own, whoever is sent first."""
+        """Each request is answered with its own adapter, in any order."""
         names = {"one": adapter(1), "two": adapter(2, rank=16)}
         for engine in (warm, cold):
             for name, files in names.items():
                 engine.load_adapter(name, str(files.folder), in_place=False)
-        arrivals = [Arrival(asked(i, 40, 8, model=m)) for i, m in enumerate(("one", "two", "base", "one", "two"))]
+        arrivals = [Arrival(new_request(i, 40, 8, model=m)) for i, m in enumerate(("one", "two", "base", "one", "two"))]
         expected = [ids(cold.complete(one.request)) for one in arrivals]
         assert [ids(answer) for answer in completed(serve(warm, *arrivals))] == expected
         assert len({tuple(answer) for answer in expected}) == len(expected)
@@ -588,9 +594,9 @@ class TestEngine:
                 engine.unload_adapter(name)
 
     def test_a_reload_in_place_changes_the_answer(self, cold: TransformersEngine) -> None:
-        """Also to another rank, also under traffic; a name in use is not unloaded."""
+        """A reload works for another rank and under traffic, and a name in use cannot be unloaded."""
         first, second = str(adapter(1).folder), str(adapter(2, rank=16).folder)
-        request, answers, refused = asked(1, 40, 12, model="lora"), [], list[int]()
+        request, answers, refused = new_request(1, 40, 12, model="lora"), [], list[int]()
         cold.load_adapter("lora", first, in_place=False)
         answers.append(ids(cold.complete(request)))
         began = cold.clock()
@@ -612,17 +618,17 @@ class TestEngine:
         with pytest.raises(RequestRefused):
             cold.complete(request)
 
-    def test_a_switch_is_for_everybody(self, cold: TransformersEngine) -> None:
-        """The base model is the base model all the same, and again when it is switched off."""
-        before = ids(cold.complete(asked(1, 40, 8)))
+    def test_a_switch_does_not_affect_the_base_model(self, cold: TransformersEngine) -> None:
+        """The base model's answers do not change, neither during the switch nor after it."""
+        before = ids(cold.complete(new_request(1, 40, 8)))
         cold.switch_adapter("all", str(adapter(3).folder))
-        switched, base = (ids(cold.complete(asked(1, 40, 8, model=model))) for model in ("all", "base"))
+        switched, base = (ids(cold.complete(new_request(1, 40, 8, model=model))) for model in ("all", "base"))
         cold.unload_adapter("all")
-        assert (base, ids(cold.complete(asked(1, 40, 8)))) == (before, before)
+        assert (base, ids(cold.complete(new_request(1, 40, 8)))) == (before, before)
         assert switched != before
 
-    def test_a_name_that_is_gone_is_refused_when_its_turn_comes(self, cold: TransformersEngine) -> None:
-        """Switching another adapter on forgets the one before it, also for a request that waits for it."""
+    def test_a_name_unloaded_while_waiting_is_refused(self, cold: TransformersEngine) -> None:
+        """A switch to another adapter unloads the previous one, also for a request that waits for it."""
         cold.switch_adapter("first", str(adapter(1).folder))
         began = cold.clock()
 
@@ -630,28 +636,31 @@ class TestEngine:
             if round(cold.clock() - began, 3) == 0.05:
                 cold.switch_adapter("second", str(adapter(2).folder))
 
-        running, waiting = Arrival(asked(1, 40, 12)), Arrival(asked(2, 40, 4, model="first"), offset_ms=20)
+        running, waiting = Arrival(new_request(1, 40, 12)), Arrival(new_request(2, 40, 4, model="first"), offset_ms=20)
         base, gone = (one.result for one in serve(cold, running, waiting, between=between))
         assert isinstance(base, Completion)
         assert isinstance(gone, RequestRefused)
         assert gone.status == 404
-        assert len(cold.complete(asked(2, 40, 4, model="second")).tokens) == 4
+        assert len(cold.complete(new_request(2, 40, 4, model="second")).tokens) == 4
         cold.unload_adapter("second")
 
     def test_a_reset_waits_for_requests(self, start: Start) -> None:
-        """False in the midst of a burst; then nothing is left to hit."""
+        """The reset returns False during a burst. After a successful reset nothing hits."""
         engine, said = start("num_blocks=24"), list[bool]()
-        serve(engine, Arrival(asked(1, 60, 5)), between=lambda: said.append(engine.reset_cache()))
+        serve(engine, Arrival(new_request(1, 60, 5)), between=lambda: said.append(engine.reset_cache()))
         assert said == [False] * (len(said) - 1) + [True]
         assert len(said) > 3
-        assert engine.complete(asked(1, 60, 5)).cached_tokens == 0
+        assert engine.complete(new_request(1, 60, 5)).cached_tokens == 0
 
     def test_direct_scores_equal_those_of_the_answer(self, cold: TransformersEngine) -> None:
-        """The model alone scores an answer as the engine did, for the base model and for an adapter, and changes no
-        later answer. (With its cache on, this release answers an adapter from the base model's KV.)"""
+        """A direct pass scores an answer as the engine did, for the base model and for an adapter, and changes no
+        later answer.
+
+        With its cache on, this release answers an adapter's request from the base model's KV.
+        """
         cold.load_adapter("scored", str(adapter(4).folder), in_place=False)
         for model in ("base", "scored", "base"):
-            request = asked(14, 40, 12, model=model)
+            request = new_request(14, 40, 12, model=model)
             answer = cold.complete(request)
             text = CompletionRequest(model=model, prompt=(*request.prompt, *ids(answer)), max_tokens=1)
             scored = cold.score(text)
@@ -666,31 +675,31 @@ class TestEngine:
         cold.unload_adapter("scored")
 
     def test_nothing_is_scored_while_requests_run(self, warm: TransformersEngine) -> None:
-        """The pass would use the model's attention, which the running requests need."""
+        """The pass would use the model's attention, which running requests need."""
         refused = list[int]()
 
         def between() -> None:
             if not refused and warm.metrics().running:
                 with pytest.raises(RequestRefused) as refusal:
-                    warm.score(asked(15, 20, 1))
+                    warm.score(new_request(15, 20, 1))
                 refused.append(refusal.value.status)
 
-        serve(warm, Arrival(asked(1, 60, 5)), between=between)
+        serve(warm, Arrival(new_request(1, 60, 5)), between=between)
         assert refused == [409]
 
     def test_a_chat_is_its_rendered_prompt(self, warm: TransformersEngine) -> None:
-        """Asking with the ids of the template gives the same answer."""
+        """The ids of the template give the same answer as the chat."""
         messages = (Message("system", "Be brief."), Message("user", "Hello."))
         rendered = warm.render(messages)
-        chat = warm.complete(asked(1, 1, 8, messages=messages))
+        chat = warm.complete(new_request(1, 1, 8, messages=messages))
         assert chat.prompt == rendered
         assert ids(chat) == ids(warm.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
 
-    def test_a_loop_that_fails_is_dead(self, start: Start) -> None:
-        """What it failed of is said; whatever is asked afterwards is told so, too."""
+    def test_a_failed_loop_is_a_crashed_engine(self, start: Start) -> None:
+        """The error names the cause, and later calls raise it as well."""
         engine = start("num_blocks=8")
         with pytest.raises(EngineDied, match="No requests can be scheduled"):
-            engine.complete(asked(1, 200, 4))
+            engine.complete(new_request(1, 200, 4))
         assert not engine.alive()
         assert "RuntimeError" in engine.log_tail()
         with pytest.raises(EngineDied, match="generation loop failed"):
@@ -698,20 +707,20 @@ class TestEngine:
         engine.stop()
 
     def test_a_stop_ends_the_burst(self, start: Start) -> None:
-        """And its threads."""
+        """A stop ends the burst and the engine's threads."""
         engine = start()
-        (served,) = serve(engine, Arrival(asked(1, 60, 50)), between=engine.stop)
+        (served,) = serve(engine, Arrival(new_request(1, 60, 50)), between=engine.stop)
         assert isinstance(served.result, EngineDied)
         assert not engine.parts.loop.manager.is_running()
 
-    def test_what_it_cannot_start_is_said(self, start: Start) -> None:
-        """A field that does not exist, and two that this machine has no device for."""
+    def test_a_start_that_fails_names_the_reason(self, start: Start) -> None:
+        """An unknown field is refused, and so is one that needs a device which this machine lacks."""
         for argument, said in (("blocks=3", "blocks"), ("use_async_batching=True", "(?i)async")):
             with pytest.raises(EngineStartError, match=said):
                 start(argument)
 
-    def test_it_says_what_it_is(self, warm: TransformersEngine) -> None:
-        """Sizes as configured; the first scheduler holds 15 % of the pool back."""
+    def test_its_shape_and_capabilities(self, warm: TransformersEngine) -> None:
+        """Sizes are as configured, and the scheduler keeps 15 % of the pool free."""
         assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.drops_all_below) == (16, 24, 4)
         assert (warm.shape.max_model_tokens, warm.shape.uniform) == (4096, True)
         assert warm.capabilities[Capability.ADAPTER_CHOICE].present
@@ -719,12 +728,12 @@ class TestEngine:
 
 
 def changed(prompt: tuple[int, ...], *places: int) -> tuple[int, ...]:
-    """The prompt with other tokens at these places."""
+    """Return the prompt with other tokens at these positions."""
     return tuple(126 - token % 7 if i in places else token for i, token in enumerate(prompt))
 
 
-FIRST = asked(1, 60, 4).prompt
-OTHER = asked(2, 60, 4).prompt
+FIRST = new_request(1, 60, 4).prompt
+OTHER = new_request(2, 60, 4).prompt
 LEADS = {  # fault -> what is sent, and the cached tokens of the last prompt with the fault and without
     "half-a-block-is-hashed": ((FIRST, changed(FIRST, 30)), 48, 16),
     "the-first-token-is-not-hashed": ((FIRST, changed(FIRST, 16)), 48, 16),
@@ -735,11 +744,11 @@ LEADS = {  # fault -> what is sent, and the cached tokens of the last prompt wit
 
 @needs_package
 class TestFaults:
-    """Each is what it says, and is gone with its context."""
+    """Each fault does what its name says, and only within its context."""
 
     @pytest.mark.parametrize("name", LEADS)
     def test_a_prompt_hits_what_another_one_computed(self, start: Start, tmp_path: Path, name: str) -> None:
-        """The engine counts the hit, so that the answer comes from other tokens."""
+        """The engine counts the hit, so the answer comes from other tokens."""
         prompts, with_fault, without = LEADS[name]
         for number, hits in enumerate((without, with_fault, without)):
             folder = tmp_path / str(number)
@@ -751,13 +760,13 @@ class TestFaults:
             assert faults.has_acted(folder) == (number == 1)
 
     def test_evicted_blocks_are_found(self, start: Start, tmp_path: Path) -> None:
-        """After a burst that needs the whole pool."""
+        """The fault acts after a burst that needs the whole pool."""
         with faults.injected("evicted-blocks-stay-in-the-index", tmp_path):
             engine = start("num_blocks=24", "max_batch_tokens=64")
-            completed(serve(engine, *crowd()))
+            completed(serve(engine, *too_many_requests()))
             assert faults.has_acted(tmp_path)
 
     def test_all_faults_are_in_the_list(self) -> None:
-        """With what they do."""
+        """The list describes what each fault does."""
         assert set(faults.FAULTS) == {*LEADS, "evicted-blocks-stay-in-the-index"}
         assert all(one.summary in faults.listing() for one in faults.FAULTS.values())

@@ -1,4 +1,4 @@
-"""Models are loaded one at a time: Transformers' loading is not safe in threads."""
+"""Models are loaded one at a time, because loading in Transformers is not thread-safe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coldproof.adapters.transformers import setup
 
 
 def test_two_engines_do_not_load_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SmolLM2, tested and cold engine together: 'Cannot copy out of meta tensor; no data!'."""
+    """A tested and a cold SmolLM2 together raised 'Cannot copy out of meta tensor; no data!'."""
     loading, together = threading.Semaphore(1), []
 
     def from_pretrained(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Earlier releases of Transformers are stepped pass by pass, as the newest one is. Transformers is not needed."""
+"""Earlier releases of Transformers are stepped pass by pass, like the newest one. Transformers is not needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coldproof.adapters.transformers.releases import (
 
 
 class Manager:
-    """A manager without pauses: a thread prepares one batch after the other. `last`: the pass in which it fails."""
+    """A manager without pauses, whose thread prepares batch after batch. `last`: the pass in which it fails."""
 
     def __init__(self, last: int = 10**9) -> None:
         self.passes, self.last = 0, last
@@ -36,7 +36,7 @@ class Manager:
         self._thread.start()
 
     def is_running(self) -> bool:
-        """As in the engine."""
+        """Return whether the thread runs."""
         return self._thread.is_alive()
 
     def _create_batch_processor(self) -> Any:
@@ -54,7 +54,7 @@ class Manager:
 
 
 def steps(manager: Manager, count: int) -> list[int]:
-    """How many passes were made before each of these steps, of a loop that is paused between them."""
+    """Return how many passes were made before each step of a loop that is paused between steps."""
     pauses, lock = pause_of(manager)
     manager.start()
     pause, seen = pauses(), []
@@ -69,13 +69,13 @@ def steps(manager: Manager, count: int) -> list[int]:
 
 
 def test_a_loop_without_pauses_makes_one_pass_in_each_step() -> None:
-    """The first pause comes at any pass; from then on, nothing runs on in between."""
+    """The first pause may come at any pass. From then on nothing runs between the steps."""
     seen = steps(Manager(), 20)
     assert [number - seen[0] for number in seen] == list(range(20))
 
 
 def test_a_loop_that_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that waited for ever would look like an engine that hangs."""
+    """A caller that waits forever would look like an engine that hangs."""
     monkeypatch.setattr(releases, "POLL_SECONDS", 0.01)
     manager = Manager(last=5)
     with pytest.raises(RuntimeError, match="stopped before it could pause"):
@@ -84,7 +84,7 @@ def test_a_loop_that_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_manager_with_pauses_keeps_its_own() -> None:
-    """And its own lock and error."""
+    """Its own lock and error are used too."""
     status = Stand(_condition=threading.Condition(), fatal_error=None)
     manager = Stand(pause=contextlib.nullcontext, background_thread_status=status)
     assert pause_of(manager) == (contextlib.nullcontext, status._condition)
@@ -92,7 +92,7 @@ def test_a_manager_with_pauses_keeps_its_own() -> None:
 
 
 def test_the_tokens_of_a_block_are_given_under_the_name_that_a_release_knows() -> None:
-    """Up to 5.15 it is block_size. The newer configuration knows the older name, too, but does not want it."""
+    """Up to 5.15 the name is block_size. The newer configuration has that field as well but does not use it."""
 
     @dataclass
     class Old:
@@ -109,7 +109,7 @@ def test_the_tokens_of_a_block_are_given_under_the_name_that_a_release_knows() -
 
 
 def test_an_older_cache_is_read_by_its_counts() -> None:
-    """It has no allocators, counts cached blocks as free ones, and cannot be emptied."""
+    """An older cache has no allocators, counts cached blocks as free, and cannot be emptied."""
     old: Any = Stand(
         num_full_attention_groups=1, num_sliding_attention_groups=0, num_blocks=8, get_num_free_blocks=lambda: 6
     )
@@ -130,6 +130,6 @@ def test_an_older_cache_is_read_by_its_counts() -> None:
 
 
 def test_the_error_of_a_manager_without_pauses_may_be_in_its_status() -> None:
-    """Release 5.17 has the status of its thread, and no pause yet."""
+    """Release 5.17 has the status of its thread but no pause yet."""
     status = Stand(fatal_error=ValueError("out of blocks"))
     assert str(fatal_error(Stand(background_thread_status=status))) == "out of blocks"

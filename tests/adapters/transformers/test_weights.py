@@ -1,5 +1,7 @@
-"""New weights for a live Transformers model: with and without adapters, its answers are those of an engine started
-with them. The prefix cache survives, as documented.
+"""Weight updates of a live Transformers model.
+
+With and without adapters its answers are those of an engine started with the new weights. The prefix cache survives,
+as documented.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Start = Callable[[Path], TransformersEngine]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts engines with the weights in a folder."""
+    """Yield a function that starts engines with the weights of a folder."""
     engines: list[TransformersEngine] = []
 
     def start_one(model: Path) -> TransformersEngine:
@@ -45,13 +47,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def answer(engine: TransformersEngine, model: str = "base") -> tuple[list[int], int | None]:
-    """The tokens of an answer, and the cached tokens of its prompt."""
+    """Return the tokens of an answer and the cached tokens of its prompt."""
     given = engine.complete(CompletionRequest(model=model, prompt=PROMPT, max_tokens=8))
     return [token.id for token in given.tokens], given.cached_tokens
 
 
 def test_new_weights_answer_as_if_started_with_them(start: Start) -> None:
-    """After a reset; before it the old blocks are still hit. The way back leads to the same answers and checksum."""
+    """This holds after a reset; before it, old blocks still hit. Going back restores answers and checksum."""
     old, new = tiny_model(CACHED), tiny_model(CACHED, seed=1)
     engine, other = start(old), start(new)
     expected, before = answer(engine)[0], engine.weights_checksum()
@@ -70,7 +72,7 @@ def test_new_weights_answer_as_if_started_with_them(start: Start) -> None:
 
 
 def test_an_adapter_stays_over_an_update(start: Start) -> None:
-    """Its own weights are no part of the checkpoint."""
+    """An adapter's own weights are not part of the checkpoint."""
     old, new = tiny_model(CACHED), tiny_model(CACHED, seed=1)
     files = generate_adapter(CACHED, read_config(old), seed=1, rank=8)
     answers = []
@@ -82,7 +84,7 @@ def test_an_adapter_stays_over_an_update(start: Start) -> None:
 
 
 def test_weights_that_do_not_fit_are_refused(start: Start, tmp_path: Path) -> None:
-    """And the model keeps its own."""
+    """The model keeps its own weights."""
     engine = start(tiny_model(CACHED))
     before = engine.weights_checksum()
     for folder, words in ((tmp_path, "has no"), (tiny_model(CACHED, layers=ModelLayers.WINDOW), "lack")):

@@ -1,6 +1,6 @@
-"""vLLM is started as the user would start it, the user's word is the last where it may be, and no start leaves a trace.
+"""vLLM is started as a user would start it, user options take precedence where allowed, and no start leaves a trace.
 
-The server that starts here is a stub: PYTHONPATH puts a package named vllm in front of the real one.
+The server that starts here is a stub: PYTHONPATH puts a package named vllm before the real one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from coldproof.adapters.vllm.server import (
 ON, OFF = "--enable-prefix-caching", "--no-enable-prefix-caching"
 STUB = """
 import os, signal, subprocess, sys, time
-from support.fake_server import Manners, serving
+from support.fake_server import ServerBehaviour, serving
 
 how, port = os.environ["STUB"], int(sys.argv[sys.argv.index("--port") + 1])
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -47,8 +47,8 @@ if how == "crash":
     sys.exit("CUDA out of luck")
 print("loading weights", flush=True)
 if how != "sleep":
-    with serving(Manners(models=None) if how == "no model" else None, port=port) as fake:
-        while how != "die" or not fake.asked("POST /v1/completions"):
+    with serving(ServerBehaviour(models=None) if how == "no model" else None, port=port) as fake:
+        while how != "die" or not fake.received("POST /v1/completions"):
             time.sleep(0.01)
         print("EngineCore died", flush=True)
         os._exit(1)
@@ -58,7 +58,7 @@ time.sleep(3600)
 
 @pytest.fixture
 def options(tmp_path: Path) -> VllmOptions:
-    """A model that exists, and nothing else out of the ordinary."""
+    """Return options with an existing model and defaults otherwise."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     return VllmOptions(model=str(tmp_path / "model"), log=tmp_path / "engine.log")
@@ -66,7 +66,7 @@ def options(tmp_path: Path) -> VllmOptions:
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Replaces vLLM's server by the stub above; which way it behaves is in the variable STUB."""
+    """Replace vLLM's server by the stub above. The variable STUB selects its behaviour."""
     package = tmp_path / "stub" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):
@@ -78,23 +78,23 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def command(*arguments: str, caching: bool = True) -> list[str]:
-    """The server's command line with the user's arguments."""
+    """Return the server's command line with the user's arguments."""
     options = VllmOptions(model="/m", prefix_caching=caching, arguments=arguments, log=Path("x.log"))
     return server_command(options, 8123)
 
 
-def wins(words: list[str], *flags: str) -> str:
-    """Which of the flags argparse would heed: the last one."""
+def effective_flag(words: list[str], *flags: str) -> str:
+    """Return the flag that argparse uses: the last one."""
     return [word for word in words if word in flags][-1]
 
 
 def value(words: list[str], flag: str) -> str:
-    """The value that argparse would heed: the last one."""
+    """Return the value that argparse uses: the last one."""
     return words[len(words) - words[::-1].index(flag)]
 
 
 def assert_nothing_left(processes: list[EngineProcess]) -> None:
-    """The one process that was started has ended, and this test run has no other descendant."""
+    """Check that the one started process has ended, and that this process has no other vLLM descendant."""
     assert len(processes) == 1
     assert not processes[0].running()
     commands = [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)]
@@ -113,7 +113,7 @@ def assert_nothing_left(processes: list[EngineProcess]) -> None:
     ],
 )
 def test_the_rank_is_the_smallest_one_for_the_adapters(configs: list[str], rank: int, tmp_path: Path) -> None:
-    """Of those that vLLM has. A file that cannot be read does not count, and neither does one that is missing."""
+    """The rank is one that vLLM supports. Unreadable and missing files do not count."""
     folders = [tmp_path / str(number) for number, _ in enumerate(configs)]
     for folder, config in zip(folders, configs, strict=True):
         folder.mkdir()
@@ -122,7 +122,7 @@ def test_the_rank_is_the_smallest_one_for_the_adapters(configs: list[str], rank:
 
 
 def test_the_command_can_be_typed_by_a_person() -> None:
-    """Model, address and the served name that requests use."""
+    """The command has the model, the address and the served name that requests use."""
     words = command()
     assert words[:3] == ["python", "-m", "vllm.entrypoints.openai.api_server"]
     assert (value(words, "--model"), value(words, "--served-model-name")) == ("/m", "base")
@@ -130,20 +130,20 @@ def test_the_command_can_be_typed_by_a_person() -> None:
 
 
 def test_caching_is_on_for_the_engine_under_test_and_off_for_the_oracle() -> None:
-    """Said aloud either way: the default has changed before."""
-    assert wins(command(), ON, OFF) == ON
-    assert wins(command(caching=False), ON, OFF) == OFF
+    """The flag is given in both cases, because the default has changed before."""
+    assert effective_flag(command(), ON, OFF) == ON
+    assert effective_flag(command(caching=False), ON, OFF) == OFF
 
 
 @pytest.mark.parametrize("theirs", [ON, OFF])
-def test_the_users_word_on_caching_is_last_on_the_engine_under_test(theirs: str) -> None:
-    """What they want tested is what is tested."""
-    assert wins(command(theirs), ON, OFF) == theirs
+def test_the_users_caching_flag_wins_on_the_engine_under_test(theirs: str) -> None:
+    """The user's choice is what is tested."""
+    assert effective_flag(command(theirs), ON, OFF) == theirs
 
 
-def test_the_users_word_on_caching_does_not_reach_the_oracle() -> None:
+def test_the_users_caching_flag_does_not_reach_the_oracle() -> None:
     """An oracle with a cache would not be a cold start."""
-    assert wins(command(ON, caching=False), ON, OFF) == OFF
+    assert effective_flag(command(ON, caching=False), ON, OFF) == OFF
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -155,7 +155,7 @@ def test_the_users_other_flags_win_on_both(caching: bool) -> None:
 
 @pytest.mark.parametrize(("cpu", "shares"), [(True, False), (False, True)])
 def test_engines_share_a_gpu_but_need_not_share_a_cpu(monkeypatch: pytest.MonkeyPatch, cpu: bool, shares: bool) -> None:
-    """The flag means something else in the CPU build, and its variables mean nothing on a GPU."""
+    """The flag has another meaning in the CPU build, and the CPU build's variables have no effect on a GPU."""
     monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
     assert ("--gpu-memory-utilization" in command()) is shares
     assert ("VLLM_CPU_KVCACHE_SPACE" in added_environment()) is cpu
@@ -187,10 +187,10 @@ def test_the_lora_kernels_of_a_gpu_get_numbers_that_they_take(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_kernels_that_depend_on_no_batch_are_asked_for_and_the_user_wins(
+def test_batch_invariant_kernels_are_selected_unless_the_user_sets_others(
     options: VllmOptions, monkeypatch: pytest.MonkeyPatch, exact: bool
 ) -> None:
-    """Seen on a GPU: bfloat16 is token-exact with Triton's attention and vLLM's batch-invariant mode."""
+    """On a GPU, bfloat16 is token-exact with Triton's attention and vLLM's batch-invariant mode."""
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
     words = server_command(msgspec.structs.replace(options, exact=exact), 1)
     assert ("TRITON_ATTN" in words) is exact
@@ -212,7 +212,7 @@ def test_kernels_that_depend_on_no_batch_are_asked_for_and_the_user_wins(
         ("states", "model", True, False),
     ],
 )
-def test_only_cells_that_have_such_kernels_get_them(
+def test_only_cells_with_batch_invariant_kernels_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, worker: str, cuda: bool, exact: bool
 ) -> None:
     """vLLM does not start with Mamba's kernels in batch-invariant mode."""
@@ -244,7 +244,7 @@ def test_only_cells_that_have_such_kernels_get_them(
 def test_float32_with_adapters_on_a_gpu_gets_one_clear_line(
     options: VllmOptions, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], hinted: bool
 ) -> None:
-    """vLLM says AssertionError, at the end of a log of two hundred lines."""
+    """vLLM reports only an AssertionError at the end of a log of two hundred lines."""
     monkeypatch.setattr(server, "is_cuda_build", lambda: True)
     said = numbers_hint(server_command(msgspec.structs.replace(options, arguments=given), 1))
     assert ("give --engine-args=--dtype bfloat16" in said) is hinted
@@ -255,10 +255,12 @@ def test_float32_with_adapters_on_a_gpu_gets_one_clear_line(
 @pytest.mark.parametrize(
     ("line", "cuda"), [("cuda: Optional[str] = '13.0'", True), ("cuda: Optional[str] = None", False)]
 )
-def test_torch_says_whether_it_is_for_nvidia_gpus(
+def test_the_version_file_of_torch_shows_whether_it_is_for_nvidia_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cuda: bool
 ) -> None:
-    """In a file of its own: an import would take seconds. The CPU build of vLLM has a torch for CPUs."""
+    """The file torch/version.py is read, because an import would take seconds. vLLM's CPU build has a torch for
+    CPUs.
+    """
     (tmp_path / "version.py").write_text(f"__version__ = '2.11.0'\ndebug = False\n{line}\nhip: Optional[str] = None\n")
     found = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(releases.importlib.util, "find_spec", lambda _: found)
@@ -274,14 +276,14 @@ def test_torch_says_whether_it_is_for_nvidia_gpus(
 def test_a_model_runs_in_the_second_runner_on_a_gpu_only(
     monkeypatch: pytest.MonkeyPatch, cpu: bool, worker: str, starts: bool
 ) -> None:
-    """The CPU build has no kernels for it."""
+    """The CPU build has no kernels for the second runner."""
     monkeypatch.setattr(cell, "is_cpu_build", lambda: cpu)
     (runner,) = (one for one in CELLS if one.name == "runner-v2")
     assert (runner.obstacle("vllm", worker) == "") is starts
 
 
 def test_the_users_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours are there when the user said nothing."""
+    """Our defaults are set only where the user has set nothing."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
     monkeypatch.setenv("ANYTHING_ELSE", "kept")
@@ -291,13 +293,13 @@ def test_the_users_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./nothing", "~/nothing", "nothing", "a/b/c", ""])
 def test_a_path_without_a_model_is_refused(model: str) -> None:
-    """Before half a minute is spent on it, and with what was wanted."""
+    """The error comes before the start, and says what is expected."""
     with pytest.raises(EngineStartError, match=f"no model at {model}: --model needs a folder with a config.json"):
         check_model(model)
 
 
 def test_a_folder_needs_a_config(options: VllmOptions, tmp_path: Path) -> None:
-    """Any folder is not a model; one with a config.json may be, and a hub name is vLLM's to judge."""
+    """A folder needs a config.json; whether a hub name exists is checked by vLLM."""
     with pytest.raises(EngineStartError, match="needs a folder"):
         check_model(str(tmp_path))
     check_model(options.model)
@@ -305,7 +307,7 @@ def test_a_folder_needs_a_config(options: VllmOptions, tmp_path: Path) -> None:
 
 
 def test_a_bad_model_starts_nothing(options: VllmOptions) -> None:
-    """The check comes before the process."""
+    """The model is checked before the process starts."""
     started: list[EngineProcess] = []
     with pytest.raises(EngineStartError):
         spawn(VllmOptions(model="/no/such/folder", log=options.log), on_process=started.append)
@@ -313,7 +315,7 @@ def test_a_bad_model_starts_nothing(options: VllmOptions) -> None:
 
 
 def test_a_busy_port_is_named_and_starts_nothing(options: VllmOptions) -> None:
-    """Another server there would answer in the engine's place."""
+    """Another server on the port would answer instead of the engine."""
     started: list[EngineProcess] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -331,10 +333,10 @@ def test_a_busy_port_is_named_and_starts_nothing(options: VllmOptions) -> None:
         ("die", r"has ended.*during the capability probes(.|\n)*EngineCore died"),
     ],
 )
-def test_a_start_that_fails_says_how_and_leaves_no_process(
+def test_a_failed_start_reports_the_reason_and_leaves_no_process(
     options: VllmOptions, stub: pytest.MonkeyPatch, how: str, message: str
 ) -> None:
-    """Each with the end of the engine's own log where that explains it."""
+    """The error has the end of the engine's log where that explains it."""
     stub.setenv("STUB", how)
     stub.setattr(server, "START_SECONDS", 0.5 if how == "sleep" else 3600.0)
     started: list[EngineProcess] = []
@@ -349,7 +351,7 @@ def test_a_start_that_fails_says_how_and_leaves_no_process(
 
 
 def test_an_interrupted_start_leaves_no_process(options: VllmOptions, stub: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the weights are loading."""
+    """Ctrl-C while the weights are loading leaves no process."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -362,8 +364,8 @@ def test_an_interrupted_start_leaves_no_process(options: VllmOptions, stub: pyte
     assert_nothing_left(started)
 
 
-def test_a_start_that_succeeds_is_an_engine_of_ours(options: VllmOptions, stub: pytest.MonkeyPatch) -> None:
-    """It can be read, asked, and ended; its command is in the report."""
+def test_a_successful_start_returns_a_managed_engine(options: VllmOptions, stub: pytest.MonkeyPatch) -> None:
+    """The engine can be used and stopped, and its command is in the report."""
     stub.setenv("STUB", "serve")
     started: list[EngineProcess] = []
     engine = spawn(options, on_process=started.append)
@@ -382,7 +384,9 @@ def test_a_start_that_succeeds_is_an_engine_of_ours(options: VllmOptions, stub: 
 
 @pytest.mark.parametrize(("vocabulary", "takes"), [(None, True), (49_152, True), (258_048, True), (262_144, False)])
 def test_a_vocabulary_that_is_too_large_for_adapters(vocabulary: int | None, takes: bool, tmp_path: Path) -> None:
-    """vLLM does not start with it and LoRA: Gemma 3 is such a model. The folder of a model may have no config.json."""
+    """vLLM does not start with such a vocabulary and LoRA, for example Gemma 3. A model's folder may have no
+    config.json.
+    """
     if vocabulary is not None:
         (tmp_path / "config.json").write_text(f'{{"vocab_size": {vocabulary}}}')
     words = server_command(VllmOptions(model=str(tmp_path), log=tmp_path / "log"), 1)

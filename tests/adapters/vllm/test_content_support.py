@@ -1,4 +1,4 @@
-"""What content a server takes, by the files of its model and its command line."""
+"""Which content a server accepts, by the files of its model and its command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUTES = {"/reset_encoder_cache": {}}
 
 
 def found(model: Path, *command: str, offset: int = 0) -> tuple[EngineShape, dict[Capability, Support]]:
-    """Ask for the content of a server whose tokenizer gives each character's number plus `offset`."""
+    """Return shape and capabilities of a server whose tokenizer gives each character's number plus `offset`."""
     answer = SimpleNamespace(status_code=200, content=json.dumps({"paths": ROUTES}).encode())
     client: Any = SimpleNamespace(
         get=lambda _path: answer, tokens_of=lambda _model, text: tuple(ord(one) + offset for one in text)
@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_with_images(model: Path) -> None:
-    """Its sizes are known, and resets by the routes that the server lists. Arguments need a flag of their own."""
+    """Sizes are known, and resets follow from the listed routes. Processor arguments need a flag."""
     shape, support = found(model, TRUST_FLAG)
     assert (shape.image, shape.row_width) == (ImageShape(SIDE, IMAGE_TOKENS), None)
     present = {one for one, what in support.items() if what.present}
@@ -49,7 +49,7 @@ def test_a_model_with_images(model: Path) -> None:
 
 
 def test_arguments_of_the_processor_by_the_flag(model: Path) -> None:
-    """Which a server gets that takes content, if it is known to have it."""
+    """A server for content gets the flag if its version is known to have it."""
     _, support = found(model, TRUST_FLAG, ARGUMENTS_FLAG)
     assert support[Capability.PROCESSOR_ARGUMENTS].present
     assert content_support.flags(()) == []
@@ -57,13 +57,13 @@ def test_arguments_of_the_processor_by_the_flag(model: Path) -> None:
 
 @pytest.mark.parametrize(("version", "flags"), [("0.31.0", []), ("0.32.0", [ARGUMENTS_FLAG]), ("", [ARGUMENTS_FLAG])])
 def test_the_flag_of_known_versions(version: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one would not start with it."""
+    """A version without the flag would not start with it."""
     monkeypatch.setattr(content_support, "installed_version", lambda: version)
     assert content_support.flags((TRUST_FLAG,)) == flags
 
 
 def test_rows_by_the_flag(tmp_path: Path) -> None:
-    """Nothing is under them in the parts of a chat."""
+    """In the parts of a chat there are no tokens under the embeddings."""
     (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 64}')
     shape, support = found(tmp_path, EMBEDS_FLAG, TRUST_FLAG)
     assert (shape.image, shape.row_width) == (None, 64)
@@ -74,7 +74,7 @@ def test_rows_by_the_flag(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("command", "offset"), [((), 0), ((TRUST_FLAG,), 1)], ids=["no template", "other tokens"])
 def test_what_cannot_be_sent_exactly_is_not_sent(model: Path, command: tuple[str, ...], offset: int) -> None:
-    """A prompt of other tokens than the oracle's would be a false positive."""
+    """If the prompt had other tokens than the oracle's, there would be a false positive."""
     shape, support = found(model, *command, offset=offset)
     assert shape.image is None
     assert support[Capability.IMAGES].present is False
@@ -82,5 +82,5 @@ def test_what_cannot_be_sent_exactly_is_not_sent(model: Path, command: tuple[str
 
 
 def test_printable_tokens_are_those_of_the_workloads() -> None:
-    """A prompt's text consists of them, besides the token 0."""
+    """The text of a prompt consists of these tokens and the token 0."""
     assert (PRINTABLE[0], PRINTABLE[-1]) == (32, 126)

@@ -29,13 +29,15 @@ pytestmark = pytest.mark.engine
 
 
 class Wrong(msgspec.Struct, frozen=True):
-    """What an adapter does in place of its own methods, and what it says of its capabilities."""
+    """The methods that replace those of the adapter, and the capabilities that it reports."""
 
     methods: dict[str, Callable[..., Any]] = {}
     said: dict[Capability, bool] = {}
 
     def adapter(self, engine: InprocEngine) -> Any:
-        """The engine with that. What it says that it lacks it can do all the same: nothing in between refuses it."""
+        """Return the changed engine. It is not wrapped where it reports that a capability is missing, so nothing
+        refuses calls.
+        """
         other = object.__new__(type("Broken", (InprocEngine,), self.methods))
         support = {capability: Support(there, "as the test says") for capability, there in self.said.items()}
         other.__dict__ = {**engine.__dict__, "capabilities": {**engine.capabilities, **support}}
@@ -43,53 +45,53 @@ class Wrong(msgspec.Struct, frozen=True):
 
 
 def no_update(_engine: InprocEngine, _path: str, _route: WeightRoute) -> None:
-    """Confirm new weights, and load none."""
+    """Confirm new weights without loading any."""
 
 
 def updates_and_resets(engine: InprocEngine, path: str, route: WeightRoute) -> None:
-    """Load the weights, and empty the cache."""
+    """Load the weights and clear the cache."""
     InprocEngine.update_weights(engine, path, route)
     engine.reset_cache()
 
 
 def no_pause(_engine: InprocEngine, _mode: PauseMode, *, clear: bool) -> None:
-    """Confirm a pause, and go on."""
+    """Confirm a pause without pausing."""
 
 
 def clears_always(engine: InprocEngine, mode: PauseMode, *, clear: bool) -> None:
-    """Clear the cache although nobody wanted that."""
+    """Clear the cache although the call does not request it."""
     InprocEngine.pause(engine, mode, clear=True)
 
 
 def clears_never(engine: InprocEngine, mode: PauseMode, *, clear: bool) -> None:
-    """Confirm that the cache is clear, and keep it."""
+    """Confirm a cleared cache and keep it."""
     InprocEngine.pause(engine, mode, clear=False)
 
 
 def keeps(engine: InprocEngine, _mode: PauseMode, *, clear: bool) -> None:
-    """Keep the requests, whatever the mode says."""
+    """Keep the requests whatever the mode is."""
     InprocEngine.pause(engine, PauseMode.KEEP, clear=clear)
 
 
-def sleeps_lightly(engine: InprocEngine, _level: int) -> None:
-    """Stop the scheduler, and keep the KV."""
+def keeps_kv_in_sleep(engine: InprocEngine, _level: int) -> None:
+    """Stop the scheduler and keep the KV."""
     InprocEngine.sleep(engine, 0)
 
 
-def wakes_with_others(engine: InprocEngine, part: SleepPart = SleepPart.ALL) -> None:
-    """Load other weights behind the caller's back."""
+def wakes_with_other_weights(engine: InprocEngine, part: SleepPart = SleepPart.ALL) -> None:
+    """Load other weights at the wake-up."""
     InprocEngine.wake(engine, part)
     if part is not SleepPart.WEIGHTS:
         InprocEngine.update_weights(engine, str(subjects.generated_weights(Path())[1]), WeightRoute.PATH)
 
 
-def lies(_engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
-    """Confirm a reset, and reset nothing."""
+def confirms_without_reset(_engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
+    """Confirm a reset without resetting anything."""
     return True
 
 
-def ends_the_rest(engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
-    """Reset by ending what runs."""
+def aborts_running_requests(engine: InprocEngine, _scope: tuple[ResetScope, ...]) -> bool:
+    """Reset by aborting the running requests."""
     InprocEngine.pause(engine, PauseMode.ABORT, clear=True)
     engine.resume()
     return True
@@ -111,25 +113,25 @@ BROKEN: list[tuple[Callable[..., None], dict[str, Any], Wrong]] = [
     (rules.test_a_pause_that_ends_requests, NOT_CLEAR, Wrong({"pause": keeps})),
     (rules.test_a_pause_that_waits_for_requests, {}, Wrong({"pause": keeps}, {C.PAUSE_WAIT: True})),
     (
-        rules.test_a_pause_clears_the_cache_only_if_it_is_told_to,
+        rules.test_a_pause_clears_the_cache_only_on_request,
         {"mode": PauseMode.KEEP},
         Wrong({"pause": clears_always}),
     ),
     (
-        rules.test_a_pause_clears_the_cache_only_if_it_is_told_to,
+        rules.test_a_pause_clears_the_cache_only_on_request,
         {"mode": PauseMode.ABORT},
         Wrong({"pause": clears_never}),
     ),
     (rules.test_without_a_mode_its_pause_is_refused, {"mode": PauseMode.KEEP}, Wrong(said={C.PAUSE_KEEP: False})),
-    (rules.test_a_sleep_discards_the_cache_from_level_1_on, {"level": 1}, Wrong({"sleep": sleeps_lightly})),
-    (rules.test_a_sleep_that_discards_the_weights, {}, Wrong({"wake": wakes_with_others})),
+    (rules.test_a_sleep_discards_the_cache_from_level_1_on, {"level": 1}, Wrong({"sleep": keeps_kv_in_sleep})),
+    (rules.test_a_sleep_that_discards_the_weights, {}, Wrong({"wake": wakes_with_other_weights})),
     (
         rules.test_without_the_capability_a_sleep_is_refused,
         {"level": 1, "capability": C.SLEEP},
         Wrong(said={C.SLEEP: False}),
     ),
-    (rules.test_a_reset_of_more_leaves_nothing_to_hit, {}, Wrong({"reset_more": lies})),
-    (rules.test_a_reset_of_running_requests_lets_them_go_on, {}, Wrong({"reset_more": ends_the_rest})),
+    (rules.test_a_reset_of_more_leaves_nothing_to_hit, {}, Wrong({"reset_more": confirms_without_reset})),
+    (rules.test_a_reset_of_running_requests_lets_them_go_on, {}, Wrong({"reset_more": aborts_running_requests})),
     (
         rules.test_a_scope_that_an_engine_lacks_is_not_confirmed,
         {"scope": ResetScope.RUNNING},
@@ -140,7 +142,7 @@ BROKEN: list[tuple[Callable[..., None], dict[str, Any], Wrong]] = [
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
-    """One engine for all."""
+    """Yield one engine for all tests."""
     start, _ = subjects.generated_weights(Path())
     log = tmp_path_factory.mktemp("contract") / "engine.log"
     started = vllm_inproc.start(VllmOptions(model=str(start), log=log, topology=FULL_ATTENTION))
@@ -149,7 +151,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
 
 
 def given(test: Callable[..., None], arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The arguments of a contract test, with the fixtures that it takes."""
+    """Return the arguments of a contract test, including the fixtures that it uses."""
     wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
     fixtures = {"weights": subjects.generated_weights(folder), "tmp_path": folder}
     return {name: value for name, value in (fixtures | arguments).items() if name in wanted}
@@ -159,10 +161,10 @@ def given(test: Callable[..., None], arguments: dict[str, Any], folder: Path) ->
     ("test", "arguments", "wrong"),
     [pytest.param(*row, id=f"{row[0].__name__.removeprefix('test_')}-{i}") for i, row in enumerate(BROKEN)],
 )
-def test_a_broken_adapter_is_found(
+def test_a_broken_adapter_is_detected(
     engine: InprocEngine, tmp_path: Path, test: Callable[..., None], arguments: dict[str, Any], wrong: Wrong
 ) -> None:
-    """By the rule that it breaks. As it is, the adapter keeps the rule."""
+    """The contract test fails for the broken adapter and passes for the unmodified one."""
     known = given(test, arguments, tmp_path)
     with contextlib.suppress(pytest.skip.Exception):  # in this process, vLLM has no pause that waits
         test(engine=CheckedEngine(engine), **known)
@@ -177,5 +179,5 @@ def test_a_broken_adapter_is_found(
 
 
 def test_every_rule_can_be_broken() -> None:
-    """Each by one adapter at least."""
+    """Every contract test of this file is broken by at least one adapter."""
     assert {name for name in vars(rules) if name.startswith("test_")} == {test.__name__ for test, _, _ in BROKEN}

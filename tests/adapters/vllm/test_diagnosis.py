@@ -1,4 +1,4 @@
-"""The controls of a really broken vLLM lead to the kind of fault that was planted in it, each in a class of its own."""
+"""The controls of a vLLM with an injected fault lead to the kind of that fault."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import plant
-from support.faulty_runs import Bench, opened
+from support.faulty_runs import Bench, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
@@ -97,8 +97,8 @@ SAMPLES = {"half-a-block-is-hashed", "hits-are-counted-twice"}
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Without a model: an engine starts in a second, and every control has its own."""
-    with opened(tmp_path_factory.mktemp("broken") / "report", "fingerprint", diagnose="new") as made:
+    """Yield a run without a model: an engine starts in a second, and every control has its own."""
+    with open_bench(tmp_path_factory.mktemp("broken") / "report", "fingerprint", diagnose="new") as made:
         yield made
 
 
@@ -109,7 +109,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_the_conclusion_names_the_kind_of_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: str, test: Callable[..., None], cell: Cell, kind: str
 ) -> None:
-    """The same words for the same mechanism, whatever the counterexample was; and every row was run."""
+    """The same mechanism gives the same conclusion for any counterexample, and every control was run."""
     plant(fault, monkeypatch)
     case = bench.violation(test, cell, examples=40)
     assert case.diagnosis is not None
@@ -117,8 +117,8 @@ def test_the_conclusion_names_the_kind_of_fault(
     assert not [row for row in case.diagnosis.controls if row.not_run]
 
 
-def test_a_run_that_has_proved_enough_hurries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cause of its own is still confirmed on a fresh engine, once, and has no controls."""
+def test_a_run_without_time_for_proof_skips_controls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new cause is still confirmed once on a fresh engine, but has no controls."""
     plant("hashes-forget-who-asks", monkeypatch)
     monkeypatch.setattr(bench.run.trials, "proving", PROOF_SHARE * bench.options.seconds + 1)
     case = bench.violation(salts.test_salts_isolate_the_cache, DEFAULT, examples=40)

@@ -1,4 +1,4 @@
-"""Prompts with embedding rows in vLLM's form, and the engines that can send them."""
+"""Prompt embeddings in vLLM's form, and the engines that accept them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def request(*prompt: int, hidden: tuple[int, ...] = ()) -> CompletionRequest:
 
 
 def test_a_mixed_prompt_has_all_rows_all_ids_and_a_mask() -> None:
-    """Of each position both, also what the mask hides."""
+    """Each position has an embedding and a token id, also where the mask hides one of them."""
     found = embeds_prompt(request(40, A, 41, hidden=(B, 7, 0)), torch.bfloat16, WIDTH)
     assert found["prompt_token_ids"] == [40, 7, 41]
     assert found["prompt_is_token_ids"] == [True, False, True]
@@ -30,14 +30,14 @@ def test_a_mixed_prompt_has_all_rows_all_ids_and_a_mask() -> None:
 
 
 def test_a_cold_request_hides_nothing() -> None:
-    """The oracle asks about what the model sees: zeros are beside it."""
+    """The oracle's question has what the model sees, with zeros elsewhere."""
     found = embeds_prompt(request(40, A), torch.float32, WIDTH)
     assert found["prompt_token_ids"] == [40, 0]
     assert not found["prompt_embeds"][0].any()
 
 
 def test_a_prompt_of_rows_alone_has_no_ids() -> None:
-    """As a client of the completions endpoint sends it."""
+    """A client of the completions endpoint sends embeddings alone."""
     assert list(embeds_prompt(request(A, B, hidden=(1, 2)), torch.float32, WIDTH)) == ["prompt_embeds"]
 
 
@@ -47,5 +47,5 @@ def test_a_prompt_of_rows_alone_has_no_ids() -> None:
 )
 @pytest.mark.parametrize("engine", [IN_PROCESS, SERVER])
 def test_both_adapters_run_the_cells_with_content(cell: str, worker: str, engine: str) -> None:
-    """Each sends images and rows."""
+    """Both adapters send images and prompt embeddings."""
     assert CELLS[cell].fits(engine, worker)

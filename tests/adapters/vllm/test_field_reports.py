@@ -1,6 +1,7 @@
 """Field reports as literal workloads, on a real vLLM that is stepped in this process.
 
-They conform on 0.32.0; each was once broken in some engine, and `test_every_requirement_can_fail` breaks them again.
+They conform on 0.32.0. Each was once a fault of some engine, and `test_every_requirement_can_fail` injects them
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.engine
 
 
 class Field:
-    """A warm engine with a pool of the report's size, and the cold one."""
+    """A warm engine with a pool of the reported size, and the cold engine."""
 
     def __init__(self, folder: Path, cold: InprocEngine, *flags: str) -> None:
         self.folder = folder
@@ -38,17 +39,17 @@ class Field:
         self.oracle = EngineOracle("cold-engine", cold, [], memo={})
 
     def run(self, workload: Workload, nonce: str = "field") -> History:
-        """The workload on an empty cache."""
+        """Run the workload on an empty cache and return its history."""
         assert self.engine.reset_cache()
         return WorkloadRun(self.engine, workload, nonce, {}, self.folder).history()
 
     def judged(self, workload: Workload) -> Judgement:
-        """The same, put before the oracle and the checkers."""
+        """Run the workload and return its judgement."""
         return judge(self.run(workload), self.oracle, Rule(exact=True), exclusive=True)
 
 
 def start(folder: Path, *flags: str, caching: bool = True) -> InprocEngine:
-    """An engine with the tiny model."""
+    """Return an engine with the tiny model."""
     log = folder / "engine.log"
     return vllm_inproc.start(
         VllmOptions(model=str(tiny_model(CACHED)), prefix_caching=caching, arguments=flags, log=log)
@@ -57,7 +58,7 @@ def start(folder: Path, *flags: str, caching: bool = True) -> InprocEngine:
 
 @pytest.fixture(scope="module")
 def cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
-    """No prefix caching, room for all."""
+    """Yield an engine without prefix caching and with room for everything."""
     engine = start(tmp_path_factory.mktemp("cold"), "--num-gpu-blocks-override", "200", caching=False)
     yield engine
     engine.stop()
@@ -65,26 +66,28 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
 
 @pytest.fixture
 def field(request: pytest.FixtureRequest, cold: InprocEngine, tmp_path: Path) -> Iterator[Field]:
-    """An engine with these flags."""
+    """Yield an engine with the parametrized flags."""
     opened = Field(tmp_path, cold, *request.param)
     yield opened
     opened.engine.stop()
 
 
 def blocks(count: int) -> list[str]:
-    """Flags for a pool of `count` usable blocks."""
+    """Return the flags for a pool of `count` usable blocks."""
     return ["--num-gpu-blocks-override", str(count + 1), "--max-model-len", str(count * BLOCK)]
 
 
 def alone(*segments: tuple[str, int], tokens: int = 8) -> Burst:
-    """One request."""
+    """Return a burst of one request."""
     return Burst(requests=(Request(prompt=Prompt(tuple(Segment(*s) for s in segments)), max_tokens=tokens),))
 
 
 @pytest.mark.parametrize("field", [blocks(16)], indirect=True)
 @pytest.mark.nightly
 def test_forty_identical_long_prompts_in_a_tight_pool(field: Field) -> None:
-    """V0's stall after the first of many identical prompts: here all finish, side by side, from one set of blocks."""
+    """V0 stalled after the first of many identical prompts. Here all finish side by side and share one set of
+    blocks.
+    """
     request = Request(prompt=Prompt((Segment("long", 8 * BLOCK + 4),)), max_tokens=40)
     judgement = field.judged(Workload((Burst(requests=(request,) * 40),)))
     assert judgement.findings == ()
@@ -109,7 +112,7 @@ CONNECTOR_RECIPE = Workload(
 
 @pytest.mark.parametrize("field", [blocks(7)], indirect=True)
 def test_two_requests_that_outgrow_a_pool_of_seven_blocks(field: Field) -> None:
-    """One is preempted, seen as the engine's own event, and both answer as cold."""
+    """One request is preempted, which the engine reports, and both answer as cold."""
     judgement = field.judged(CONNECTOR_RECIPE)
     assert judgement.findings == ()
     assert judgement.evidence[Pressure.PREEMPTIONS] >= 1
@@ -118,7 +121,7 @@ def test_two_requests_that_outgrow_a_pool_of_seven_blocks(field: Field) -> None:
 
 @pytest.mark.parametrize("field", [blocks(64)], indirect=True)
 def test_a_a_b_a_with_a_shared_prelude(field: Field) -> None:
-    """The last A hits every whole block of itself, although B came between (a report of 0 hits at 23 % use)."""
+    """The last A hits all its whole blocks although B came in between. The report had 0 hits at 23 % usage."""
     a = alone(("prelude", 300), ("tail a", 200))
     b = alone(("prelude", 300), ("tail b", 200))
     judgement = field.judged(Workload((a, a, b, a)))
@@ -131,7 +134,9 @@ def test_a_a_b_a_with_a_shared_prelude(field: Field) -> None:
 @pytest.mark.parametrize("field", [blocks(7)], indirect=True)
 @pytest.mark.nightly
 def test_the_same_case_three_times_gives_one_history(field: Field) -> None:
-    """Tokens, counts, preemptions and times, byte for byte; the workload comes out of JSON, as a saved case's does."""
+    """Tokens, counts, preemptions and times are byte for byte equal. The workload is read from JSON like a saved
+    case.
+    """
     saved = msgspec.json.decode(msgspec.json.encode(CONNECTOR_RECIPE), type=Workload)
     histories = {msgspec.json.encode(field.run(saved, nonce="once")) for _ in range(3)}
     assert len(histories) == 1

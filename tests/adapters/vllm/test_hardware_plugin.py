@@ -1,4 +1,4 @@
-"""An out-of-tree platform, as a hardware plugin brings one, is used in the exact layer, with its changes."""
+"""An out-of-tree platform of a hardware plugin is used in the exact layer, with its configuration changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def exact_run(folder: Path, **variables: str) -> tuple[dict[str, str], bool]:
-    """The verdicts of a short run of the profile `hardware`, and whether the platform's scheduler was used."""
+    """Return the verdicts of a short run with the profile `hardware`, and whether the platform's scheduler was used."""
     info = folder / "plugin" / "stand_in_platform-1.dist-info"
     info.mkdir(parents=True)
     (info / "entry_points.txt").write_text("[vllm.platform_plugins]\nstand_in = support.stand_in_platform:register\n")
@@ -48,11 +48,11 @@ def exact_run(folder: Path, **variables: str) -> tuple[dict[str, str], bool]:
 
 @pytest.mark.nightly
 def test_a_platform_plugin_is_loaded_with_its_scheduler(tmp_path: Path) -> None:
-    """And judged as vLLM's own."""
+    """It is judged as vLLM's own platform is."""
     assert exact_run(tmp_path) == ({"SALT-1": "CONFORMS"}, True)
 
 
 @pytest.mark.nightly
 def test_the_exact_layer_can_leave_the_platform_out(tmp_path: Path) -> None:
-    """By vLLM's own variable: what only the run with the platform finds is the platform's."""
+    """vLLM's own variable disables the platform, so what only the other run finds comes from the platform."""
     assert exact_run(tmp_path, VLLM_TARGET_DEVICE="cpu") == ({"SALT-1": "CONFORMS"}, False)

@@ -27,7 +27,7 @@ def request(*prompt: int, hidden: tuple[int, ...] = ()) -> CompletionRequest:
 
 
 def test_an_image_has_one_placeholder() -> None:
-    """The processor makes several of it; other tokens stay where they are."""
+    """The processor expands the placeholder, and other tokens keep their order."""
     found = image_prompt(request(40, *image_positions(CAT, 3), *image_positions(DOG, 3), 41), PLACEHOLDER, SHAPE)
     assert found["prompt_token_ids"] == [40, PLACEHOLDER, PLACEHOLDER, 41]
     assert [one.tobytes() for one in found["multi_modal_data"]["image"]] == [pixels(CAT, SIDE), pixels(DOG, SIDE)]
@@ -35,14 +35,14 @@ def test_an_image_has_one_placeholder() -> None:
 
 
 def test_a_clients_name_is_sent() -> None:
-    """For its image only."""
+    """Only the image with a name has one."""
     hidden = (SentImage(uuid=7).hidden(), 0, 0, 0, 0, 0)
     prompt = request(*image_positions(CAT, 3), *image_positions(DOG, 3), hidden=hidden)
     assert image_prompt(prompt, PLACEHOLDER, SHAPE)["multi_modal_uuids"] == {"image": ["image-7", None]}
 
 
 def test_arguments_of_the_processor_are_sent() -> None:
-    """For the whole prompt; nothing where there are none."""
+    """The arguments hold for the whole prompt, and the field is left out if there are none."""
     hidden = (SentImage(arguments=Arguments.AS_CONFIGURED).hidden(), 0, 0)
     prompt = request(*image_positions(CAT, 3), hidden=hidden)
     assert image_prompt(prompt, PLACEHOLDER, SHAPE)["mm_processor_kwargs"] == {"do_rescale": False}
@@ -52,7 +52,7 @@ def test_arguments_of_the_processor_are_sent() -> None:
 @pytest.mark.engine
 @pytest.mark.parametrize("encoding", [Encoding.PNG, Encoding.BMP])
 def test_a_file_keeps_the_pixels(encoding: Encoding) -> None:
-    """And its bytes come along, as they do in the server."""
+    """The bytes of the file are sent too, as in the server."""
     hidden = (SentImage(encoding).hidden(), 0, 0)
     (sent,) = image_prompt(request(*image_positions(CAT, 3), hidden=hidden), PLACEHOLDER, SHAPE)["multi_modal_data"][
         "image"
@@ -61,9 +61,10 @@ def test_a_file_keeps_the_pixels(encoding: Encoding) -> None:
     assert sent.original_bytes[:2] == {Encoding.PNG: b"\x89P", Encoding.BMP: b"BM"}[encoding]
 
 
-def test_the_processor_of_the_model_does_as_it_is_told(tmp_path: Path) -> None:
-    """Without arguments, it passes the pixels on. Each image takes as many positions as the shape says. It needs no
-    torchvision.
+def test_the_processor_of_the_model_follows_its_arguments(tmp_path: Path) -> None:
+    """Without arguments the processor passes the pixels on, and each image takes the positions of the shape.
+
+    The processor needs no torchvision.
     """
     transformers: Any = pytest.importorskip("transformers")
     model = image_model(tiny_model(generated_files()), tmp_path / "model")

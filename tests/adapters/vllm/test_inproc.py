@@ -1,4 +1,4 @@
-"""vLLM stepped in this process: that it answers as it should, and that a run repeats to the step."""
+"""vLLM stepped in this process: it answers correctly, and a run repeats step by step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Start = Callable[..., InprocEngine]
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts engines that live until the tests here are over."""
+    """Yield a function that starts engines, which are stopped after the tests of this file."""
     engines: list[InprocEngine] = []
 
     def start_one(*flags: str, prefix_caching: bool = True) -> InprocEngine:
@@ -65,19 +65,21 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def cold(start: Start) -> InprocEngine:
-    """No cache, and room for all."""
+    """Return an engine without a cache and with room for everything."""
     return start("--num-gpu-blocks-override", "200", prefix_caching=False)
 
 
 @pytest.fixture(scope="module")
 def warm(start: Start, cold: InprocEngine) -> InprocEngine:
-    """Beside the cold one: 16 usable blocks of 32 tokens, and four requests at a time."""
+    """Return an engine with 16 usable blocks of 32 tokens and four requests at a time."""
     return start("--num-gpu-blocks-override", "17", "--max-num-seqs", "4")
 
 
 @pytest.fixture(scope="module")
 def ranked(start: Start, warm: InprocEngine) -> InprocEngine:
-    """Requests with priorities in as many blocks, 64 tokens a step. vLLM's own logger publishes its metrics, too."""
+    """Return an engine with priorities, as many blocks and 64 tokens per step. vLLM's own logger publishes its
+    metrics too.
+    """
     chunks = ("--enable-chunked-prefill", "--max-num-batched-tokens", "64")
     engine = start("--num-gpu-blocks-override", "17", "--scheduling-policy", "priority", *chunks)
     with engine.entered() as parts:
@@ -87,68 +89,68 @@ def ranked(start: Start, warm: InprocEngine) -> InprocEngine:
 
 
 @pytest.fixture(autouse=True)
-def emptied(request: pytest.FixtureRequest) -> None:
-    """Each test begins with nothing cached."""
+def empty_caches(request: pytest.FixtureRequest) -> None:
+    """Clear the caches before each test."""
     for name in {"warm", "ranked"} & set(request.fixturenames):
         assert request.getfixturevalue(name).reset_cache()
 
 
 def adapter(seed: int) -> AdapterFiles:
-    """A forged adapter for the tiny model."""
+    """Return a generated adapter for the tiny model."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return generate_adapter(CACHED, config, seed=seed, rank=8)
 
 
-def asked(seed: int, length: int, tokens: int, **more: object) -> CompletionRequest:
-    """A request with a random prompt."""
+def new_request(seed: int, length: int, tokens: int, **more: object) -> CompletionRequest:
+    """Return a request with a random prompt."""
     prompt = tuple(random.Random(seed).choices(range(33, 127), k=length))
     fields: dict[str, object] = {"model": "base", "prompt": prompt, "max_tokens": tokens, **more}
     return CompletionRequest(**fields)  # type: ignore[arg-type]
 
 
 def serve(engine: InprocEngine, *arrivals: Arrival, between: Callable[[], None] = lambda: None) -> list[Served]:
-    """Serve without listening."""
+    """Serve these requests without reading their token counts."""
     return engine.serve(arrivals, lambda _number, _count: None, between)
 
 
 def results(served: list[Served]) -> list[Completion | EngineError]:
-    """What came back, without the times of sending."""
+    """Return the results without the times."""
     return [one.result for one in served]
 
 
 def completed(served: list[Served]) -> list[Completion]:
-    """The same where nothing may have failed."""
+    """Return the answers of a burst in which every request was answered."""
     answers = [result for result in results(served) if isinstance(result, Completion)]
     assert len(answers) == len(served), results(served)
     return answers
 
 
 def ids(answer: Completion) -> list[int]:
-    """Token ids."""
+    """Return the token ids of an answer."""
     return [token.id for token in answer.tokens]
 
 
 def published(name: str) -> float:
-    """A counter of vLLM's Prometheus metrics; in one process only those of the engine that started last are there."""
+    """Return a counter of vLLM's Prometheus metrics. In one process it belongs to the engine that started last."""
     value = REGISTRY.get_sample_value(f"vllm:{name}_total", {"engine": "0", "model_name": "base"})
     assert value is not None
     return value
 
 
-def crowd() -> list[Arrival]:
-    """Three requests, 960 tokens in the end, for a pool of 512."""
-    return [Arrival(asked(seed, 170, 150), offset_ms=15 * seed) for seed in range(3)]
+def too_many_requests() -> list[Arrival]:
+    """Return three requests that need 960 tokens in the end, for a pool of 512."""
+    return [Arrival(new_request(seed, 170, 150), offset_ms=15 * seed) for seed in range(3)]
 
 
 @needs_engine
 class TestServed:
-    """One engine with a small pool, compared with one that has no cache."""
+    """Tests of an engine with a small pool, compared with an engine without a cache."""
 
     pytestmark = engine_tests
 
-    def test_warm_is_cold(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """The second time from the cache, with the same tokens; time is counted in steps."""
-        request = asked(1, 100, 12)
+    def test_warm_answers_equal_cold_answers(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """The second answer comes from the cache and has the same tokens. Time is counted in steps."""
+        request = new_request(1, 100, 12)
         first, again, alone = warm.complete(request), warm.complete(request), cold.complete(request)
         assert (first.cached_tokens, again.cached_tokens, alone.cached_tokens) == (0, 96, 0)
         assert ids(first) == ids(again) == ids(alone)
@@ -158,23 +160,23 @@ class TestServed:
         assert [token.at for token in first.tokens] == [(i + 1) / 100 for i in range(12)]
 
     def test_a_small_pool_preempts(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Seen per request and in total, and no answer suffers."""
+        """Preemptions are counted per request and in total, and no answer changes."""
         before = warm.metrics()
-        answers = completed(serve(warm, *crowd()))
+        answers = completed(serve(warm, *too_many_requests()))
         preemptions = [answer.preemptions for answer in answers]
         after = warm.metrics().since(before)
         assert sum(count or 0 for count in preemptions) > 0
         assert after.preemptions == sum(count or 0 for count in preemptions)
         assert after.queried_tokens == 3 * 170
-        assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in crowd()]
+        assert [ids(answer) for answer in answers] == [ids(cold.complete(one.request)) for one in too_many_requests()]
 
     def test_a_run_repeats_exactly(self, ranked: InprocEngine) -> None:
-        """Tokens, times, cached tokens, preemptions: five times the same, with aborts and a pattern in it."""
+        """Tokens, times, cached tokens and preemptions are equal in five runs with aborts and a pattern."""
         arrivals = [
-            *crowd(),
-            Arrival(asked(5, 60, 50, priority=-1, abort=Abort(after_tokens=7)), offset_ms=30),
-            Arrival(asked(5, 60, 50, priority=-1, surface=ResponseOptions(logprobs=True)), offset_ms=80),
-            Arrival(asked(6, 60, 20, surface=ResponseOptions(pattern="[a-d]{9,12}")), offset_ms=30),
+            *too_many_requests(),
+            Arrival(new_request(5, 60, 50, priority=-1, abort=Abort(after_tokens=7)), offset_ms=30),
+            Arrival(new_request(5, 60, 50, priority=-1, surface=ResponseOptions(logprobs=True)), offset_ms=80),
+            Arrival(new_request(6, 60, 20, surface=ResponseOptions(pattern="[a-d]{9,12}")), offset_ms=30),
         ]
         runs = []
         for _ in range(5):
@@ -188,18 +190,22 @@ class TestServed:
         assert [answer.aborted is None for answer in answers] == [True, True, True, False, True, True]
 
     def test_offsets_fall_on_steps(self, warm: InprocEngine) -> None:
-        """A request of offset 30 ms comes before the burst's fourth step; one of 31 ms before the fifth."""
+        """A request with an offset of 30 ms is sent before the burst's fourth step; one of 31 ms before the fifth."""
         began, counts = warm.clock(), list[tuple[int, int]]()
-        arrivals = [Arrival(asked(1, 20, 6)), Arrival(asked(2, 20, 1), 31), Arrival(asked(3, 20, 1), 30)]
+        arrivals = [
+            Arrival(new_request(1, 20, 6)),
+            Arrival(new_request(2, 20, 1), 31),
+            Arrival(new_request(3, 20, 1), 30),
+        ]
         served = warm.serve(arrivals, lambda number, count: counts.append((number, count)), lambda: None)
         assert [round(one.sent - began, 3) for one in served] == [0.0, 0.04, 0.03]
         assert [round(one.finished - began, 3) for one in served] == [0.06, 0.05, 0.04]
         assert counts == [(0, 1), (0, 2), (0, 3), (0, 4), (2, 1), (0, 5), (1, 1), (0, 6)]
 
     def test_an_idle_engine_keeps_its_clock(self, warm: InprocEngine) -> None:
-        """Steps without work count, so that time passes for whoever waits."""
+        """Steps without work count, so that time passes for waiting requests."""
         began, looks = warm.clock(), list[float]()
-        serve(warm, Arrival(asked(1, 20, 1), offset_ms=200), between=lambda: looks.append(warm.clock()))
+        serve(warm, Arrival(new_request(1, 20, 1), offset_ms=200), between=lambda: looks.append(warm.clock()))
         assert looks == pytest.approx([began + (i + 1) / 100 for i in range(21)])
 
     @pytest.mark.parametrize(
@@ -214,28 +220,28 @@ class TestServed:
             (Abort(after_tokens=9), None, 9),
         ],
     )
-    def test_an_abort_tells_its_stage(
+    def test_an_abort_reports_its_stage(
         self, ranked: InprocEngine, abort: Abort, stage: Stage | None, tokens: int
     ) -> None:
-        """A prompt of four steps; the ninth token is the last, so there is nothing left to abort."""
-        answer = ranked.complete(asked(4, 200, 9, abort=abort))
+        """The prompt takes four steps. The ninth token is the last, so there is nothing left to abort."""
+        answer = ranked.complete(new_request(4, 200, 9, abort=abort))
         assert (answer.aborted, len(answer.tokens)) == (stage, tokens)
         assert answer.finish_reason == (None if stage else "length")
         assert (ranked.metrics().running, ranked.metrics().waiting, ranked.metrics().pool_usage) == (0, 0, 0.0)
 
     def test_an_abort_in_the_queue(self, warm: InprocEngine) -> None:
-        """Four run at most, so that the fifth still waits after 50 ms."""
-        others = [Arrival(asked(seed, 20, 12)) for seed in range(4)]
-        *_, last = completed(serve(warm, *others, Arrival(asked(9, 20, 12, abort=Abort(after_ms=50)))))
+        """At most four requests run, so the fifth one still waits after 50 ms."""
+        others = [Arrival(new_request(seed, 20, 12)) for seed in range(4)]
+        *_, last = completed(serve(warm, *others, Arrival(new_request(9, 20, 12, abort=Abort(after_ms=50)))))
         assert (last.aborted, last.tokens) == (Stage.QUEUED, ())
 
     def test_a_reload_in_place_changes_the_answer(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Under the same name from another path; also in the midst of a burst."""
+        """The name loads another path, also during a burst."""
         first, second = (str(adapter(seed).folder.resolve()) for seed in (1, 2))
         expected = []
         for path in (first, second):
             cold.load_adapter("lora", path, in_place=bool(expected))
-            expected.append(ids(cold.complete(asked(1, 100, 12, model="lora"))))
+            expected.append(ids(cold.complete(new_request(1, 100, 12, model="lora"))))
         warm.load_adapter("lora", first, in_place=False)
         began = warm.clock()
 
@@ -243,15 +249,15 @@ class TestServed:
             if round(warm.clock() - began, 3) == 0.15:
                 warm.load_adapter("lora", second, in_place=True)
 
-        request = asked(1, 100, 12, model="lora")
+        request = new_request(1, 100, 12, model="lora")
         served = serve(warm, Arrival(request), Arrival(request, offset_ms=200), between=between)
         before, after = completed(served)
         assert [ids(before), ids(after)] == expected
         assert expected[0] != expected[1]
         assert after.cached_tokens == 0
 
-    def test_adapter_names_are_the_servers(self, warm: InprocEngine, tmp_path: Path) -> None:
-        """Statuses as the server answers; a forgotten name is unknown."""
+    def test_adapter_names_behave_as_on_the_server(self, warm: InprocEngine, tmp_path: Path) -> None:
+        """Statuses are those of the server, and an unloaded name is unknown."""
         path = str(adapter(1).folder.resolve())
         warm.load_adapter("named", path, in_place=False)
         statuses = []
@@ -261,7 +267,7 @@ class TestServed:
             lambda: warm.load_adapter("none", str(tmp_path), in_place=False),
             lambda: warm.unload_adapter("none"),
             lambda: warm.unload_adapter("named"),
-            lambda: warm.complete(asked(1, 10, 1, model="named")),
+            lambda: warm.complete(new_request(1, 10, 1, model="named")),
         ):
             try:
                 action()
@@ -271,70 +277,70 @@ class TestServed:
         assert statuses == [400, 400, 404, 404, 200, 404]
 
     def test_a_refused_request_harms_no_other(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Too long, an unknown name, an impossible pattern: refused in the midst of a burst that goes on."""
-        good = asked(1, 100, 12)
+        """A prompt that is too long, an unknown name and an invalid pattern are refused, and the burst goes on."""
+        good = new_request(1, 100, 12)
         served = serve(
             warm,
             Arrival(good),
-            Arrival(asked(2, 513, 1), 10),
-            Arrival(asked(2, 10, 513), 10),
-            Arrival(asked(2, 10, 1, model="nobody"), 10),
-            Arrival(asked(2, 10, 1, surface=ResponseOptions(pattern="[")), 10),
+            Arrival(new_request(2, 513, 1), 10),
+            Arrival(new_request(2, 10, 513), 10),
+            Arrival(new_request(2, 10, 1, model="nobody"), 10),
+            Arrival(new_request(2, 10, 1, surface=ResponseOptions(pattern="[")), 10),
         )
         refusals = [result for result in results(served) if isinstance(result, RequestRefused)]
         assert [refusal.status for refusal in refusals] == [400, 400, 404, 400]
         assert ids(completed(served[:1])[0]) == ids(cold.complete(good))
 
-    def test_a_burst_that_breaks_leaves_nothing_behind(self, warm: InprocEngine) -> None:
-        """An exception out of `between` is the caller's; the engine is idle afterwards."""
+    def test_a_failing_burst_leaves_no_request(self, warm: InprocEngine) -> None:
+        """The exception reaches the caller, and the engine is idle afterwards."""
 
         def fail() -> None:
             raise ValueError("ours")
 
         with pytest.raises(ValueError, match="ours"):
-            serve(warm, *crowd(), between=fail)
+            serve(warm, *too_many_requests(), between=fail)
         assert (warm.metrics().running, warm.metrics().waiting) == (0, 0)
-        assert len(warm.complete(asked(1, 20, 2)).tokens) == 2
+        assert len(warm.complete(new_request(1, 20, 2)).tokens) == 2
 
     def test_a_reset_waits_for_requests(self, warm: InprocEngine) -> None:
-        """In the midst of a burst blocks are held: False, and True when nothing is in flight."""
+        """While requests hold blocks the reset returns False, and True once none is running."""
         said: list[bool] = []
-        serve(warm, Arrival(asked(1, 100, 5)), between=lambda: said.append(warm.reset_cache()))
+        serve(warm, Arrival(new_request(1, 100, 5)), between=lambda: said.append(warm.reset_cache()))
         assert said == [False] * 4 + [True]
 
-    def test_salts_keep_apart(self, warm: InprocEngine) -> None:
-        """The salt reaches the block hashes."""
-        plain, salted = asked(1, 100, 1), asked(1, 100, 1, cache_salt="a")
+    def test_salts_separate_the_cache(self, warm: InprocEngine) -> None:
+        """The salt is part of the block hashes."""
+        plain, salted = new_request(1, 100, 1), new_request(1, 100, 1, cache_salt="a")
         assert [warm.complete(one).cached_tokens for one in (plain, salted, salted)] == [0, 0, 96]
 
-    def test_surfaces_are_complete(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Several answers, stop strings, patterns, prompt logprobs and logprobs."""
-        several = warm.complete(asked(1, 40, 8, surface=ResponseOptions(answers=3)))
+    def test_response_options_are_supported(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """The engine supports several answers, stop strings, patterns, prompt logprobs and logprobs."""
+        several = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(answers=3)))
         assert [len(tokens) for tokens in (several.tokens, *several.others)] == [8, 8, 8]
         assert len({tuple(t.id for t in tokens) for tokens in (several.tokens, *several.others)}) > 1
-        plain = cold.complete(asked(1, 40, 8))
-        stopped = warm.complete(asked(1, 40, 8, surface=ResponseOptions(stop=(plain.text[3],))))
+        plain = cold.complete(new_request(1, 40, 8))
+        stopped = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(stop=(plain.text[3],))))
         assert (stopped.finish_reason, stopped.text) == ("stop", plain.text[: plain.text.index(plain.text[3])])
-        matched = warm.complete(asked(1, 40, 8, surface=ResponseOptions(pattern="[ab]{3}")))
+        matched = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(pattern="[ab]{3}")))
         assert (matched.finish_reason, len(matched.text), set(matched.text) - {"a", "b"}) == ("stop", 3, set())
-        told = warm.complete(asked(1, 100, 2, surface=ResponseOptions(prompt_logprobs=True)))
-        assert told.prompt_logprobs is not None
-        assert [score is None for score in told.prompt_logprobs] == [True] + [False] * 99
-        scored = warm.complete(asked(1, 40, 8, surface=ResponseOptions(logprobs=True)))
+        reported = warm.complete(new_request(1, 100, 2, surface=ResponseOptions(prompt_logprobs=True)))
+        assert reported.prompt_logprobs is not None
+        assert [score is None for score in reported.prompt_logprobs] == [True] + [False] * 99
+        scored = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(logprobs=True)))
         assert ids(scored) == ids(plain)
         assert all(token.logprob is not None and token.gap is not None and token.gap > 0 for token in scored.tokens)
 
     def test_a_chat_is_its_rendered_prompt(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """What `render` says is what the engine used, and asking with those ids gives the same answer."""
+        """`render` returns the ids that the engine used, and a request with these ids gets the same answer."""
         messages = (Message("system", "Be brief."), Message("user", "Hello."))
         rendered = warm.render(messages)
-        answer = warm.complete(asked(1, 1, 8, messages=messages))
+        answer = warm.complete(new_request(1, 1, 8, messages=messages))
         assert answer.prompt == rendered
         assert ids(answer) == ids(cold.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
 
-    def test_a_session_goes_on_from_what_it_has_computed(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Without the last token; it holds its blocks until it is closed, and takes no turn after that."""
-        opened = asked(1, 40, 4, session="mine")
+    def test_a_session_continues_from_its_computed_tokens(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """All but the last token are kept. The session holds its blocks until it is closed, and then takes no turn."""
+        opened = new_request(1, 40, 4, session="mine")
         first = warm.complete(opened)
         held = (*opened.prompt, *ids(first)[:-1])
         turn = msgspec.structs.replace(opened, prompt=(*held, *range(50, 60)), held=len(held))
@@ -351,10 +357,10 @@ class TestServed:
         assert refused.value.status == 400
 
     @pytest.mark.parametrize("how", ["abort of a turn", "disconnect"])
-    def test_an_aborted_session_is_over(self, warm: InprocEngine, how: str) -> None:
-        """Its blocks are free again."""
+    def test_an_aborted_session_is_closed(self, warm: InprocEngine, how: str) -> None:
+        """The blocks of an aborted session are free again."""
         leaves = Abort(after_tokens=2) if how == "abort of a turn" else None
-        opened = asked(1, 40, 8, session=how, abort=leaves)
+        opened = new_request(1, 40, 8, session=how, abort=leaves)
         answer = warm.complete(opened)
         warm.close_session(how, aborted=True)
         assert warm.metrics().pool_usage == 0
@@ -362,8 +368,8 @@ class TestServed:
         with pytest.raises(RequestRefused):
             warm.complete(msgspec.structs.replace(opened, prompt=(*held, 50), held=len(held), abort=None))
 
-    def test_it_says_what_it_is(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """Shape and capabilities of either engine; only priorities need another scheduling policy."""
+    def test_its_shape_and_capabilities(self, warm: InprocEngine, cold: InprocEngine) -> None:
+        """Shape and capabilities of both engines; only priorities need another scheduling policy."""
         assert (warm.shape.block_size, warm.shape.pool_blocks, warm.shape.adapter_slots) == (32, 16, 4)
         assert (warm.shape.max_model_tokens, warm.shape.most_requests, warm.shape.uniform) == (512, 4, True)
         assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
@@ -375,9 +381,9 @@ class TestServed:
         assert "vllm" in warm.log_tail()
 
     def test_priorities(self, ranked: InprocEngine, cold: InprocEngine) -> None:
-        """With that policy the urgent one (the lower number) throws out the other; the metrics are the server's."""
+        """The urgent request (lower number) preempts the other one, and the metrics are those of the server."""
         assert ranked.capabilities[Capability.PRIORITY].present
-        usual, urgent = asked(1, 250, 100, priority=1), asked(2, 250, 100, priority=0)
+        usual, urgent = new_request(1, 250, 100, priority=1), new_request(2, 250, 100, priority=0)
         first, second = completed(serve(ranked, Arrival(usual), Arrival(urgent, offset_ms=50)))
         assert first.preemptions
         assert (second.preemptions, second.preempted_at) == (0, ())
@@ -397,10 +403,10 @@ class TestServed:
             assert published(name) == value
 
     def test_preemptions_of_an_aborted_request_count(self, warm: InprocEngine) -> None:
-        """The second of two answers is thrown out, and the client leaves while it waits to come back."""
-        both = asked(2, 100, 100, surface=ResponseOptions(answers=2), abort=Abort(after_tokens=60))
+        """The second of two answers is preempted, and the client disconnects while it waits to resume."""
+        both = new_request(2, 100, 100, surface=ResponseOptions(answers=2), abort=Abort(after_tokens=60))
         before = warm.metrics()
-        other, aborted = completed(serve(warm, Arrival(asked(1, 250, 150)), Arrival(both)))
+        other, aborted = completed(serve(warm, Arrival(new_request(1, 250, 150)), Arrival(both)))
         assert (aborted.aborted, len(aborted.tokens)) == (Stage.DECODE, 60)
         assert len(aborted.others[0]) < 60
         assert (other.preemptions, bool(aborted.preemptions)) == (0, True)
@@ -408,7 +414,7 @@ class TestServed:
         assert warm.metrics().pool_usage == 0.0
 
     def test_stopped_in_between(self, start: Start, cold: InprocEngine) -> None:
-        """The burst ends with EngineDied for whatever is not over; the other engine lives on."""
+        """Unfinished requests of the burst end with EngineDied, and the other engine is unaffected."""
         engine = start("--num-gpu-blocks-override", "17")
         looks: list[float] = []
 
@@ -417,7 +423,7 @@ class TestServed:
             if len(looks) == 3:
                 engine.stop()
 
-        short, long, late = asked(1, 20, 2), asked(2, 20, 50), asked(3, 20, 50)
+        short, long, late = new_request(1, 20, 2), new_request(2, 20, 50), new_request(3, 20, 50)
         served = serve(engine, Arrival(short), Arrival(long), Arrival(late, offset_ms=900), between=between)
         assert [type(result) for result in results(served)] == [Completion, EngineDied, EngineDied]
         assert len(looks) == 3
@@ -428,19 +434,23 @@ class TestServed:
         assert len(cold.complete(short).tokens) == 2
         assert "vllm" in engine.log_tail()
 
-    def test_a_failing_step_is_a_death(self, start: Start, cold: InprocEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Everything in flight ends with EngineDied; the log says why."""
+    def test_a_failing_step_ends_the_engine(
+        self, start: Start, cold: InprocEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All running requests end with EngineDied, and the log has the cause."""
         engine = start("--num-gpu-blocks-override", "17")
         assert engine._parts is not None
         monkeypatch.setattr(engine._parts.engine, "step", lambda: 1 / 0)
-        served = serve(engine, Arrival(asked(1, 20, 2)), Arrival(asked(2, 20, 2), offset_ms=50))
+        served = serve(engine, Arrival(new_request(1, 20, 2)), Arrival(new_request(2, 20, 2), offset_ms=50))
         assert [type(result) for result in results(served)] == [EngineDied, EngineDied]
         assert not engine.alive()
         assert "ZeroDivisionError" in engine.log_tail()
-        assert len(cold.complete(asked(1, 20, 2)).tokens) == 2
+        assert len(cold.complete(new_request(1, 20, 2)).tokens) == 2
 
     def test_a_start_leaves_no_trace_in_the_environment(self, warm: InprocEngine) -> None:
-        """A server that is spawned afterwards gets what it would have got. (torch's compiler notes things later on.)"""
+        """A server that is started afterwards gets an unchanged environment. torch's compiler sets variables later
+        on.
+        """
         changed = {name for name in os.environ.keys() | BEFORE.keys() if os.environ.get(name) != BEFORE.get(name)}
         assert {name for name in changed if "TORCHINDUCTOR" not in name} <= {
             "PYTEST_CURRENT_TEST",
@@ -449,7 +459,7 @@ class TestServed:
         }
 
     def test_torch_has_the_threads_that_the_environment_names(self, warm: InprocEngine) -> None:
-        """Also in a process that imported torch before: with more, a small model is many times as slow."""
+        """The limit holds even if torch was imported before: with more threads a small model is many times slower."""
         torch = importlib.import_module("torch")
         torch.set_num_threads(2)
         try:
@@ -459,31 +469,31 @@ class TestServed:
             torch.set_num_threads(1)
 
     def test_flags_that_vllm_refuses(self, start: Start) -> None:
-        """One line, not an exit; and a pool that holds no request of full length does not start."""
+        """The error is one line instead of an exit. A pool that cannot hold a request of full length is refused."""
         with pytest.raises(EngineStartError, match="--no-such-flag"):
             start("--no-such-flag")
         with pytest.raises(EngineStartError, match="larger than the available KV cache memory"):
             start("--num-gpu-blocks-override", "5")
 
 
-def test_the_module_loads_nothing() -> None:
-    """Importing it costs no vLLM and no torch."""
+def test_the_module_imports_neither_vllm_nor_torch() -> None:
+    """Importing the module imports neither vLLM nor torch."""
     check = (
         "import sys, coldproof.adapters.vllm.inproc.engine; sys.exit('vllm' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], cwd=CACHED.parent.parent, check=False).returncode == 0
 
 
-def test_without_vllm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One clear line."""
+def test_without_vllm_the_start_fails_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is one clear line."""
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EngineStartError, match="vLLM is not installed"):
         vllm_inproc.start(VllmOptions(model=str(tmp_path), log=tmp_path / "engine.log"))
 
 
-def test_an_error_that_says_nothing_is_named_by_its_line() -> None:
-    """vLLM's kernels assert what their arguments are: the report said "the engine did not start: "."""
+def test_an_error_without_a_message_is_named_by_its_line() -> None:
+    """vLLM's kernels raise assertions without a message, and the report said "the engine did not start: "."""
     with pytest.raises(AssertionError) as caught:
         raise AssertionError
     line = r"AssertionError in test_inproc.py, line \d+: raise AssertionError"

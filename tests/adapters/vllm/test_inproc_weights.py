@@ -1,4 +1,4 @@
-"""Each route of an update on a model in process: the engine then answers as one that was started with these weights."""
+"""After a weight update in process by any route, the engine answers as one started with these weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.engine
 
 
 def started(model: Path, log: Path) -> InprocEngine:
-    """An engine with these weights and one adapter."""
+    """Return an engine with these weights and one adapter."""
     engine = vllm_inproc.start(VllmOptions(model=str(model), log=log, weight_transfer=True))
     engine.load_adapter("tenant", str(ADAPTER.folder.resolve()), in_place=False)
     return engine
@@ -36,7 +36,7 @@ def started(model: Path, log: Path) -> InprocEngine:
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InprocEngine, InprocEngine]]:
-    """One that changes its weights, and one that was started with the others."""
+    """Yield an engine that changes its weights, and one that was started with the other weights."""
     folder = tmp_path_factory.mktemp("weights")
     pair = started(START, folder / "changing.log"), started(OTHER, folder / "other.log")
     yield pair
@@ -45,7 +45,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InprocEn
 
 
 def answers(engine: InprocEngine) -> list[list[int]]:
-    """Cold answers of the base model and of the adapter."""
+    """Return cold answers of the base model and of the adapter."""
     assert engine.reset_cache()
     requests = [CompletionRequest(model=model, prompt=PROMPT, max_tokens=16) for model in (engine.base_model, "tenant")]
     return [[token.id for token in engine.complete(request).tokens] for request in requests]
@@ -53,7 +53,7 @@ def answers(engine: InprocEngine) -> list[list[int]]:
 
 @pytest.mark.parametrize("route", with_samples(WeightRoute, WeightRoute.PATH))
 def test_a_route_loads_all_weights(engines: tuple[InprocEngine, InprocEngine], route: WeightRoute) -> None:
-    """Of the base model, and of the base model below an adapter. The cache stays, and the way back is the same."""
+    """The base model changes, also below an adapter. The cache is kept, and going back restores the answers."""
     engine, other = engines
     before, checksum = answers(engine), engine.weights_checksum()
     engine.update_weights(str(OTHER), route)
@@ -69,7 +69,7 @@ def test_a_route_loads_all_weights(engines: tuple[InprocEngine, InprocEngine], r
 def test_a_folder_without_weights_changes_nothing_in_place(
     engines: tuple[InprocEngine, InprocEngine], tmp_path: Path
 ) -> None:
-    """It is refused before any parameter is written."""
+    """The update is refused before any parameter is written."""
     engine, _ = engines
     before = answers(engine)
     with pytest.raises(RequestRefused, match="has no"):
@@ -78,7 +78,7 @@ def test_a_folder_without_weights_changes_nothing_in_place(
 
 
 def test_a_sleep_on_a_cpu_keeps_the_weights(engines: tuple[InprocEngine, InprocEngine]) -> None:
-    """So a sleep that discards them is absent, with the reason; and vLLM itself takes the level."""
+    """Therefore a sleep that discards them is absent, with the reason, although vLLM accepts the level."""
     engine, _ = engines
     support = engine.capabilities[Capability.SLEEP_DISCARDS]
     assert (support.present, support.evidence) == (False, STAYS)

@@ -1,4 +1,4 @@
-"""Real vLLM, stepped in this process with the fingerprint worker: what its events lead to is what its pool holds."""
+"""vLLM in this process with the fingerprint worker: the pool holds exactly what follows from its events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALGORITHMS = ("sha256", "sha256_cbor")
 
 
 def start(folder: Path, *flags: str, events: bool = True) -> InprocEngine:
-    """An engine with 16 usable blocks of 32 tokens."""
+    """Return an engine with 16 usable blocks of 32 tokens."""
     return vllm_inproc.start(
         VllmOptions(
             model=str(tiny_model(CACHED)),
@@ -45,7 +45,7 @@ def start(folder: Path, *flags: str, events: bool = True) -> InprocEngine:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
-    """One for all that does not need another."""
+    """Yield the engine for all tests that need no other."""
     started = start(tmp_path_factory.mktemp("events"))
     yield started
     started.stop()
@@ -53,18 +53,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
 
 @pytest.fixture(scope="module")
 def ledger() -> EventLedger:
-    """Of that engine."""
+    """Return the event ledger of that engine."""
     return EventLedger()
 
 
 def contents() -> dict[str, AdapterFiles]:
-    """Two forged adapters."""
+    """Return two generated adapters."""
     config = json.loads((tiny_model(CACHED) / "config.json").read_text())
     return {name: generate_adapter(CACHED, config, seed=i, rank=8) for i, name in enumerate("AB")}
 
 
 def run(engine: InprocEngine, ledger: EventLedger, folder: Path, nonce: str, *steps: Step) -> History:
-    """These steps, with nothing wrong in their events."""
+    """Run these steps, check that their events have no findings, and return the history."""
     history = WorkloadRun(engine, Workload(steps), nonce, contents(), folder, ledger=ledger).history()
     assert all(outcome.error is None for outcome in history.outcomes)
     assert check_events(history) == []
@@ -72,25 +72,27 @@ def run(engine: InprocEngine, ledger: EventLedger, folder: Path, nonce: str, *st
 
 
 def ask(*names: str, length: int = 70, **more: object) -> Burst:
-    """One request for each name, at once."""
+    """Return a burst of one request for each name."""
     fields: dict[str, object] = {"max_tokens": 40, **more}
     return Burst(requests=tuple(Request(prompt=Prompt((Segment(name, length),)), **fields) for name in names))  # type: ignore[arg-type]
 
 
-def in_the_pool(engine: InprocEngine) -> Counter[str]:
-    """Published hash -> copies, by the pool's own index."""
+def hashes_in_pool(engine: InprocEngine) -> Counter[str]:
+    """Return the copies of each published hash in the pool's own index."""
     assert engine._parts is not None
     index = engine._parts.core.scheduler.kv_cache_manager.block_pool.cached_block_hash_to_block._cache
     return Counter({key[:-4].hex()[-16:]: len(held) if isinstance(held, dict) else 1 for key, held in index.items()})
 
 
-def by_events(ledger: EventLedger) -> Counter[str]:
-    """The same, by what was published."""
+def hashes_by_events(ledger: EventLedger) -> Counter[str]:
+    """Return the copies of each hash by the published events."""
     return Counter({name: count for (_, _, name), count in ledger.cache.copies.items() if count})
 
 
-def test_the_consumer_holds_what_the_pool_holds(engine: InprocEngine, ledger: EventLedger, tmp_path: Path) -> None:
-    """Under eviction, preemption, adapters, salts and resets, after each run; two copies of a block included."""
+def test_the_event_ledger_equals_the_pool(engine: InprocEngine, ledger: EventLedger, tmp_path: Path) -> None:
+    """Both agree after each run, under eviction, preemption, adapters, salts and resets, also for two copies of a
+    block.
+    """
     load = SetAdapter(name="tenant", content="A", path="a")
     story: list[tuple[Step, ...]] = [
         (ask("stem"), ask("stem"), ask("stem", length=100)),
@@ -102,17 +104,17 @@ def test_the_consumer_holds_what_the_pool_holds(engine: InprocEngine, ledger: Ev
     for i, steps in enumerate(story):
         history = run(engine, ledger, tmp_path, f"n{i}", *steps)
         assert history.events is not None
-        assert by_events(ledger) == in_the_pool(engine)
-        assert sum(in_the_pool(engine).values()) == ledger.cache.in_pool
+        assert hashes_by_events(ledger) == hashes_in_pool(engine)
+        assert sum(hashes_in_pool(engine).values()) == ledger.cache.in_pool
     again = run(engine, ledger, tmp_path, "n4", *story[4])  # the same keys once more, on what the first run left
     assert again.events is not None
     assert again.events.before
     assert again.steps[-1].after.preemptions
-    assert by_events(ledger) == in_the_pool(engine)
+    assert hashes_by_events(ledger) == hashes_in_pool(engine)
 
 
 def test_hits_are_explained_exactly(engine: InprocEngine, ledger: EventLedger, tmp_path: Path) -> None:
-    """Alone, a request hits what could be hit before it: no less and no more."""
+    """A request that runs alone hits exactly what could be hit before it."""
     history = run(engine, ledger, tmp_path, "exact", ask("stem"), ask("stem"), ask("stem", length=130), ask("else"))
     seen = view(history)
     assert seen is not None
@@ -121,13 +123,15 @@ def test_hits_are_explained_exactly(engine: InprocEngine, ledger: EventLedger, t
     assert bounds == {0: (0, 0), 1: (64, 64), 2: (64, 64), 3: (0, 0)}
 
 
-def test_an_adapters_hash_takes_in_its_path(engine: InprocEngine, ledger: EventLedger, tmp_path: Path) -> None:
-    """Which its event does not tell: the known issue of EVENT-3. After a reload from another path there are two hashes
-    for one and the same event."""
+def test_an_adapters_hash_includes_its_path(engine: InprocEngine, ledger: EventLedger, tmp_path: Path) -> None:
+    """The event does not report the path, which is the known issue of EVENT-3.
+
+    After a reload from another path, two hashes have the same event.
+    """
     reload = SetAdapter(name="tenant", content="B", path="b", route=Route.IN_PLACE)
-    asked = ask("stem", adapter="tenant", max_tokens=1, length=40)
+    burst = ask("stem", adapter="tenant", max_tokens=1, length=40)
     history = run(
-        engine, ledger, tmp_path, "path", SetAdapter(name="tenant", content="A", path="a"), asked, reload, asked
+        engine, ledger, tmp_path, "path", SetAdapter(name="tenant", content="A", path="a"), burst, reload, burst
     )
     first, second = (one.block for one in computed(history))
     assert first.hash != second.hash
@@ -146,8 +150,8 @@ def test_an_adapters_hash_takes_in_its_path(engine: InprocEngine, ledger: EventL
         assert block_hash(over_pickle, root, block.tokens, keys).hex()[-16:] == block.hash  # type: ignore[arg-type]
 
 
-def test_an_engine_that_is_not_asked_to_publishes_nothing(tmp_path: Path) -> None:
-    """The capability is absent and says why; histories have no events."""
+def test_an_engine_without_events_publishes_nothing(tmp_path: Path) -> None:
+    """The capability is absent with its reason, and histories have no events."""
     engine = start(tmp_path, events=False)
     try:
         support = engine.capabilities[Capability.KV_EVENTS]
@@ -160,7 +164,10 @@ def test_an_engine_that_is_not_asked_to_publishes_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hashes_follow_from_events(algorithm: str, tmp_path: Path) -> None:
-    """The base model's and a salt's do, by each algorithm. Last, for engines in one process share the root of all."""
+    """This holds for the base model and for a salt, by each algorithm.
+
+    This test is the last one, because engines in one process share the root hash.
+    """
     engine = start(tmp_path, "--prefix-caching-hash-algo", algorithm)
     try:
         history = run(engine, EventLedger(), tmp_path, "hashes", ask("stem"), ask("stem", salt="red"), ask("stem"))

@@ -1,4 +1,4 @@
-"""What a second KV tier changes for the harness: flags, counts, excuses, evidence and workloads."""
+"""Effects of a second KV tier on the harness: flags, counts, expected hits, evidence and workloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMITS = WorkloadLimits(block=16, slots=2, contents=("A", "B"), mixtures=frozens
 
 
 def transfer(tier: str) -> dict[str, Any]:
-    """The configuration that vLLM is given for a tier."""
+    """Return the configuration that vLLM gets for a tier."""
     flag, text = tier_flags(TIERS[tier], Path("/folder"), 4321)
     assert flag == "--kv-transfer-config"
     read: dict[str, Any] = json.loads(text)
@@ -50,7 +50,7 @@ def transfer(tier: str) -> dict[str, Any]:
 
 
 def test_an_engine_gets_a_tier_with_a_folder_of_its_own(tmp_path: Path) -> None:
-    """A fresh engine that found another one's files would not be fresh."""
+    """A fresh engine that found the files of another engine would not be fresh."""
     options = VllmOptions(model="m", log=tmp_path / "engine-07.log", tier=TIERS["example"])
     command = server_command(options, 1)
     given = json.loads(command[command.index("--kv-transfer-config") + 1])
@@ -58,7 +58,7 @@ def test_an_engine_gets_a_tier_with_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_lmcache_gets_a_port_and_a_folder_of_its_own() -> None:
-    """In the connector's options, and within the flags of the server that it starts."""
+    """They are in the connector's options and in the flags of the server that it starts."""
     options = transfer("lmcache-files")["kv_connector_extra_config"]
     words = shlex.split(options["lmcache.mp.autostart.server_args"])
     assert options["lmcache.mp.port"] == "4321"
@@ -68,33 +68,33 @@ def test_lmcache_gets_a_port_and_a_folder_of_its_own() -> None:
     )
 
 
-def test_a_user_writes_where_the_port_goes() -> None:
-    """As for the folder."""
+def test_the_users_configuration_has_a_placeholder_for_the_port() -> None:
+    """The port has a placeholder, as the folder has."""
     tier = given_tier('{"kv_connector": "C", "kv_connector_extra_config": {"port": "{port}", "at": "{folder}/x"}}')
     options = connector_config(tier, Path("/folder"), 4321)["kv_connector_extra_config"]
     assert options == {"port": "4321", "at": "/folder/x"}
 
 
 def test_an_engine_without_prefix_caching_has_no_tier(tmp_path: Path) -> None:
-    """What it answers is to be cold."""
+    """Its answers have to be cold."""
     options = VllmOptions(model="m", log=tmp_path / "log", tier=TIERS["example"], prefix_caching=False)
     assert "--kv-transfer-config" not in server_command(options, 1)
 
 
 def test_a_tier_of_several_parts_describes_each() -> None:
-    """As MultiConnector wants them."""
+    """The parts are described as MultiConnector expects them."""
     parts = transfer("multi")["kv_connector_extra_config"]["connectors"]
     assert [part["kv_connector"] for part in parts] == ["OffloadingConnector", "SimpleCPUOffloadConnector"]
 
 
 @pytest.mark.parametrize(("tier", "policy"), [("failing", "recompute"), ("failing-ends", "fail")])
-def test_the_policy_for_failed_loads_is_always_said(tier: str, policy: str) -> None:
+def test_the_policy_for_failed_loads_is_always_set(tier: str, policy: str) -> None:
     """vLLM's default has changed before."""
     assert transfer(tier)["kv_load_failure_policy"] == policy
 
 
 def test_every_cells_tier_exists() -> None:
-    """By name; one cell has the user's."""
+    """Every tier is found by name; one cell uses the user's connector."""
     assert {cell.tier for cell in CELLS if cell.tier is not None} <= {*TIERS, GIVEN}
 
 
@@ -110,7 +110,7 @@ USERS = {
 @pytest.mark.parametrize("name", [None, "example", GIVEN])
 @pytest.mark.parametrize("joined", [True, False], ids=["one word", "two words"])
 def test_a_connector_of_the_user_is_the_tier_of_every_cell(name: str | None, joined: bool) -> None:
-    """With all that the user says about it, and a folder of the engine. The other flags stay."""
+    """The user's settings are kept, the folder is the engine's own, and other flags are unchanged."""
     flag = [f"--kv-transfer-config={json.dumps(USERS)}"] if joined else ["--kv-transfer-config", json.dumps(USERS)]
     tier, rest = tier_and_rest(name, ("--seed", "1", *flag, "--x"))
     assert rest == ("--seed", "1", "--x")
@@ -121,27 +121,27 @@ def test_a_connector_of_the_user_is_the_tier_of_every_cell(name: str | None, joi
 
 
 def test_without_a_flag_a_cell_has_its_own_tier() -> None:
-    """Which may be none."""
+    """A cell may have no tier."""
     assert tier_and_rest("example", ("--x",)) == (TIERS["example"], ("--x",))
     assert tier_and_rest(None, ("--x",)) == (None, ("--x",))
 
 
 def test_the_control_without_a_second_tier_leaves_out_the_users_too() -> None:
-    """It would be no control otherwise."""
+    """A control with the user's tier would not be a control."""
     assert tier_and_rest(NOT_USED, ("--kv-transfer-config", json.dumps(USERS), "--x")) == (None, ("--x",))
 
 
 @pytest.mark.parametrize(
     "flag", [(), ("--kv-transfer-config",), ("--kv-transfer-config", "{}"), ("--kv-transfer-config", "x")]
 )
-def test_a_cell_for_the_users_connector_says_what_it_needs(flag: tuple[str, ...]) -> None:
-    """Where the flag is missing or describes no connector."""
+def test_a_cell_for_the_users_connector_requires_the_flag(flag: tuple[str, ...]) -> None:
+    """The flag is missing or describes no connector."""
     with pytest.raises(ValueError, match="connector"):
         tier_and_rest(GIVEN, flag)
 
 
 def test_deferred_copies_complete_in_order_after_their_polls() -> None:
-    """A copy is carried out when its completion is reported, and not before."""
+    """A copy is made when its completion is reported, and not before."""
     done: list[str] = []
     copies: DeferredCopies[str] = DeferredCopies(polls=1)
     copies.submit("a", lambda: done.append("a"))
@@ -167,7 +167,7 @@ def test_waiting_for_a_copy_carries_out_all_before_it_once() -> None:
 
 
 def test_a_tier_may_bring_the_last_token_and_what_a_reset_removed() -> None:
-    """Neither is a hit without a tier."""
+    """Without a tier neither can be a hit."""
     reset = ResetRecord(began=0.6, ended=0.7, success=True)
     pair = (outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=48))
     assert check_bounds(history(*pair, shape=TIERED, resets=(reset,))) == []
@@ -181,29 +181,29 @@ def test_a_tier_does_not_excuse_another_identitys_blocks() -> None:
     assert [finding.request for finding in found] == [1]
 
 
-@pytest.mark.parametrize(("external", "told"), [(32, 48), (None, 48)])
-def test_hits_of_both_tiers_are_counted_together(external: int | None, told: int) -> None:
-    """Where the second tier's count is unknown nothing is said."""
+@pytest.mark.parametrize(("external", "cached"), [(32, 48), (None, 48)])
+def test_hits_of_both_tiers_are_counted_together(external: int | None, cached: int) -> None:
+    """If the second tier's count is unknown, the sum is not checked."""
     steps = (record(0, before=Metrics(hit_tokens=0, external_hit_tokens=external and 0)),)
     steps = (record(0, before=steps[0].before, after=Metrics(hit_tokens=16, external_hit_tokens=external)),)
-    told_so = outcome(0, PROMPT, cached_tokens=told)
-    assert check_accounting(history(told_so, shape=TIERED, steps=steps), exclusive=True) == []
+    reported = outcome(0, PROMPT, cached_tokens=cached)
+    assert check_accounting(history(reported, shape=TIERED, steps=steps), exclusive=True) == []
 
 
-def test_hits_of_both_tiers_that_do_not_add_up_are_told() -> None:
-    """Neither may be left out."""
+def test_hits_of_both_tiers_that_do_not_add_up_are_reported() -> None:
+    """The count of each request has to include both tiers."""
     before, after = Metrics(hit_tokens=0, external_hit_tokens=0), Metrics(hit_tokens=16, external_hit_tokens=16)
     made = history(outcome(0, PROMPT, cached_tokens=16), shape=TIERED, steps=(record(0, before=before, after=after),))
     assert len(check_accounting(made, exclusive=True)) == 1
 
 
 def ended(number: int, prompt: range) -> Any:
-    """A request that ended with an error, in step 0."""
+    """Return a request that ended with an error in step 0."""
     return outcome(number, prompt, (), error="HTTP 500", step=0)
 
 
 @pytest.mark.parametrize(
-    ("prompts", "failed", "blamed"),
+    ("prompts", "failed", "failing"),
     [
         ((PROMPT,), 1, []),
         ((PROMPT,), 0, [0]),
@@ -212,21 +212,21 @@ def ended(number: int, prompt: range) -> Any:
         ((PROMPT, range(100, 148)), 2, []),
     ],
 )
-def test_as_many_prefixes_may_end_as_loads_failed(prompts: tuple[range, ...], failed: int, blamed: list[int]) -> None:
-    """And no request more."""
+def test_as_many_prefixes_may_end_as_loads_failed(prompts: tuple[range, ...], failed: int, failing: list[int]) -> None:
+    """Each failed load excuses the requests that share its prefix, and no other request."""
     steps = (record(0, before=Metrics(failed_loads=0), after=Metrics(failed_loads=failed)),)
     made = history(*(ended(i, prompt) for i, prompt in enumerate(prompts)), shape=ENDS, steps=steps)
-    assert [finding.request for finding in check_liveness(made)] == blamed
+    assert [finding.request for finding in check_liveness(made)] == failing
 
 
-def test_a_failed_load_is_no_excuse_where_it_is_to_be_recomputed() -> None:
-    """Then the request has to be answered."""
+def test_a_failed_load_that_is_recomputed_excuses_no_answer() -> None:
+    """With the policy to recompute, the request has to be answered."""
     steps = (record(0, before=Metrics(failed_loads=0), after=Metrics(failed_loads=1)),)
     assert check_liveness(history(ended(0, PROMPT), shape=TIERED, steps=steps))
 
 
-def test_loads_are_told_apart_by_what_made_them_necessary() -> None:
-    """A load before any reset brings back what was evicted."""
+def test_loads_after_eviction_and_after_a_reset_are_distinguished() -> None:
+    """A load before any reset brings back evicted tokens; one after a reset brings back what the reset removed."""
     readings = [Metrics(external_hit_tokens=count, failed_loads=count // 64) for count in (0, 32, 32, 64)]
     steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(3))
     reset = ResetRecord(began=1.5, ended=1.6, success=True)
@@ -237,8 +237,8 @@ def test_loads_are_told_apart_by_what_made_them_necessary() -> None:
 
 
 @pytest.mark.parametrize("strategy", [sent_again_after_gaps(LIMITS), partitions(LIMITS)])
-def test_stories_have_gaps_of_both_kinds_and_turns_that_go_on_from_an_earlier_request(strategy: Any) -> None:
-    """Requests that were put in between do not shift whom a turn follows."""
+def test_workloads_have_gaps_of_both_kinds_and_later_turns(strategy: Any) -> None:
+    """Requests that are inserted do not change which request a turn continues."""
 
     def has_both(workload: Workload) -> bool:
         names = {s.name for _, _, r in workload.requests() for s in r.prompt.segments}
@@ -256,7 +256,7 @@ def test_stories_have_gaps_of_both_kinds_and_turns_that_go_on_from_an_earlier_re
 
 
 def test_a_configuration_without_a_connector_is_refused_before_anything_starts() -> None:
-    """As wrong usage; vLLM would say so after half a minute."""
+    """It is a usage error; vLLM would report it after half a minute."""
     with pytest.raises(ValueError, match="expected a JSON object with kv_connector"):
         check_arguments(("--kv-transfer-config", '{"kv_role": "kv_both"}'))
     check_arguments(("--kv-transfer-config", json.dumps(USERS)))
@@ -273,7 +273,7 @@ def test_a_configuration_without_a_connector_is_refused_before_anything_starts()
     ],
 )
 def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: int | None) -> None:
-    """With pages of 1,024 bytes for each block: OffloadingConnector takes 4,096 all the same."""
+    """Pages are 1,024 bytes per block, but OffloadingConnector needs 4,096."""
     tier = TIERS[name]
     config = SimpleNamespace(kv_connector=tier.connector, kv_connector_extra_config=tier.options)
     assert tier_blocks(config, block_bytes=1024) == kept
@@ -288,6 +288,6 @@ def test_what_a_tier_keeps_follows_from_its_options(name: str, kept: int | None)
     ],
 )
 def test_nothing_is_known_of_a_tier_with_other_options(name: str, options: dict[str, Any]) -> None:
-    """A user may give any, or none: what is then stored, and how much of it, is not ours to say."""
+    """With other options of a user it is unknown what is stored, and how much of it."""
     config = SimpleNamespace(kv_connector=TIERS[name].connector, kv_connector_extra_config=options)
     assert tier_blocks(config, block_bytes=1024) is None

@@ -1,4 +1,4 @@
-"""A real vLLM whose scores waver: it is calibrated, its right answers pass and its wrong ones do not."""
+"""A vLLM with nondeterministic scores: it is calibrated, correct answers pass, and wrong answers are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGMA = 0.05
 
 @pytest.fixture(scope="module", params=with_samples(["gaussian", "batch"], "gaussian"))
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellEngines]:
-    """An engine under test and a cold one, without a model, with noise of either kind."""
+    """Yield an engine under test and a cold one, without a model, with noise of either kind."""
     folder = tmp_path_factory.mktemp("noisy")
     noise = f"{request.param}:{SIGMA}"
     options = Options(engine="vllm-inproc", report_dir=folder, worker="fingerprint", noise=noise)
@@ -40,7 +40,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def shared_preludes(count: int) -> Workload:
-    """Prompts behind one prelude of three blocks, one after the other and then all at once."""
+    """Return prompts that share three blocks, sent one after the other and then all at once."""
     requests = [
         Request(prompt=Prompt((Segment("prelude", 96), Segment(f"tail {i}", 9))), max_tokens=12) for i in range(count)
     ]
@@ -48,7 +48,7 @@ def shared_preludes(count: int) -> Workload:
 
 
 def run(bench: CellEngines, workload: Workload) -> tuple[History, Judgement]:
-    """The workload on the engine under test, judged by what was calibrated."""
+    """Run the workload on the engine under test, and return its history and its judgement by the calibrated rule."""
     nonce = secrets.token_hex(3)
     history = WorkloadRun(
         bench.engine, workload, nonce, bench.contents, bench.pool.workspace.folder(), scored=True
@@ -57,10 +57,11 @@ def run(bench: CellEngines, workload: Workload) -> tuple[History, Judgement]:
 
 
 def test_noise_is_found_and_measured(bench: CellEngines) -> None:
-    """Not exact; scores lie sqrt(2) sigma apart, and the band reaches several times as far.
+    """The rule is not exact. Scores differ by sqrt(2) sigma, and the tolerance is several times that.
 
-    How far depends on the sample: of 3,000 of normal noise the middle one came to 8.5, one in a hundred to 12, one in a
-    thousand to 17 and the largest to 21, for doubts about the tail's shape go to the larger threshold.
+    How large it is depends on the sample: of 3,000 samples of normal noise the median was 8.5, one in a hundred
+    reached 12, one in a thousand 17, and the largest 21, because a doubt about the tail's shape leads to the larger
+    tolerance.
     """
     band = bench.rule.band
     assert band is not None
@@ -71,26 +72,26 @@ def test_noise_is_found_and_measured(bench: CellEngines) -> None:
     assert "COLDPROOF_NOISE" in bench.engine.config["environment"]
 
 
-def test_scores_waver_and_the_best_token_is_told(bench: CellEngines) -> None:
-    """The same prompt twice: other scores; the best token's score is never below the token's own."""
+def test_scores_vary_and_the_best_token_is_reported(bench: CellEngines) -> None:
+    """The same prompt gets other scores the second time. The best token's score is never below the token's own."""
     prompt = tuple(range(40, 100))
-    asked = CompletionRequest(
+    requests = CompletionRequest(
         model=bench.engine.base_model,
         prompt=prompt,
         max_tokens=1,
         surface=ResponseOptions(prompt_logprobs=True, logprobs=True),
     )
-    beside = [bench.cold.engine.complete(asked), bench.engine.complete(asked)]
-    scores = [answer.prompt_logprobs for answer in beside]
+    both = [bench.cold.engine.complete(requests), bench.engine.complete(requests)]
+    scores = [answer.prompt_logprobs for answer in both]
     assert scores[0] != scores[1]
-    best = beside[0].prompt_best
+    best = both[0].prompt_best
     assert best is not None
     assert best[0] is None
     assert all(b >= s for b, s in zip(best[1:], (scores[0] or ())[1:], strict=True) if b is not None and s is not None)
 
 
-def test_right_answers_pass_though_they_part(bench: CellEngines) -> None:
-    """Sixty requests, most of them hits; a token in twenty is another than the cold one's."""
+def test_correct_answers_pass_although_they_diverge(bench: CellEngines) -> None:
+    """Of sixty requests most are hits, and one token in twenty differs from the cold one."""
     history, judgement = run(bench, shared_preludes(30))
     assert judgement.findings == ()
     assert all(found.explained for found in judgement.noise)
@@ -99,13 +100,15 @@ def test_right_answers_pass_though_they_part(bench: CellEngines) -> None:
     assert all(token.logprob is not None for outcome in history.outcomes for token in outcome.tokens)
 
 
-def test_a_wrong_block_is_caught(bench: CellEngines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that read what another prompt left, which no noise explains; the engine's own word for it aside."""
+def test_a_wrong_block_is_detected(bench: CellEngines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is read from another prompt's block, which noise does not explain. The engine's own report is not
+    used.
+    """
     plant("half-a-block-is-hashed", monkeypatch)
     prelude = Segment("prelude", 92)
     near = Segment("prelude", 92, changed=90)
-    asked = [Request(prompt=Prompt((one, Segment("tail", 20))), max_tokens=12) for one in (prelude, near)]
-    history, judgement = run(bench, Workload(tuple(Burst(requests=(one,)) for one in asked)))
+    requests = [Request(prompt=Prompt((one, Segment("tail", 20))), max_tokens=12) for one in (prelude, near)]
+    history, judgement = run(bench, Workload(tuple(Burst(requests=(one,)) for one in requests)))
     wrong = [found for found in judgement.findings if found.checker == "tokens"]
     assert [found.request for found in wrong] == [1]
     assert wrong[0].failure_class in (FailureClass.CORRUPT, FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)

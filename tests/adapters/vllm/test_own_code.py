@@ -1,4 +1,4 @@
-"""What our own code raises in vLLM's process ends as ERROR, in every part of the worker and its connectors."""
+"""An exception of our own code in vLLM's process ends as ERROR, in every part of the worker and its connectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.faulty_runs import Bench, opened
+from support.faulty_runs import Bench, open_bench
 from support.nightly import with_samples
 
 from coldproof import IMPORT_ROOT
@@ -56,13 +56,13 @@ PARTS: list[tuple[str, Callable[..., None], str]] = [
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Without a model."""
-    with opened(tmp_path_factory.mktemp("own") / "report", "fingerprint") as made:
+    """Yield a run without a model."""
+    with open_bench(tmp_path_factory.mktemp("own") / "report", "fingerprint") as made:
         yield made
 
 
 def mistake() -> Callable[..., None]:
-    """A function in a file of the worker's folder that raises."""
+    """Return a function that raises, as if it were in a file of the worker's folder."""
     made: dict[str, Any] = {}
     exec(compile("def planted(*_, **__):\n    raise TypeError('a mistake of ours')\n", OWN_FILE, "exec"), made)
     return cast(Callable[..., None], made["planted"])
@@ -72,7 +72,7 @@ def mistake() -> Callable[..., None]:
 def test_a_mistake_in_any_part_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str, test: Callable[..., None], cell: str
 ) -> None:
-    """Made after the engine has started and was calibrated; nobody is accused, and no case is written."""
+    """The error is injected after the calibration. The engine is not blamed, and no case is written."""
 
     def plant() -> None:
         monkeypatch.setattr(f"{HERE}.{part}", mistake())
@@ -85,8 +85,8 @@ def test_a_mistake_in_any_part_is_an_error(
 
 
 @pytest.mark.nightly
-def test_over_http_the_log_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker lacks a part there, and its own code stumbles over that."""
+def test_over_http_the_log_shows_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker lacks a part, on which its own code fails."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("COLDPROOF_TEST_FATAL_LENGTH", str(FATAL_LENGTH))  # that module would import vLLM here
     options = VllmOptions(

@@ -21,7 +21,7 @@ class State(ModuleType):
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> State:
-    """In place of vLLM's modules."""
+    """Return a module that replaces vLLM's."""
     module = State("state_of_a_test")
     monkeypatch.setitem(sys.modules, "state_of_a_test", module)
     monkeypatch.setattr(own_globals, "CONNECTOR", ("state_of_a_test", CONNECTOR[1]))
@@ -31,7 +31,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> State:
 
 
 def test_each_engine_keeps_what_its_start_has_created(state: State) -> None:
-    """An engine without a connector has none, whatever ran before it."""
+    """An engine without a connector finds none, whatever ran before it."""
     tiered, cold = OwnGlobals(), OwnGlobals()
     with tiered.active():
         state._KV_CONNECTOR_AGENT = "files"
@@ -43,7 +43,7 @@ def test_each_engine_keeps_what_its_start_has_created(state: State) -> None:
 
 
 def test_each_engine_computes_in_its_own_scratch_memory(state: State) -> None:
-    """The start of the second one replaces the global manager, whose memory a start locks at its size."""
+    """The start of the second engine replaces the global manager, which then has the size of that engine."""
     first, second = OwnGlobals(), OwnGlobals()
     for engine, memory in ((first, "large"), (second, "small")):
         with engine.active():
@@ -53,7 +53,7 @@ def test_each_engine_computes_in_its_own_scratch_memory(state: State) -> None:
 
 
 def test_an_engine_with_another_hash_algorithm_leaves_the_others_root_alone(state: State) -> None:
-    """It starts while the other one runs, as the controls of a diagnosis do."""
+    """The second engine starts while the first one runs, as the controls of a diagnosis do."""
     tested, control = OwnGlobals(), OwnGlobals()
     with tested.active():
         state.NONE_HASH = b"sha256"
@@ -65,8 +65,8 @@ def test_an_engine_with_another_hash_algorithm_leaves_the_others_root_alone(stat
         assert state.NONE_HASH == b"cbor"
 
 
-def test_a_connector_that_was_shut_down_is_gone(state: State) -> None:
-    """Also if the shutdown failed in the end."""
+def test_a_connector_that_was_shut_down_is_removed(state: State) -> None:
+    """The connector is removed even if its shutdown fails."""
     tiered = OwnGlobals()
     with tiered.active():
         state._KV_CONNECTOR_AGENT = "files"

@@ -1,4 +1,4 @@
-"""What a pair of vLLM servers can do, by what both have in common."""
+"""Capabilities of a pair of vLLM servers, by what both have in common."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_two_engines_can_do_follows_from_what_they_share(
 def test_only_a_server_that_the_pair_has_started_can_be_restarted(
     tmp_path: Path, tier: str | None, *, fails: bool
 ) -> None:
-    """That of LMCache."""
+    """The pair starts only LMCache's server."""
     flags = [] if tier is None else tier_flags(TIERS[tier], tmp_path, 4321)
     found = of_pair(["python", *flags], shape(second_tier=tier is not None), {Capability.PERSISTENT_KV: NO_FILES})
     assert found[Capability.TIER_FAILURES].present is fails

@@ -1,4 +1,4 @@
-"""The router of a pair of servers: what goes to which side, without vLLM behind it."""
+"""The router of a pair of servers: which requests go to which server, without vLLM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARAMS = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 
 
 class Pair:
-    """Two scripted servers behind a router, and what each of them got."""
+    """Two scripted servers behind a router, which record the requests that they receive."""
 
     def __init__(self, *, stored: bool = False, tier: int | None = None) -> None:
         self.sides = [HTTPServer(), HTTPServer()]
@@ -48,9 +48,9 @@ class Pair:
         port = self.held.enter_context(reserved_port())
         self.url = f"http://127.0.0.1:{port}"
         urls = [side.url_for("").rstrip("/") for side in self.sides]
-        self.orders, asked = multiprocessing.Pipe()
+        self.orders, received = multiprocessing.Pipe()
         self.loop = asyncio.new_event_loop()
-        self.task = self.loop.create_task(route("127.0.0.1", port, urls, asked, stored=stored, tier=tier))
+        self.task = self.loop.create_task(route("127.0.0.1", port, urls, received, stored=stored, tier=tier))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         until(lambda: port_is_taken(port))
@@ -85,7 +85,7 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A new pair."""
+    """Yield a new pair."""
     with contextlib.closing(Pair()) as made:
         yield made
 
@@ -96,7 +96,7 @@ def post(pair: Pair, path: str, body: Any) -> requests.Response:
 
 
 def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) -> None:
-    """With everything that is part of its identity, and with the reference to its KV."""
+    """The prompt is sent with everything that is part of its identity, and with the reference to its KV."""
     body = {"prompt": [1, 2], "max_tokens": 9, "stream": True, "cache_salt": "s", "model": "tenant", "min_tokens": 4}
     answer = post(pair, "/v1/completions", body)
     assert answer.json()["side"] == 1
@@ -112,7 +112,7 @@ def test_a_prompt_is_computed_on_one_side_and_answered_on_the_other(pair: Pair) 
 
 
 def test_a_decoder_that_finds_prompts_by_itself_gets_the_prefillers_count_only() -> None:
-    """So that both ways of a transfer report what the prefiller had."""
+    """Both kinds of transfer then report what the prefiller had cached."""
     with contextlib.closing(Pair(stored=True)) as pair:
         usage = {"prompt_tokens_details": {"cached_tokens": 32}}
         pair.answers[0, "/v1/completions"] = Response(json.dumps({"usage": usage}), status=200)
@@ -125,7 +125,7 @@ def test_a_decoder_that_finds_prompts_by_itself_gets_the_prefillers_count_only()
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}])
 def test_what_a_fetched_prompt_cannot_answer_is_computed_on_both_sides(pair: Pair, more: dict[str, Any]) -> None:
-    """So that the prefiller has every prompt."""
+    """The prefiller then has every prompt."""
     body = {"prompt": [1], "max_tokens": 2, **more}
     assert post(pair, "/v1/completions", body).status_code == 200
     first = {name: value for name, value in body.items() if name != "n"} | {"max_tokens": 1}
@@ -133,7 +133,7 @@ def test_what_a_fetched_prompt_cannot_answer_is_computed_on_both_sides(pair: Pai
 
 
 def test_a_refusal_of_the_prefiller_is_the_answer(pair: Pair) -> None:
-    """The decoder is not asked."""
+    """The decoder receives nothing."""
     pair.answers[0, "/v1/completions"] = Response('{"error": "too long"}', status=400)
     answer = post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2})
     assert (answer.status_code, answer.json()) == (400, {"error": "too long"})
@@ -141,7 +141,7 @@ def test_a_refusal_of_the_prefiller_is_the_answer(pair: Pair) -> None:
 
 
 def test_a_change_is_made_on_both_sides(pair: Pair) -> None:
-    """In one order."""
+    """Both servers receive the same request."""
     body = {"lora_name": "a", "lora_path": "p"}
     assert post(pair, "/v1/load_lora_adapter", body).status_code == 200
     assert pair.got == [[("/v1/load_lora_adapter", body)]] * 2
@@ -149,7 +149,7 @@ def test_a_change_is_made_on_both_sides(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("number", "side"), [(0, "prefill"), (1, "decode")])
 def test_a_change_on_one_side_is_made_there_only(pair: Pair, number: int, side: str) -> None:
-    """With its body and its parameters."""
+    """Its body and its parameters are kept."""
     body = {"lora_name": "a"}
     answer = post(pair, f"/sides/{side}/v1/load_lora_adapter?x=1", body)
     assert (answer.status_code, answer.json()["side"]) == (200, number)
@@ -160,7 +160,7 @@ def test_a_change_on_one_side_is_made_there_only(pair: Pair, number: int, side: 
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("failure", [Response("no", status=400), Response('{"success": false}', status=200)])
 def test_a_change_that_fails_on_one_side_fails(pair: Pair, failing: int, failure: Response) -> None:
-    """Whichever it is."""
+    """A failure of either server is the result."""
     pair.answers[failing, "/reset_prefix_cache"] = failure
     answer = post(pair, "/reset_prefix_cache", {})
     assert answer.text == failure.get_data(as_text=True)
@@ -168,27 +168,27 @@ def test_a_change_that_fails_on_one_side_fails(pair: Pair, failing: int, failure
 
 
 def test_a_side_that_does_not_answer_is_an_error(pair: Pair) -> None:
-    """And no answer of the other one."""
+    """The other server's answer is not used."""
     pair.sides[1].stop()
     assert post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 503
     assert requests.get(f"{pair.url}/health").status_code == 503
 
 
 def test_an_answer_that_breaks_off_ends_with_an_error(pair: Pair) -> None:
-    """In the stream, because its status has been sent."""
+    """The error is an event of the stream, because the status has been sent."""
 
-    def torn() -> Iterator[bytes]:
+    def broken_stream() -> Iterator[bytes]:
         yield b"data: {}\n\n"
         raise OSError("the side ended")
 
-    pair.answers[1, "/v1/completions"] = Response(torn(), headers={"Content-Length": "4000"})
+    pair.answers[1, "/v1/completions"] = Response(broken_stream(), headers={"Content-Length": "4000"})
     answer = post(pair, "/v1/completions", {"prompt": [1], "max_tokens": 2, "stream": True})
     first, last = answer.text.strip().split("\n\n")
     assert (first, json.loads(last.removeprefix("data: "))["error"]["code"]) == ("data: {}", 503)
 
 
 def test_a_late_hand_over_comes_after_the_prefill(pair: Pair) -> None:
-    """By as much as the request says, which is the least that its answer takes."""
+    """The delay is that of the request, which is a lower bound of its duration."""
     body, late = {"prompt": [1], "max_tokens": 2}, {HAND_OVER_HEADER: "300"}
     began = time.monotonic()
     assert requests.post(f"{pair.url}/v1/completions", json=body, headers=late).json()["side"] == 1
@@ -197,7 +197,7 @@ def test_a_late_hand_over_comes_after_the_prefill(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("number", "side"), [(0, "prefill"), (1, "decode")])
 def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str) -> None:
-    """The answer comes when the side is healthy again."""
+    """The answer comes when the server is healthy again."""
     pair.answers[number, "/health"] = Response("starting", status=503)
     with ThreadPoolExecutor() as pool:
         restart = pool.submit(post, pair, f"/sides/{side}/restart", {})
@@ -210,7 +210,7 @@ def test_a_restart_is_ordered_and_waited_for(pair: Pair, number: int, side: str)
 
 
 def test_a_restart_of_the_tier_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until its server listens again."""
+    """The answer comes when the tier's server listens again."""
     tried: list[int] = []
     connect = asyncio.open_connection
 
@@ -230,29 +230,29 @@ def test_a_restart_of_the_tier_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_tier_is_restarted_where_none_was_started(pair: Pair) -> None:
-    """The request is the decoder's, as any other one that is unknown here."""
+    """The request goes to the decoder like any unknown one."""
     assert post(pair, "/sides/tier/restart", {}).json()["side"] == 1
     assert not pair.orders.poll()
 
 
 def test_metrics_of_servers_that_compress_are_read(pair: Pair) -> None:
-    """vLLM compresses a part of them for a client that takes it, as `requests` does."""
+    """vLLM compresses some metrics for a client that accepts it, as `requests` does."""
     sent: list[str] = []
 
-    def told(request: Request) -> Response:
+    def answer_metrics(request: Request) -> Response:
         sent.append(request.headers.get("Accept-Encoding", ""))
         return Response('vllm:num_preemptions_total{engine="0"} 1.0\n', status=200)
 
     for side in pair.sides:
         side.clear()
-        side.expect_request("/metrics/").respond_with_handler(told)
+        side.expect_request("/metrics/").respond_with_handler(answer_metrics)
     answer = requests.get(f"{pair.url}/metrics/?name[]=vllm:num_preemptions_total")
     assert answer.text.splitlines() == ['vllm:num_preemptions_total{engine="0"} 1.0'] * 2
     assert sent == ["identity"] * 2
 
 
 def test_the_pool_usage_is_that_of_the_fuller_pool() -> None:
-    """So that an idle pair reports none only if both sides hold nothing."""
+    """An idle pair reports no usage only if neither server holds blocks."""
     name = 'vllm:kv_cache_usage_perc{engine="0"}'
     for sides in (("0.0", "0.25"), ("0.25", "0.0")):
         assert list(merged(*(f"{name} {used}" for used in sides))) == [f"{name} 0.25"]
@@ -278,13 +278,13 @@ STORE = {"lmcache.mp.autostart": True, "lmcache.mp.port": "4321"}
 
 
 def transfer(options: dict[str, Any]) -> list[str]:
-    """Flags of a server with LMCache's connector."""
+    """Return the flags of a server with LMCache's connector."""
     config = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": options}
     return ["--model", "m", "--kv-transfer-config", json.dumps(config), "--enforce-eager"]
 
 
 def test_both_sides_have_one_server_of_lmcache() -> None:
-    """Which neither of them starts: the one that does would end it with itself."""
+    """Neither server starts it, because it would end together with the server that started it."""
     flags, options = with_one_store(transfer(STORE))
     assert options == STORE
     assert flags == transfer({**STORE, "lmcache.mp.autostart": False})
@@ -292,12 +292,14 @@ def test_both_sides_have_one_server_of_lmcache() -> None:
 
 @pytest.mark.parametrize("flags", [transfer({"lmcache.mp.port": "4321"}), ["--model", "m"]])
 def test_a_server_that_the_user_starts_or_none_is_not_started(flags: list[str]) -> None:
-    """The flags stay as they are."""
+    """The flags stay unchanged."""
     assert with_one_store(flags) == (flags, None)
 
 
 def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its exit code: sides that compute everything themselves would look like a pair without a fault."""
+    """The pair ends with the store's exit code: without the store both servers would compute everything without any
+    error.
+    """
     launched = SimpleNamespace(command=lambda: ["python", "-m", "module", "--flag"])
     launcher = SimpleNamespace(MPServerAutostartConfig=SimpleNamespace(from_extra_config=lambda *_: launched))
     monkeypatch.setattr(prefill_decode.importlib, "import_module", lambda _: launcher)
@@ -307,8 +309,8 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = prefill_decode.Pair([], None, STORE)
     router = prefill_decode.FORK.Process(target=time.sleep, args=(3600,))
     router.start()
-    orders, asked = multiprocessing.Pipe()
-    with contextlib.closing(orders), contextlib.closing(asked):
+    orders, received = multiprocessing.Pipe()
+    with contextlib.closing(orders), contextlib.closing(received):
         assert pair.supervise(router, orders) == 3
     for process in (router, *pair.servers[:2]):
         process.join()
@@ -316,7 +318,7 @@ def test_a_pair_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_connection_takes_the_port_that_a_side_binds_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A side binds its ports after its start, and would wait for ever for one that is taken."""
+    """A server binds its ports after its start, and would wait forever for a port that is taken."""
     first_of_connections = 32_768  # Linux; other systems begin higher
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", prefill_decode.free_port()))

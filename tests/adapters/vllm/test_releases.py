@@ -1,4 +1,4 @@
-"""A release of vLLM that misses what the adapter needs is named in one line; those that only moved it are not."""
+"""A vLLM release that lacks what the adapter needs is reported in one line; one that only moved it works."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_release(folder: Path, *, without: str = "", parser: str = PARSERS[0]) 
 
 
 def output(folder: Path, code: str, *words: str) -> str:
-    """What a program prints that finds this vLLM."""
+    """Return the output of a program that finds this vLLM."""
     environment = {"PYTHONPATH": f"{folder}:{IMPORT_ROOT}", "PATH": ""}
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
@@ -65,20 +65,20 @@ def output(folder: Path, code: str, *words: str) -> str:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_release_with_everything_misses_nothing(tmp_path: Path, parser: str) -> None:
-    """Wherever it has its parser."""
+    """The argument parser may be in any of its known modules."""
     write_release(tmp_path, parser=parser)
     assert output(tmp_path, MISSING) == "[]"
 
 
 @pytest.mark.parametrize("without", ["v1.worker.worker_base", "v1.outputs.LogprobsLists"])
 def test_a_missing_module_or_name_is_named(tmp_path: Path, without: str) -> None:
-    """And nothing else."""
+    """Only the missing name is reported."""
     write_release(tmp_path, without=without)
     assert output(tmp_path, MISSING) == f"['{without}']"
 
 
-def test_a_start_says_in_one_line_what_the_release_misses(tmp_path: Path) -> None:
-    """With its version."""
+def test_the_start_reports_in_one_line_what_the_release_lacks(tmp_path: Path) -> None:
+    """The line has the version."""
     write_release(tmp_path, without="v1.engine.llm_engine")
     said = output(tmp_path, START, str(tmp_path / "model"))
     assert said.startswith("the engine did not start: vLLM any does not have v1.engine.llm_engine; log: ")
@@ -86,7 +86,7 @@ def test_a_start_says_in_one_line_what_the_release_misses(tmp_path: Path) -> Non
 
 
 def test_the_chat_template_is_found_where_older_releases_have_it(tmp_path: Path) -> None:
-    """Until 0.31, in the entry points."""
+    """Until 0.31 it is in the entry points."""
     path = tmp_path.joinpath("vllm", *CHATS[1].split("."))
     path.mkdir(parents=True)
     for folder in (path, path.parent, path.parent.parent):
@@ -97,7 +97,7 @@ def test_the_chat_template_is_found_where_older_releases_have_it(tmp_path: Path)
 
 
 class DroppingEngine:
-    """An engine whose step records the statistics of outputs only, as that of vLLM 0.26."""
+    """An engine whose step records only the statistics of outputs, as in vLLM 0.26."""
 
     def __init__(self, steps: list[Any]) -> None:
         self.engine_core = SimpleNamespace(get_output=lambda: steps.pop(0))
@@ -115,7 +115,7 @@ class DroppingEngine:
     [("0.26.0", ["prefill", "decode"]), ("0.27.1", ["prefill", "decode"]), ("0.28.0", ["decode"]), ("dev", ["decode"])],
 )
 def test_a_step_without_an_output_is_recorded_where_the_release_drops_it(version: str, expected: list[str]) -> None:
-    """Once; and a step without statistics is none."""
+    """The step is recorded once, and a step without statistics is not recorded."""
     steps = [("prefill", []), (None, []), ("decode", ["token"])]
     engine = DroppingEngine([SimpleNamespace(scheduler_stats=stats, outputs=outputs) for stats, outputs in steps])
     record_every_step(engine, version, engine.recorded.append)
@@ -125,7 +125,7 @@ def test_a_step_without_an_output_is_recorded_where_the_release_drops_it(version
 
 
 def test_the_statistics_of_a_step_are_added_once() -> None:
-    """An engine may record what was recorded for it; equal statistics of another step are others."""
+    """An engine may record the same object again; equal statistics of another step count separately."""
 
     def statistics() -> Any:
         found = SimpleNamespace(queries=97, hits=32)
@@ -147,7 +147,7 @@ def test_the_statistics_of_a_step_are_added_once() -> None:
     ids=["0.30", "0.28"],
 )
 def test_chunks_of_host_memory_were_called_blocks(spec: Any, sizes: dict[str, int]) -> None:
-    """Their number, and the arguments of the region that the tiers share, have the release's own names."""
+    """Each release has its own names for the number of chunks and for the arguments of the shared region."""
     assert (host_chunks(spec), host_region_sizes(spec)) == (20, sizes)
 
 
@@ -157,7 +157,7 @@ def test_an_engine_computes_on_any_core(version: str) -> None:
 
 
 def test_vllm_020_is_given_a_list_of_cores() -> None:
-    """With `nobind`, `OMPProcessManager` ends with an IndexError there."""
+    """With `nobind`, `OMPProcessManager` ends with an IndexError in that release."""
     assert thread_binding("0.20.2").isdigit()
 
 
@@ -177,5 +177,5 @@ def test_vllm_020_is_given_a_list_of_cores() -> None:
 def test_the_positions_for_which_sparse_layers_keep_blocks(
     settings: dict[str, int | None], blocks: list[int], states: bool, every: int | None
 ) -> None:
-    """Unknown before 0.29, where hits end inside a block, and for states with an interval."""
+    """The interval is unknown before 0.29, where hits end inside a block, and for states with an interval."""
     assert kept_every(SimpleNamespace(block_size=64, **settings), blocks, states=states) == every

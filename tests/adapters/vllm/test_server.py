@@ -1,6 +1,6 @@
-"""The suites against a real vLLM server: what they must find, what they must not, and what they do without a cache.
+"""The suites against a real vLLM server: faults that they must find, no false positives, and runs without a cache.
 
-One server serves all the attached runs here; only what is about starting an engine starts another.
+One server serves all attached runs; only tests of the start of an engine start another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
-    """A real vLLM with prefix caching on."""
+    """Yield a real vLLM with prefix caching on."""
     cache = generated_files()
     model = tiny_model(cache)
     adapter = generate_adapter(cache, json.loads((model / "config.json").read_text()), seed=1, rank=8)
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
 
 
 def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
-    """Run the suites as a user does: (exit code, results, terminal output)."""
+    """Run the suites as a user does, and return exit code, results and terminal output."""
     command = [
         sys.executable,
         "-m",
@@ -67,13 +67,15 @@ def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
 
 
 def verdicts(results: Results) -> dict[str, Verdict]:
-    """Requirement id -> verdict."""
+    """Return the verdict of each requirement."""
     return {r.id: r.verdict for r in results.requirements}
 
 
 def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) -> None:
-    """On this build the probes find all: nothing is UNSUPPORTED that should be tested. What is missing here other
-    cells have, or the fingerprint worker."""
+    """On this build the probes find every capability, so nothing is UNSUPPORTED that should be tested.
+
+    What is missing here is covered by other cells or by the fingerprint worker.
+    """
     absent = {c for c in Capability if server.capabilities[c].present is not True}
     elsewhere = {Capability.KV_EVENTS, Capability.SECOND_TIER, Capability.SEVERAL_GROUPS, Capability.PROVENANCE}
     doors = {Capability.DOORS, *DOOR_CAPABILITIES.values()}
@@ -83,7 +85,7 @@ def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) ->
 
 @pytest.fixture(scope="module")
 def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results, str, Path]:
-    """One attached run, judged by the same-engine oracle."""
+    """Return one attached run, judged by the same-engine oracle."""
     report = tmp_path_factory.mktemp("attached")
     names = "in_place_reload or salts_isolate or prompt_logprobs or working_set"
     selected = (*COUNTED, "--diagnose", "none", "-k", names)
@@ -91,10 +93,12 @@ def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> 
     return code, results, output, report
 
 
-def test_attached_run_tells_right_from_wrong(attached: tuple[int, Results, str, Path]) -> None:
-    """An in-place reload from another path conforms; the same path with changed files does not. Salts and scores
-    conform; pressure that cannot be made is not exercised, and the report says what it would take. On a busy machine
-    what conforms may have few examples."""
+def test_an_attached_run_gives_the_right_verdicts(attached: tuple[int, Results, str, Path]) -> None:
+    """An in-place reload from another path conforms; the same path with changed files does not.
+
+    Salts and scores conform. Pressure that cannot be reached is not exercised, and the report says what it would
+    take. On a busy machine a conforming requirement may have too few examples.
+    """
     code, results, output, _ = attached
     few = {r.id for r in results.requirements if r.reason.startswith("only ")}
     assert {name: Verdict.CONFORMS if name in few else verdict for name, verdict in verdicts(results).items()} == {
@@ -110,8 +114,8 @@ def test_attached_run_tells_right_from_wrong(attached: tuple[int, Results, str, 
     assert "use a smaller pool" in pressed.reason
 
 
-def test_the_lora_3_case_is_minimal_and_says_why(attached: tuple[int, Results, str, Path]) -> None:
-    """Four steps, as a person would write it; hit tokens above the bound; stale state; failing every time."""
+def test_the_lora_3_case_is_minimal_and_has_its_cause(attached: tuple[int, Results, str, Path]) -> None:
+    """The case has four steps, hit tokens above the bound, the class stale state, and fails every time."""
     _, results, _, _ = attached
     for case in results.cases:
         assert len(case.steps) == 4
@@ -155,7 +159,7 @@ def test_the_stand_alone_reproducer_reproduces(
 
 
 def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, tmp_path: Path) -> None:
-    """The last test here: the engine core is stopped in the midst of an answer, while the server goes on to answer."""
+    """This test comes last: the engine core is suspended during an answer while the server goes on to answer."""
     process = server.process
     assert process is not None
     (core,) = [p for p in process.processes() if "EngineCore" in " ".join([p.name(), *p.cmdline()])]
@@ -164,7 +168,7 @@ def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, 
     answering: set[int] = set()
 
     class Stopping(CheckedEngine):
-        """Stops the core as soon as both requests are being answered."""
+        """An engine that suspends the core as soon as both requests are being answered."""
 
         def serve(self, arrivals: Any, on_token: Any, between: Any) -> list[Served]:
             def stop_core(number: int, count: int) -> None:
@@ -192,7 +196,7 @@ def test_a_hanging_engine_is_ended_and_its_queue_is_known(server: ServerEngine, 
 
 @pytest.mark.nightly
 def test_without_prefix_caching_nothing_passes(tmp_path: Path) -> None:
-    """With caching switched off nothing was warm: NOT EXERCISED, and exit code 1."""
+    """With caching off no answer is warm, so the verdict is NOT EXERCISED and the exit code 1."""
     off, selected = "--engine-args=--no-enable-prefix-caching", "in_place_reload_from_another_path"
     code, results, output = suites(off, "--layers=exact", "--budget=8s", "-k", selected, report=tmp_path)
     assert verdicts(results) == {"LORA-1": Verdict.NOT_EXERCISED}, output

@@ -1,4 +1,4 @@
-"""The recorder sees what a scheduler does through its own methods, and changes nothing."""
+"""The recorder observes a scheduler through its own methods and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from coldproof.adapters.vllm.inproc.steps import StepRecorder
 
 
 class Pool:
-    """Of 16 blocks, of which 9 are free. Blocks with a hash are cached."""
+    """A pool of 16 blocks, 9 of them free. Blocks with a hash are cached."""
 
     def get_num_free_blocks(self) -> int:
-        """So many."""
+        """Return the number of free blocks."""
         return 9
 
     def _maybe_evict_cached_block(self, block: Any) -> bool:
-        """Whether it was cached."""
+        """Return whether the block was cached."""
         cached: bool = block.cached
         return cached
 
 
 class Scheduler:
-    """Returns the outputs that it was given, one for each step."""
+    """A scheduler that returns given outputs, one for each step."""
 
     block_size = 32
 
@@ -35,7 +35,7 @@ class Scheduler:
         self.kv_cache_manager = SimpleNamespace(block_pool=Pool(), usage=0.4375)
 
     def schedule(self) -> Any:
-        """The next one; then each request has computed its tokens."""
+        """Return the next output, after which each request has computed its tokens."""
         output = self.outputs.pop(0)
         for name, count in output.num_scheduled_tokens.items():
             one = self.requests.setdefault(name, SimpleNamespace(num_tokens=40, num_computed_tokens=output.hits[name]))
@@ -43,12 +43,12 @@ class Scheduler:
         return output
 
     def get_request_counts(self) -> tuple[int, int]:
-        """Running, waiting."""
+        """Return the numbers of running and waiting requests."""
         return len(self.requests), 3
 
 
 def output(counts: dict[str, int], *new: str, resumed: tuple[str, ...] = (), **changes: Any) -> Any:
-    """What the scheduler returns for a step."""
+    """Return the scheduler's output of a step."""
     cached = SimpleNamespace(resumed_req_ids=set(resumed), req_ids=[name for name in counts if name not in new])
     facts = {"finished_req_ids": set(), "hits": dict.fromkeys(counts, 0), **changes}
     begun = [SimpleNamespace(req_id=name) for name in new]
@@ -56,7 +56,7 @@ def output(counts: dict[str, int], *new: str, resumed: tuple[str, ...] = (), **c
 
 
 def steps(*outputs: Any) -> list[Any]:
-    """The recorded steps of these outputs."""
+    """Return the recorded steps of these outputs."""
     scheduler = Scheduler(*outputs)
     recorder = StepRecorder(scheduler, lambda: 1.5)
     returned = [scheduler.schedule() for _ in outputs]
@@ -65,7 +65,7 @@ def steps(*outputs: Any) -> list[Any]:
 
 
 def test_admissions_chunks_and_the_surroundings_are_recorded() -> None:
-    """A hit is where the computation begins."""
+    """A hit ends where the computation begins."""
     (step,) = steps(output({"a": 8, "b": 24}, "a", "b", hits={"a": 32, "b": 0}))
     assert step.admitted == (Admission("a", 32), Admission("b", 0))
     assert step.chunks == (Chunk("a", 32, 40, 40), Chunk("b", 0, 24, 40))
@@ -74,7 +74,7 @@ def test_admissions_chunks_and_the_surroundings_are_recorded() -> None:
 
 
 def test_a_prefill_is_followed_to_its_end_and_decoding_is_not_recorded() -> None:
-    """Of four steps, three compute the prompt."""
+    """Three of four steps compute the prompt."""
     found = steps(output({"a": 16}, "a"), output({"a": 16}), output({"a": 8}), output({"a": 1}))
     assert [chunk for step in found for chunk in step.chunks] == [
         Chunk("a", 0, 16, 40),
@@ -84,33 +84,33 @@ def test_a_prefill_is_followed_to_its_end_and_decoding_is_not_recorded() -> None
 
 
 def test_others_that_decode_are_counted() -> None:
-    """Beside a prompt."""
+    """Decoding requests are counted next to a prompt."""
     found = steps(output({"a": 40}, "a"), output({"a": 1, "b": 40}, "b"))
     assert [step.decoding for step in found] == [0, 1]
 
 
 @pytest.mark.parametrize("again", [{"resumed": ("a",)}, {}])
 def test_a_request_that_starts_again_is_resumed(again: dict[str, Any]) -> None:
-    """Also with model runner V2, which describes it as a new one."""
+    """Model runner V2 describes a resumed request as a new one."""
     new = () if again else ("a",)
     found = steps(output({"a": 40}, "a"), output({}), output({"a": 1}, *new, **again))
     assert [one.resumed for step in found for one in step.admitted] == [False, True]
 
 
-def test_a_name_that_was_finished_is_new_again() -> None:
+def test_a_finished_name_is_new_again() -> None:
     """A finished request cannot be resumed."""
     found = steps(output({"a": 40}, "a"), output({"a": 40}, "a", finished_req_ids={"a"}))
     assert [one.resumed for step in found for one in step.admitted] == [False, False]
 
 
 def test_an_aborted_prefill_ends() -> None:
-    """The scheduler does not know the request any more."""
+    """The scheduler no longer has the request."""
     found = steps(output({"a": 16}, "a"), output({}, finished_req_ids={"a"}), output({"b": 1}))
     assert len(found) == 1
 
 
 def test_evictions_are_counted_and_the_pool_decides_them() -> None:
-    """The first block of a prompt ends at most one block behind its start."""
+    """A block that ends at most one block after the start is the first one of a prompt."""
     scheduler = Scheduler(output({"a": 1}), output({"a": 1}))
     recorder = StepRecorder(scheduler, lambda: 0.0)
     pool: Any = scheduler.kv_cache_manager.block_pool
@@ -124,8 +124,8 @@ def test_evictions_are_counted_and_the_pool_decides_them() -> None:
     assert recorder.take() == ()
 
 
-def test_what_was_injected_into_the_class_later_is_recorded() -> None:
-    """A fault that replaces the method of the class acts under the recorder as without it."""
+def test_a_later_fault_in_the_class_is_recorded() -> None:
+    """A fault that replaces the method of the class acts with the recorder as without it."""
     scheduler = Scheduler(output({"a": 40}, "a"))
     StepRecorder(scheduler, lambda: 0.0)
     with pytest.MonkeyPatch.context() as patch:

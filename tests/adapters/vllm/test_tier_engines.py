@@ -1,4 +1,4 @@
-"""vLLM's connectors behind the fingerprint worker, in this process: what was lost comes back, as it was."""
+"""vLLM's connectors with the fingerprint worker, in this process: evicted and reset blocks come back unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LMCACHE = [pytest.param(tier, marks=WITH_LMCACHE) for tier in ("lmcache", "lmcac
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts engines with a pool of 16 blocks of 32 tokens."""
+    """Yield a function that starts engines with a pool of 16 blocks of 32 tokens."""
     engines: list[InprocEngine] = []
     held = contextlib.ExitStack()
 
@@ -66,20 +66,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def prompt(name: str, length: int) -> tuple[int, ...]:
-    """Tokens that follow from a name."""
+    """Return tokens that follow from a name."""
     source = random.Random(name)
     return tuple(source.randint(32, 126) for _ in range(length))
 
 
 def ask(engine: InprocEngine, tokens: tuple[int, ...], salt: str | None = None) -> tuple[list[int], int | None]:
-    """The answer and how much of the prompt was hit."""
+    """Return the answer to a prompt and its cached tokens."""
     done = engine.complete(CompletionRequest(model=engine.base_model, prompt=tokens, max_tokens=6, cache_salt=salt))
     return [token.id for token in done.tokens], done.cached_tokens
 
 
 @pytest.mark.parametrize("tier", with_samples([*OWN_TIERS, *LMCACHE], "simple", *LMCACHE))
-def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
-    """Beside an engine without a tier, which must not be given the other one's."""
+def test_evicted_and_reset_blocks_come_back(start: Start, tier: str) -> None:
+    """An engine without a tier runs in the same process, and must not get the other one's tier."""
     engine, cold = start(tier), start(tier, prefix_caching=False)
     first = ask(engine, prompt("first", 130))
     for other in ("second", "third"):
@@ -98,7 +98,7 @@ def test_what_was_evicted_or_reset_comes_back(start: Start, tier: str) -> None:
 
 @pytest.mark.parametrize("tier", ["offload", *LMCACHE])
 def test_a_request_resumed_with_a_tiers_blocks_answers_as_cold(start: Start, tmp_path: Path, tier: str) -> None:
-    """Two requests of two blocks + 2 with answers of two blocks + 3, in a pool of seven blocks (LMCache#1969).
+    """Two requests of two blocks + 2 with answers of two blocks + 3 run in a pool of seven blocks (LMCache#1969).
 
     vLLM keeps one of them. The other request takes a block of the preempted one's prompt, which the tier gives back.
     """
@@ -116,8 +116,10 @@ def test_a_request_resumed_with_a_tiers_blocks_answers_as_cold(start: Start, tmp
     assert engine.wrong_reads() == ()
 
 
-def test_a_crowd_that_waits_for_loads_is_no_lost_reuse(start: Start, tmp_path: Path) -> None:
-    """The pool never gives a prompt of whole blocks its last one. Each request loads it anew while the others wait."""
+def test_many_requests_that_wait_for_loads_are_no_lost_reuse(start: Start, tmp_path: Path) -> None:
+    """The pool never serves the last block of a prompt of whole blocks, so each request loads it while the others
+    wait.
+    """
     request = Request(prompt=Prompt((Segment("crowd", 2 * 32 - NONCE_TOKENS),)), max_tokens=5)
     alone, others = (Burst(requests=(one,)) for one in (request, Request(prompt=Prompt((Segment("others", 480),)))))
     workload = Workload((alone, others, Burst(requests=(request,) * 60)))
@@ -139,7 +141,7 @@ def test_an_engine_without_a_tier_counts_nothing_of_one(start: Start) -> None:
 @pytest.mark.parametrize("tier", with_samples(["failing", "failing-late"], "failing-late"))
 @pytest.mark.parametrize("length", with_samples([129, 128, 130], 129))
 def test_a_load_that_fails_is_computed_again(start: Start, tier: str, length: int) -> None:
-    """Whole, in part, or not at all: the answer is the same."""
+    """The load may fail wholly, in part or not at all; the answer is the same."""
     engine = start(tier)
     first = ask(engine, prompt("first", length))
     assert engine.reset_cache()
@@ -149,7 +151,7 @@ def test_a_load_that_fails_is_computed_again(start: Start, tier: str, length: in
 
 @pytest.mark.nightly
 def test_a_load_that_fails_ends_its_request_where_it_is_to(start: Start) -> None:
-    """With an error, once; the next one is answered."""
+    """The request ends with an error once, and the next one is answered."""
     engine = start("failing-ends")
     first = ask(engine, prompt("first", 129))
     assert engine.reset_cache()
@@ -162,7 +164,7 @@ def test_a_load_that_fails_ends_its_request_where_it_is_to(start: Start) -> None
 
 @pytest.mark.nightly
 def test_the_example_connector_does_not_know_of_salts(start: Start) -> None:
-    """vllm#53495, found by the counts; here so that its mending is noticed."""
+    """This is vllm#53495, found by the counts. The test fails when it is fixed."""
     engine = start("example")
     ask(engine, prompt("first", 130))
     assert ask(engine, prompt("first", 130), salt="red")[1] == 128

@@ -1,4 +1,4 @@
-"""A second tier with a process of its own beside an engine in this process."""
+"""A second tier with its own process next to an engine in this process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from coldproof.adapters.vllm.server import VllmOptions
 
 
 def options(tier: Tier | None, tmp_path: Path, *, caching: bool = True) -> VllmOptions:
-    """Those of an engine with this tier."""
+    """Return the options of an engine with this tier."""
     return VllmOptions(model="m", log=tmp_path / "engine.log", tier=tier, tier_port=1, prefix_caching=caching)
 
 
 def launching(*words: str) -> SimpleNamespace:
-    """LMCache's launcher, whose server runs this Python code."""
+    """Return a stand-in for LMCache's launcher, whose server runs this Python code."""
     config = SimpleNamespace(command=lambda: [sys.executable, "-c", *words])
     return SimpleNamespace(MPServerAutostartConfig=SimpleNamespace(from_extra_config=lambda *_: config))
 
@@ -39,18 +39,18 @@ class SlowTier:
         self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=self))
 
     def step(self) -> list[str]:
-        """Nothing yet."""
+        """Return no output."""
         self.steps += 1
         return []
 
     def get_request_counts(self) -> tuple[int, int]:
-        """Running and waiting."""
+        """Return the numbers of running and waiting requests."""
         return (0, 1) if self.steps < self.answers else (1, 0)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that only goes on while somebody sleeps."""
+    """Install a clock that advances only while a thread sleeps."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -62,14 +62,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("answers", "taken"), [(1, 1), (4, 4), (1000, 11)])
 def test_a_step_that_only_waits_takes_its_time(answers: int, taken: int) -> None:
-    """It polls each millisecond until a request runs, or until the ten milliseconds of a step are over."""
+    """It polls every millisecond until a request runs, or until the ten milliseconds of a step are over."""
     engine = SlowTier(answers)
     assert step_in_time(engine) == []
     assert engine.steps == taken
 
 
-def test_who_keeps_time_of_its_own(tmp_path: Path) -> None:
-    """LMCache, and what is not known here. Steps of the others repeat exactly."""
+def test_connectors_with_their_own_time(tmp_path: Path) -> None:
+    """LMCache and unknown connectors have their own time. Steps of the others repeat exactly."""
     assert keeps_own_time(TIERS["lmcache"])
     assert keeps_own_time(given_tier('{"kv_connector": "MyConnector"}'))
     assert not any(keeps_own_time(tier) for tier in (None, TIERS["offload"], TIERS["failing-late"]))
@@ -77,13 +77,13 @@ def test_who_keeps_time_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tier", [None, TIERS["offload"]])
 def test_no_server_without_lmcache(tier: Tier | None, tmp_path: Path) -> None:
-    """Nor for the engine that answers cold."""
+    """The engine that answers cold has no server either."""
     assert started_server(options(tier, tmp_path)) is None
     assert started_server(options(TIERS["lmcache"], tmp_path, caching=False)) is None
 
 
-def test_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With its last words."""
+def test_a_server_that_does_not_start_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error has the end of the server's output."""
     fails: Any = launching("raise SystemExit('no room')")
     monkeypatch.setattr(tier_server.importlib, "import_module", lambda _: fails)
     monkeypatch.setattr(tier_server, "is_cpu_build", lambda: False)
@@ -93,7 +93,7 @@ def test_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def held_port() -> Iterator[int]:
-    """A port that no other process is given."""
+    """Yield a port that no other process is given."""
     with reserved_port() as port:
         yield port
 
@@ -101,7 +101,7 @@ def held_port() -> Iterator[int]:
 def test_a_restarted_server_is_another_process_on_the_same_port(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held_port: int
 ) -> None:
-    """The first one has ended before."""
+    """The first server has ended before the second one starts."""
     port = held_port
     listening: Any = launching(
         f"import socket, time; kept = socket.create_server(('127.0.0.1', {port})); time.sleep(3600)"

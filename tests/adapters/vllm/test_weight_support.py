@@ -1,4 +1,4 @@
-"""What vLLM's routes and methods leave open about weights: the backend of a transfer, and what a sleep discards."""
+"""What vLLM's routes leave open about weights: the backend of a transfer, and what a sleep discards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_sleep_discards_weights_where_there_is_a_worker_that_does(
 
 
 def test_weights_are_transferred_with_a_backend_only() -> None:
-    """The routes alone do nothing; and without them, neither does the backend."""
+    """Routes and backend are both required."""
     absent = {**LISTED, Capability.WEIGHTS_TRANSFER: Support(False, "not listed")}
     settings = {"digests": False, "on_cpu": True, "sleep_flag": ""}
     for probed, transfers, present in ((LISTED, True, True), (LISTED, False, False), (absent, True, False)):
@@ -54,7 +54,7 @@ def test_weights_are_transferred_with_a_backend_only() -> None:
 
 
 def test_a_server_of_the_cell_has_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its command names it, and its import path has the plugin that registers it."""
+    """The command names the backend, and the import path has the plugin that registers it."""
     cell = CELLS["weight-transfer"]
     assert isinstance(cell, VllmCell)
     options = VllmOptions(model="m", log=tmp_path / "engine.log", weight_transfer=cell.weight_transfer)
@@ -66,7 +66,7 @@ def test_a_server_of_the_cell_has_the_backend(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_script_starts_a_server_without_the_backend() -> None:
-    """It would need Coldproof, and loads the same weights by a reload."""
+    """The backend would need Coldproof, and a reload loads the same weights."""
     line = f"python -m vllm.x --weight-transfer-config '{json.dumps({'backend': TRANSFER_BACKEND})}' --port 1"
     engine = RecordedEngine(
         name="vllm", version=None, config={"command": line}, contents=(), generated_model=False, cell=None

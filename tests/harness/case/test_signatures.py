@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support import report_samples
 from support.case_samples import SLOTS
-from support.event_streams import events, stored, told
+from support.event_streams import events, history_with_events, stored
 from support.histories import ask, burst, history, outcome, play, put, record, shape, tokens
 from support.paths import ROOT
 
@@ -150,7 +150,7 @@ def test_hashes_that_only_adapters_have_wrong_are_named() -> None:
     adapters = stored(lora="tenant-n", hashes=("0" * 15 + "1", "0" * 15 + "2"))
     base = stored(hashes=("0" * 15 + "3", "0" * 15 + "4"))
     for wrong, more in (((adapters,), "; only adapters' hashes"), ((adapters, base), ""), ((base,), "")):
-        given = told(events((0.4, wrong)), outcome(0, PROMPT))
+        given = history_with_events(events((0.4, wrong)), outcome(0, PROMPT))
         assert signature(given, FailureClass.API) == f"api; no reload{more}"
         assert signature(given, FailureClass.CORRUPT) == "corrupt; no reload"
 

@@ -1,4 +1,4 @@
-"""Commands with a wrong value: one line and exit code 4, before anything starts."""
+"""Commands with a wrong value end with one line and exit code 4, before anything starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS: list[tuple[list[str], str]] = [
 
 
 def exit_code(words: list[str]) -> int:
-    """The exit code of a command, also where argparse ends it."""
+    """Return the exit code of a command, even if argparse ends it."""
     try:
         return main(words)
     except SystemExit as ended:
@@ -46,7 +46,7 @@ def test_a_wrong_value_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It names the command."""
+    """The line names the command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FOLDER").mkdir()
     code = exit_code(words)

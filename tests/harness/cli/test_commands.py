@@ -1,4 +1,4 @@
-"""The command `coldproof`: every subcommand has help, refuses in one line, and passes on what pytest reads."""
+"""Every subcommand of `coldproof` has help, refuses bad input in one line, and passes on the arguments of pytest."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from coldproof.harness.session.pytest_command import pytest_command
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words that pytest would have got behind what `run` always says, which the fixture checks."""
+    """Return the arguments that pytest would get after those that `run` always adds, which the fixture checks."""
     words: list[str] = []
 
-    def become(_: str, command: list[str]) -> None:
+    def replace_process(_: str, command: list[str]) -> None:
         own = pytest_command([])
         assert command[: len(own)] == own
         words.extend(command[len(own) :])
 
-    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.setattr(os, "execv", replace_process)
     return words
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which begins with its name and says what it does."""
+    """The help begins with the name and says what the command does."""
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     assert stop.value.code == 0
@@ -38,7 +38,7 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("name", sorted(PASSED_ON))
 def test_run_and_replay_list_the_options_of_a_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With their help texts, and say whose the other options are."""
+    """The help has their help texts, and says where the other options come from."""
     declared: dict[str, str] = {}
     declare_options(lambda option, **settings: declared.update({option: settings["help"]}))
     declared.pop("--joined")  # for the processes of a run's layers
@@ -51,7 +51,7 @@ def test_run_and_replay_list_the_options_of_a_run(name: str, capsys: pytest.Capt
 
 @pytest.mark.parametrize("name", sorted(SUBCOMMANDS.keys() - PASSED_ON))
 def test_an_unknown_option_is_one_line_and_exit_code_4(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which begins with the name of the command that was given."""
+    """The line begins with the name of the command."""
     with pytest.raises(SystemExit) as stop:
         main([name, "--no-such-option"])
     assert stop.value.code == 4
@@ -60,8 +60,8 @@ def test_an_unknown_option_is_one_line_and_exit_code_4(name: str, capsys: pytest
     assert said.count("\n") == 1
 
 
-def test_everything_behind_run_is_passed_on(started: list[str]) -> None:
-    """In its order, a value of --engine-args that begins with a dash and a `--` among it."""
+def test_all_arguments_of_run_are_passed_on(started: list[str]) -> None:
+    """The order is kept, as are a value of --engine-args that begins with a dash and a `--`."""
     main(["run", "-k", "x", "--engine-args", "--max-num-seqs 2", "--cells", "list", "--", "-h"])
     expected = ["-k", "x", "--engine-args=--max-num-seqs 2", "--cells", "list", "--", "-h"]
     assert started == expected
@@ -69,19 +69,19 @@ def test_everything_behind_run_is_passed_on(started: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [[], ["--engine-args"], ["x"]])
 def test_run_adds_nothing_of_its_own(words: list[str], started: list[str]) -> None:
-    """Not even where the last option lacks its value: pytest says that."""
+    """This includes a last option without its value: pytest reports that."""
     main(["run", *words])
     assert started == words
 
 
 def test_replay_is_run_with_the_case(started: list[str]) -> None:
-    """Whatever options follow it."""
+    """Any options may follow the case."""
     main(["replay", "case.json", "--engine", "llamacpp"])
     assert started == ["--replay", "case.json", "--engine", "llamacpp"]
 
 
 def test_cells_are_those_of_the_engine(capfd: pytest.CaptureFixture[str]) -> None:
-    """All without one; one that has none is refused."""
+    """Without an engine all cells are listed, and an engine without cells is refused."""
     assert main(["cells"]) == 0
     everything = capfd.readouterr().out.splitlines()
     assert main(["cells", "--engine", "llamacpp"]) == 0
@@ -93,6 +93,6 @@ def test_cells_are_those_of_the_engine(capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_faults_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
-    """By name."""
+    """They are listed by name."""
     assert main(["faults"]) == 0
     assert "hashes-forget-who-asks" in capfd.readouterr().out

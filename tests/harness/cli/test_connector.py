@@ -1,4 +1,6 @@
-"""`coldproof connector`: which run it starts, what it refuses, and what it finds in two connectors written by hand."""
+"""`coldproof connector` starts the right run, refuses bad input, and finds the defect in a connector written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ HAND_WRITTEN = ROOT / "tests" / "support" / "hand_written_connector.py"  # it ne
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words of the run that the command starts."""
+    """Return the arguments of the run that the command starts."""
     words: list[str] = []
 
     def run(given: list[str]) -> int:
@@ -32,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_class_is_the_second_tier_of_a_run_with_the_fingerprint_worker(started: list[str]) -> None:
-    """With its options and the user's flags; what follows belongs to the run."""
+    """The connector has its options and the flags of the user. The remaining arguments belong to the run."""
     words = ["json:Mine", "--config", '{"a b": "it\'s"}', "--engine-args=--seed 1", "-k", "salts"]
     assert main(["connector", *words]) == 0
     assert started[:6] == ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "connector"]
@@ -45,22 +47,22 @@ def test_the_class_is_the_second_tier_of_a_run_with_the_fingerprint_worker(start
 
 
 @pytest.mark.parametrize(("words", "tested"), [([], False), (["--load-failures", "fail"], True)])
-def test_loads_that_fail_are_tested_where_the_user_says_so(started: list[str], words: list[str], tested: bool) -> None:
+def test_failed_loads_are_tested_if_the_user_chooses_it(started: list[str], words: list[str], tested: bool) -> None:
     """A connector whose loads never fail could not show the evidence."""
     main(["connector", "SimpleCPUOffloadConnector", *words])
     assert ("TIER-4" in started[started.index("--requirements") + 1].split(",")) is tested
 
 
 @pytest.mark.parametrize(("words", "cells"), [([], "connector"), (["--events"], "connector,connector-events")])
-def test_events_are_tested_where_the_user_says_so(started: list[str], words: list[str], cells: str) -> None:
-    """A connector that publishes none could not explain its hits."""
+def test_events_are_tested_if_the_user_chooses_it(started: list[str], words: list[str], cells: str) -> None:
+    """A connector that publishes no events could not explain its hits."""
     main(["connector", "SimpleCPUOffloadConnector", *words])
     assert started[started.index("--cells") + 1] == cells
     assert ("EVENT-2" in started[started.index("--requirements") + 1].split(",")) is bool(words)
 
 
 def test_the_users_budget_is_the_only_one(started: list[str]) -> None:
-    """In either form."""
+    """This holds for both forms of the option."""
     main(["connector", "json:Mine", "--budget=7s"])
     assert [word for word in started if "budget" in word] == ["--budget=7s"]
 
@@ -77,7 +79,7 @@ def test_the_users_budget_is_the_only_one(started: list[str]) -> None:
 def test_bad_arguments_are_one_line(
     started: list[str], capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
-    """And nothing is started."""
+    """Nothing is started."""
     assert main(["connector", *words]) == 4
     line = capsys.readouterr().err
     assert line.startswith("coldproof connector: ")
@@ -91,13 +93,13 @@ def test_bad_arguments_are_one_line(
     ("name", "code", "violated"),
     [
         pytest.param("HandWritten", 0, set(), marks=pytest.mark.nightly),
-        ("ForgetsWhoAsks", 1, {"TIER-3"}),
+        ("OmitsOwner", 1, {"TIER-3"}),
     ],
 )
 def test_a_connector_that_forgets_salts_and_adapters_is_found(
     tmp_path: Path, name: str, code: int, violated: set[str]
 ) -> None:
-    """With a case that says which request wrote the block; the same connector without the defect conforms."""
+    """The case says which request wrote the block. The same connector without the defect conforms."""
     pytest.importorskip("vllm")
     (tmp_path / "mine.py").write_text(HAND_WRITTEN.read_text())
     words = [f"mine:{name}", "--requirements", "TIER-3", *COUNTED, "--diagnose", "none"]

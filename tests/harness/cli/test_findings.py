@@ -1,4 +1,4 @@
-"""`coldproof findings`: what it lists, how it judges a replay, and what it proposes."""
+"""`coldproof findings` lists the findings, judges replays, and proposes new findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LUCKY = next(record for record in RECORDS.values() if record.rate is not None)
 
 
 def test_the_list_names_every_finding_with_its_state(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each, and how many there are."""
+    """Each has a line, and the last line has their number."""
     assert main(["findings"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(RECORDS) + 2
@@ -40,7 +40,7 @@ def test_the_list_names_every_finding_with_its_state(capsys: pytest.CaptureFixtu
 
 
 def test_names_choose_engines_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Together; an unknown one is refused."""
+    """They may be combined, and an unknown one is refused."""
     assert main(["findings", "sglang", FIXED.id]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + sum(one.engine == "sglang" for one in RECORDS.values()) + 1
     assert main(["findings", "vllm/no-such-finding"]) == 4
@@ -63,7 +63,7 @@ def test_names_choose_engines_and_findings(capsys: pytest.CaptureFixture[str]) -
 def test_a_replay_is_as_recorded_or_not(
     record: FindingRecord, result: ReplayResult, version: str, expected: bool
 ) -> None:
-    """By the release that was replayed."""
+    """The release that was replayed decides this."""
     assert Outcome(record, result, version=version).as_recorded is expected
 
 
@@ -79,14 +79,14 @@ def test_a_replay_is_as_recorded_or_not(
 def test_the_exit_code_of_replays(
     outcomes: list[tuple[FindingRecord, ReplayResult, bool]], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing replayed is no success, and a run that failed is none."""
+    """If nothing was replayed, that is no success, and neither is a failed run."""
     made = [Outcome(record, result, version="0.30.0", broken=broken) for record, result, broken in outcomes]
     monkeypatch.setattr(command, "replays_of", lambda *_: iter(made))
     assert main(["findings", "--replay"]) == code
 
 
 def ended(folder: Path, replays: list[FindingReplay]) -> Results:
-    """A run that left these replays in a folder."""
+    """Return the results of a run that left these replays in a folder."""
     engine = EngineResult(name="vLLM", version="9.9", adapter="x", worker="x", config={}, capabilities={})
     found = msgspec.structs.replace(results(), findings=replays, engine=engine, fault=None)
     folder.mkdir(parents=True)
@@ -97,7 +97,7 @@ def ended(folder: Path, replays: list[FindingReplay]) -> Results:
 def test_the_findings_of_an_engine_share_a_run_and_each_has_its_outcome(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One command for each engine and worker; a finding that the run did not reach makes it fail."""
+    """Each engine and worker has one command. A finding that the run did not reach makes the command fail."""
     group = [one for one in RECORDS.values() if (one.found.adapter, one.found.worker) == ("vllm-inproc", "fingerprint")]
     commands: list[list[str]] = []
 
@@ -116,7 +116,7 @@ def test_the_findings_of_an_engine_share_a_run_and_each_has_its_outcome(
 
 
 def test_a_run_replays_only_and_knows_the_waivers() -> None:
-    """In the cells and for the requirements of its findings."""
+    """The run has the cells and requirements of its findings."""
     words = command_of([CURRENT], Path("out"))
     at = words.index("--findings")
     assert words[at : at + 2] == ["--findings", "only"]
@@ -128,7 +128,7 @@ def test_a_run_replays_only_and_knows_the_waivers() -> None:
 def test_a_finding_of_a_trained_model_is_replayed_on_that_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Once it has been fetched: a replay downloads nothing."""
+    """The model must have been fetched, because a replay downloads nothing."""
     record = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, model="smollm2"))
     words = command_of([record], Path("out"))
     assert words[words.index("--model") + 1] == "smollm2"
@@ -143,16 +143,16 @@ def test_a_finding_of_a_trained_model_is_replayed_on_that_model(
 
 
 class Installed:
-    """An engine and a cell that are there."""
+    """An engine and a cell that are available."""
 
     name, start, installed = "there", True, True
 
     def obstacle(self, _engine: str, _worker: str) -> None:
-        """Nothing is in the way."""
+        """Return no obstacle."""
 
 
 def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its exit code and folder are named."""
+    """The outcome names its exit code and folder."""
     monkeypatch.setattr(finding_runs, "obstacle", lambda _: "")
     monkeypatch.setattr(finding_runs.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 3})())
     (found,) = replays_of([CURRENT], tmp_path, lambda _: None)
@@ -160,8 +160,8 @@ def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp
     assert "its run ended with exit code 3" in found.words
 
 
-def test_what_cannot_be_replayed_here_says_why() -> None:
-    """No case, an engine that Coldproof does not start, or one that is not installed."""
+def test_a_replay_that_is_impossible_gives_the_reason() -> None:
+    """The reasons are a missing case, an engine that Coldproof does not start, and one that is not installed."""
     lost = next(record for record in RECORDS.values() if record.no_case is not None)
     assert obstacle(lost) == lost.no_case
     attached = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, adapter="sglang"))
@@ -172,7 +172,7 @@ def test_what_cannot_be_replayed_here_says_why() -> None:
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
-    """A report folder with the case of a finding, and one that no finding covers."""
+    """Return a report folder with the case of a finding, and with a case that no finding covers."""
     known = read_finding(CURRENT).case
     assert known is not None
     workload = known.workload
@@ -181,7 +181,7 @@ def report(tmp_path: Path) -> Path:
 
 
 def kept(folder: Path, cases: list[Case], *, fault: InjectedFault | None = None) -> Path:
-    """A report folder with these cases."""
+    """Return a report folder with these cases."""
     (folder / "cases").mkdir(parents=True)
     for one in cases:
         (folder / "cases" / f"{one.id}.json").write_bytes(encode(one))
@@ -192,7 +192,7 @@ def kept(folder: Path, cases: list[Case], *, fault: InjectedFault | None = None)
 def test_a_failure_that_no_finding_covers_is_proposed(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its case; the record lacks what a person has to find out, and is refused."""
+    """It comes with its case. The record lacks what a person has to add, and is refused until then."""
     out = tmp_path / "proposed"
     assert main(["findings", "--collect", str(report), "--out", str(out)]) == 0
     (folder,) = (path.parent for path in out.glob("*/*/case.json"))
@@ -212,7 +212,7 @@ def test_a_failure_that_no_finding_covers_is_proposed(
 
 
 def test_nothing_is_proposed_for_an_engine_with_a_fault(report: Path, tmp_path: Path) -> None:
-    """Its failures are not the engine's."""
+    """Such failures come from the fault and not from the engine."""
     fault = InjectedFault(name="x", summary="x", stands_for="x", acted=True)
     cases = [load_case(path)[0] for path in (report / "cases").glob("*.json")]
     broken = kept(tmp_path / "broken", cases, fault=fault)
@@ -222,7 +222,7 @@ def test_nothing_is_proposed_for_an_engine_with_a_fault(report: Path, tmp_path: 
 
 
 def test_pages_are_written(tmp_path: Path) -> None:
-    """Both at once."""
+    """Both pages are written at once."""
     page, text = tmp_path / "f.html", tmp_path / "f.md"
     assert main(["findings", "--html", str(page), "--markdown", str(text)]) == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
@@ -234,7 +234,7 @@ def test_pages_are_written(tmp_path: Path) -> None:
 def test_findings_of_the_fingerprint_worker_are_still_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int | None
 ) -> None:
-    """On the vLLM that is installed: in the cell `default` on one engine, those that are fixed are gone."""
+    """The installed vLLM runs the cell `default` on one engine, and the fixed findings do not fail."""
     if not ENGINES["vllm-inproc"].installed:
         pytest.skip("vLLM is not installed")
     found = [

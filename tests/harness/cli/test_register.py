@@ -1,4 +1,6 @@
-"""`coldproof register`: a site of accepted bundles, of which every link leads somewhere; a forged bundle is refused."""
+"""`coldproof register` writes a site of accepted bundles in which every link leads to a file, and refuses a forged
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
-from support.bundles import copied
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
+from support.bundles import copy_of
 from support.nightly import with_samples
 
 from coldproof.harness.cli.main import main
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def forged(whole: Path, folder: Path) -> Path:
-    """A bundle whose results claim more than its examples show, sealed again."""
-    bundle = copied(whole, folder)
+    """Return a bundle whose results claim more than its examples show, and which has a new seal."""
+    bundle = copy_of(whole, folder)
     text = (bundle / "results.json").read_text()
     (bundle / "results.json").write_text(text.replace('"KNOWN ISSUE"', '"CONFORMS"'))
     seal(bundle)
@@ -30,15 +32,15 @@ def forged(whole: Path, folder: Path) -> Path:
 
 
 def signed(whole: Path, folder: Path) -> Path:
-    """The same bundle with a signature."""
-    bundle = copied(whole, folder)
+    """Return the same bundle with a signature."""
+    bundle = copy_of(whole, folder)
     (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     return bundle
 
 
 @pytest.fixture
 def site(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
-    """The register of five bundles, one of them forged."""
+    """Return the register of five bundles, one of which is forged."""
     bad, good = forged(whole, tmp_path / "forged"), signed(whole, tmp_path / "signed")
     words = [f"H200={whole}", f"H200={good}", f"MI355X={whole}", str(whole), f"H200={bad}"]
     assert main(["register", *words, "--out", str(tmp_path / "site")]) == 1
@@ -50,7 +52,7 @@ def site(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path
 
 
 def test_each_engine_and_target_has_a_page_with_its_accepted_bundles(site: Path) -> None:
-    """Two bundles of one target share a page; the forged one is nowhere."""
+    """Two bundles of one target share a page, and the forged one has none."""
     pages = sorted(site.glob("*/index.html"))
     assert len(pages) == 3
     assert sum(page.read_text().count("Verified by coldproof verify: accepted.") for page in pages) == 4
@@ -66,7 +68,7 @@ def test_each_engine_and_target_has_a_page_with_its_accepted_bundles(site: Path)
 
 
 def test_every_link_leads_to_a_file_of_the_site_and_each_copy_is_accepted(site: Path) -> None:
-    """So a reader can verify what the register says."""
+    """A reader can therefore verify what the register says."""
     for page in (site / "index.html", *site.glob("*/index.html")):
         links = LINK.findall(page.read_text())
         assert links
@@ -80,7 +82,7 @@ def test_every_link_leads_to_a_file_of_the_site_and_each_copy_is_accepted(site: 
 
 
 def test_the_pages_show_the_manifest_that_a_signature_is_of(whole: Path, site: Path) -> None:
-    """And every line that verify said."""
+    """The pages also show every line of the verification."""
     page = next(page.read_text() for page in site.glob("*/index.html") if "mi355x" in page.parent.name)
     assert re.search(r"SHA-256 of its manifest: [0-9a-f]{64}\.", page)
     assert "examples with" in page
@@ -89,18 +91,18 @@ def test_the_pages_show_the_manifest_that_a_signature_is_of(whole: Path, site: P
 
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_register_is_readable_in_a_browser(site: Path, tmp_path: Path, scheme: str) -> None:
-    """It loads nothing but itself."""
+    """It loads nothing but its own files."""
     folder = tmp_path / "shown"
     folder.mkdir()
     with a_browser() as browser, pages_of(browser, folder) as opened:
         for page in (site / "index.html", *site.glob("*/index.html")):
             shown = opened(page.read_text(), color_scheme=scheme)
-            assert serious(shown) == []
+            assert serious_violations(shown) == []
             assert_it_fits_every_screen(shown, folder / "page.png")
 
 
 def test_only_a_new_folder_is_written(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A register is never half old; what is no bundle is usage."""
+    """A register is never partly old. A folder that is no bundle is a usage error."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("x")
     assert main(["register", str(whole), "--out", str(tmp_path / "mine")]) == 4

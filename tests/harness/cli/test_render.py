@@ -1,4 +1,4 @@
-"""`coldproof render`: a stored run is drawn again, and a run that was killed is drawn from its events alone."""
+"""`coldproof render` renders a stored run again, and renders a killed run from its events alone."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILES = ("results.json", "index.html", "junit.xml", "summary.md", "badge.svg")
 
 @pytest.fixture
 def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run that ended, with a waived case in it."""
+    """Return the folder of a complete run with a waived case."""
     bundles.small_list(tmp_path, monkeypatch)
     return bundles.write(tmp_path / "run")
 
 
 @pytest.fixture
 def killed(whole: Path) -> Path:
-    """The folder of the same run, killed in the middle of the line of its last verdict."""
+    """Return the folder of the same run, killed while it wrote the line of its last verdict."""
     lines = (whole / EVENTS).read_bytes().splitlines(keepends=True)
     last = max(place for place, line in enumerate(lines) if line.startswith(b'{"event":"verdict"'))
     (whole / EVENTS).write_bytes(b"".join(lines[:last]) + lines[last][: len(lines[last]) // 2])
@@ -37,7 +37,7 @@ def killed(whole: Path) -> Path:
 
 
 def test_a_run_that_was_killed_is_drawn_from_its_events(killed: Path) -> None:
-    """Every file is there; each says that the run is incomplete; its case is in the page."""
+    """Every file is written and says that the run is incomplete, and the page has the case."""
     assert main(["render", str(killed)]) == 0
     results = read_results(killed / "results.json")
     assert (results.complete, results.exit_code) == (False, 3)
@@ -51,8 +51,8 @@ def test_a_run_that_was_killed_is_drawn_from_its_events(killed: Path) -> None:
     assert "not verified" in (killed / "badge.svg").read_text(encoding="utf-8")
 
 
-def test_it_is_drawn_again_to_the_byte(killed: Path) -> None:
-    """From the same events, whatever an earlier render left."""
+def test_a_second_render_gives_the_same_bytes(killed: Path) -> None:
+    """The events are the same, and files of an earlier render change nothing."""
     main(["render", str(killed)])
     before = {name: (killed / name).read_bytes() for name in FILES}
     main(["render", str(killed)])
@@ -60,7 +60,7 @@ def test_it_is_drawn_again_to_the_byte(killed: Path) -> None:
 
 
 def test_results_that_are_behind_the_events_are_made_again(killed: Path, whole: Path, tmp_path: Path) -> None:
-    """Such as were made while the run went on, or those of another run."""
+    """Such results were written while the run went on, or by another run."""
     main(["render", str(killed)])
     with (killed / EVENTS).open("ab") as log:
         log.write(b'\n{"event":"problem","at":1e10,"message":"the disk is full","usage":false}\n')
@@ -69,7 +69,7 @@ def test_results_that_are_behind_the_events_are_made_again(killed: Path, whole: 
 
 
 def test_results_of_another_run_are_not_taken_for_these_events(whole: Path) -> None:
-    """They began at another time."""
+    """Those results began at another time."""
     stored = (whole / "results.json").read_bytes()
     (whole / "results.json").write_bytes(stored.replace(started(whole).encode(), b"1999-01-01T00:00:00+00:00"))
     assert main(["render", str(whole)]) == 0
@@ -77,13 +77,13 @@ def test_results_of_another_run_are_not_taken_for_these_events(whole: Path) -> N
 
 
 def started(folder: Path) -> str:
-    """When a run began."""
+    """Return the time at which a run began."""
     results: Results = read_results(folder / "results.json")
     return results.started
 
 
 def test_a_whole_run_is_drawn_from_its_results(whole: Path) -> None:
-    """Of which nothing but the page is written."""
+    """Only the page is written."""
     for name in FILES:
         os.utime(whole / name, ns=(0, 0))  # the clock of a file system is too coarse for two times that follow closely
     page = (whole / "index.html").read_bytes()
@@ -93,8 +93,8 @@ def test_a_whole_run_is_drawn_from_its_results(whole: Path) -> None:
     assert written == ["index.html"]
 
 
-def test_only_the_page_is_written_where_it_is_named(killed: Path, tmp_path: Path) -> None:
-    """And the run's folder stays as it is."""
+def test_only_the_page_is_written_with_the_option(killed: Path, tmp_path: Path) -> None:
+    """The folder of the run stays as it is."""
     assert main(["render", str(killed), "-o", str(tmp_path / "page.html")]) == 0
     assert "the run did not end" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert not (killed / "results.json").exists()
@@ -111,7 +111,7 @@ def test_only_the_page_is_written_where_it_is_named(killed: Path, tmp_path: Path
 def test_what_is_no_run_is_refused(
     content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, with exit code 4; nothing is written."""
+    """The refusal is one line with exit code 4, and nothing is written."""
     if content is not None:
         (tmp_path / EVENTS).write_bytes(content)
     assert main(["render", str(tmp_path)]) == 4
@@ -125,7 +125,7 @@ def test_what_is_no_run_is_refused(
 def test_a_file_that_coldproof_did_not_write_is_not_replaced(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The results may lie in a folder of the user's: with -o, the page goes elsewhere."""
+    """The results may be in a folder of the user. With -o the page is written elsewhere."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "results.json").write_bytes((whole / "results.json").read_bytes())
@@ -141,7 +141,7 @@ def test_a_file_that_coldproof_did_not_write_is_not_replaced(
 
 
 def test_the_folder_of_a_run_that_still_runs_is_left_alone(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its files are its own until it ends."""
+    """The files belong to the run until it ends."""
     running = OwnFolder.enter(whole)
     assert main(["render", str(whole)]) == 4
     assert "another run is writing into this folder" in capsys.readouterr().err

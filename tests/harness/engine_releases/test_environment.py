@@ -1,4 +1,4 @@
-"""An environment has one release in front of what is installed. pip is the real one, over wheels of a folder."""
+"""An environment has one release, which hides what is installed. pip is real, and installs wheels from a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = ReleasePackage(name="coldproof-tiny-engine")
 
 
 def wheel(folder: Path, version: str) -> None:
-    """Write a wheel of a module that says its version."""
+    """Write a wheel of a module with its version."""
     stem = f"coldproof_tiny_engine-{version}"
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
@@ -33,7 +33,7 @@ def wheel(folder: Path, version: str) -> None:
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two releases, which is all that pip sees."""
+    """Return a folder with two releases, the only packages that pip sees."""
     folder = tmp_path / "wheels"
     for version in ("1.0", "2.0"):
         wheel(folder, version)
@@ -43,12 +43,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def output(python: Path, code: str) -> str:
-    """What a program prints in that environment."""
+    """Return what a program prints in that environment."""
     return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_each_release_is_in_front_of_what_is_installed(wheels: Path, tmp_path: Path) -> None:
-    """The engine's package is the release's; all others, and Coldproof, are this interpreter's."""
+    """The engine's package is that of the release. All others, and Coldproof, come from this interpreter."""
     said: list[str] = []
     for version in ("1.0", "2.0"):
         python = prepared(TINY, version, tmp_path / version, said.append)
@@ -59,7 +59,7 @@ def test_each_release_is_in_front_of_what_is_installed(wheels: Path, tmp_path: P
 
 
 def test_an_environment_is_made_once(wheels: Path, tmp_path: Path) -> None:
-    """And again if it has another release."""
+    """It is made again for another release."""
     said: list[str] = []
     for version in ("1.0", "1.0", "2.0"):
         python = prepared(TINY, version, tmp_path / "one", said.append)
@@ -68,14 +68,14 @@ def test_an_environment_is_made_once(wheels: Path, tmp_path: Path) -> None:
 
 
 def test_a_release_that_pip_does_not_find_leaves_nothing(wheels: Path, tmp_path: Path) -> None:
-    """Its message says which one."""
+    """The message names the release."""
     with pytest.raises(NoEnvironment, match=r"coldproof-tiny-engine==3\.0"):
         prepared(TINY, "3.0", tmp_path / "three", lambda _: None)
     assert not (tmp_path / "three").exists()
 
 
 def test_a_folder_of_packages_is_between_the_release_and_what_is_installed(wheels: Path, tmp_path: Path) -> None:
-    """It hides an installed package, and not the release's own. Without it, the environment is made again."""
+    """The folder hides an installed package, but not the release. Without the folder, the environment is made again."""
     between = tmp_path / "between"
     between.mkdir()
     for name in ("msgspec", "tiny_engine"):
@@ -91,7 +91,7 @@ def test_a_folder_of_packages_is_between_the_release_and_what_is_installed(wheel
 
 
 def test_only_the_releases_that_need_them_get_packages(wheels: Path, tmp_path: Path) -> None:
-    """As the user says it."""
+    """The user says which releases need them."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "other_torch.py").touch()
     runs = ReleaseRuns(

@@ -1,4 +1,4 @@
-"""A release is run once, whatever comes of it, and its verdicts are those of its own results."""
+"""A release runs once, whatever the result, and its verdicts are those of its own results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from coldproof.reports.schema.verdict import Verdict
 
 
 def interpreter(folder: Path, version: str, results: Results | None, *, does: str = "") -> Path:
-    """A program in place of an interpreter: it counts its calls, and copies results into the report folder."""
+    """Return a program in place of an interpreter, which counts its calls and copies results into the report folder."""
     folder.mkdir(exist_ok=True)
     file, python = folder / f"{version}.json", folder / f"python-{version}"
     if results is not None:
@@ -46,13 +46,13 @@ def interpreter(folder: Path, version: str, results: Results | None, *, does: st
 
 
 def calls(folder: Path, version: str) -> list[str]:
-    """The command lines of its runs."""
+    """Return the command lines of the runs of a release."""
     file = folder / f"calls-{version}"
     return file.read_text().splitlines() if file.exists() else []
 
 
 def sample(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> Results:
-    """Results of a run with one requirement."""
+    """Return the results of a run with one requirement."""
     one = report_samples.requirement("LORA-1", "answers as cold", report_samples.cell(verdict=verdict))
     code = 1 if verdict is Verdict.VIOLATED else 0
     base = report_samples.results()
@@ -62,7 +62,7 @@ def sample(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> Results:
 def runs(
     tmp_path: Path, pythons: dict[str, Path], *, seconds: float = 60, arguments: tuple[str, ...] = ()
 ) -> ReleaseRuns:
-    """Runs of an engine that cannot be installed, over these interpreters."""
+    """Return the runs of an engine that cannot be installed, with these interpreters."""
     engine = msgspec.structs.replace(ENGINES["vllm-inproc"], releases=None)
     return ReleaseRuns(
         engine=engine, arguments=arguments, out=tmp_path / "out", seconds=seconds, pythons=pythons, say=lambda _: None
@@ -70,7 +70,7 @@ def runs(
 
 
 def test_a_release_has_the_verdicts_of_its_run_and_runs_once(tmp_path: Path) -> None:
-    """With the user's arguments, in a folder of its own."""
+    """It has the user's arguments and a folder of its own."""
     python = interpreter(tmp_path / "bin", "1.0", sample(Verdict.VIOLATED))
     plan = runs(tmp_path, {"1.0": python}, arguments=("--budget", "5s"))
     first, second = plan.row("1.0"), plan.row("1.0")
@@ -90,8 +90,8 @@ def test_a_release_has_the_verdicts_of_its_run_and_runs_once(tmp_path: Path) -> 
         (None, "exec sleep 30", "ended after 0 s"),
     ],
 )
-def test_a_run_without_results_says_why(tmp_path: Path, results: Results | None, does: str, said: str) -> None:
-    """And is tried again the next time."""
+def test_a_run_without_results_gives_the_reason(tmp_path: Path, results: Results | None, does: str, said: str) -> None:
+    """It is tried again the next time."""
     python = interpreter(tmp_path / "bin", "1.0", results, does=does)
     plan = runs(tmp_path, {"1.0": python}, seconds=0.5 if does else 60)
     assert plan.row("1.0").problem == said
@@ -107,7 +107,7 @@ def test_a_release_without_an_environment_has_no_verdicts(tmp_path: Path) -> Non
 
 
 def test_a_history_has_the_requirements_of_all_its_releases(tmp_path: Path) -> None:
-    """An older release may lack one."""
+    """An older release may lack a requirement."""
     other = report_samples.requirement("SALT-1", "salts partition")
     newer = sample()
     newer = msgspec.structs.replace(newer, requirements=[other, *newer.requirements])
@@ -120,7 +120,7 @@ def test_a_history_has_the_requirements_of_all_its_releases(tmp_path: Path) -> N
 
 
 def test_a_release_names_the_cells_with_an_error(tmp_path: Path) -> None:
-    """A violation in another cell hides them otherwise."""
+    """Otherwise a violation in another cell would hide them."""
     cells = [
         report_samples.cell(name, Verdict.ERROR if name == "tight" else Verdict.VIOLATED) for name in ("tight", "a")
     ]
@@ -131,7 +131,7 @@ def test_a_release_names_the_cells_with_an_error(tmp_path: Path) -> None:
 
 
 def test_a_case_has_the_cause_that_is_known_of_its_release(tmp_path: Path) -> None:
-    """From both files of the engine, an expired entry too; on a release that an entry is not for, nothing."""
+    """Both files of the engine are used, including expired entries. An entry for other releases gives no cause."""
     entry = (
         '[[issue]]\nrequirement = "LORA-1"\nsignature = "LORA-1*"\nversions = "{versions}"\nlink = "{link}"\n'
         'reason = "{reason}"\nexpires = 2020-01-01\n'
@@ -165,7 +165,7 @@ def test_interpreters_are_given_by_release(tmp_path: Path) -> None:
 
 
 def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
-    """One release, a list or a range; a path that is no folder, and what is no version, is refused."""
+    """The releases may be one, a list or a range. A path that is no folder is refused, and so is a wrong version."""
     words = [f"{releases}={tmp_path}" for releases in ("0.20..0.26", "0.28.0", "0.29,0.30")]
     assert package_folders(words) == tuple((word.partition("=")[0], tmp_path) for word in words)
     for wrong in ("0.28", f"0.28={tmp_path / 'none'}", f"old={tmp_path}"):
@@ -183,8 +183,8 @@ def test_folders_of_packages_are_given_by_releases(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
-    """By the verdict of the replay, which is kept."""
+def test_a_replay_fails_passes_or_is_undecided(tmp_path: Path, results: Results | None, fails: bool | None) -> None:
+    """The verdict of the replay decides this, and is stored."""
     plan = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)})
     case = FOLDER / "vllm" / "adapter-key-lacks-the-contents" / "case.json"
     assert replayed(plan, case, "1.0").fails is fails
@@ -210,7 +210,7 @@ def test_a_replay_fails_or_not_or_says_nothing(tmp_path: Path, results: Results 
     ],
 )
 def test_the_first_and_the_last_failing_release_are_named(fails: dict[str, bool | None], said: str) -> None:
-    """A release that could not be tested is no border."""
+    """A release that could not be tested is no limit of the range."""
     assert summary([Replay(version, failed, "") for version, failed in fails.items()]) == said
 
 

@@ -1,4 +1,4 @@
-"""Releases are named one by one or as a range, and are always oldest first."""
+"""Releases are given one by one or as a range, and are always sorted from the oldest."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coldproof.harness.engine_releases import versions
 from coldproof.harness.engine_releases.versions import available, chosen_releases, is_among
 from coldproof.harness.options import UsageError
 
-TOLD = "tiny (0.10.0)\nAvailable versions: 0.10.0, 0.9.1, 0.9.0, 0.2.0\n  INSTALLED: 0.9.1\n"
+PIP_OUTPUT = "tiny (0.10.0)\nAvailable versions: 0.10.0, 0.9.1, 0.9.0, 0.2.0\n  INSTALLED: 0.9.1\n"
 
 
 def pip_says(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let this program answer in pip's place."""
+    """Replace pip by this program."""
     run = subprocess.run
     monkeypatch.setattr(
         versions.subprocess,
@@ -35,8 +35,8 @@ def pip_says(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     ],
 )
 def test_releases_are_oldest_first(monkeypatch: pytest.MonkeyPatch, text: str, chosen: list[str]) -> None:
-    """As versions and not as text."""
-    pip_says(monkeypatch, f"print({TOLD!r})")
+    """They are sorted as versions and not as text."""
+    pip_says(monkeypatch, f"print({PIP_OUTPUT!r})")
     assert chosen_releases(text, "tiny") == chosen
 
 
@@ -50,26 +50,26 @@ def test_releases_are_oldest_first(monkeypatch: pytest.MonkeyPatch, text: str, c
     ],
 )
 def test_what_names_no_release_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
-    """In one line."""
-    pip_says(monkeypatch, f"print({TOLD!r})")
+    """The refusal is one line."""
+    pip_says(monkeypatch, f"print({PIP_OUTPUT!r})")
     with pytest.raises(UsageError, match=said):
         chosen_releases(text, "tiny")
 
 
-def test_a_pip_that_cannot_tell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network, for example."""
+def test_a_failure_of_pip_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This happens without a network, for example."""
     pip_says(monkeypatch, "raise SystemExit(1)")
     with pytest.raises(UsageError, match="cannot list the releases of tiny"):
         available("tiny")
 
 
-def test_pip_itself_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this interpreter."""
+def test_pip_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the pip of this interpreter."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> Any:
         commands.append(command)
-        return subprocess.CompletedProcess(command, 0, TOLD, "")
+        return subprocess.CompletedProcess(command, 0, PIP_OUTPUT, "")
 
     monkeypatch.setattr(versions.subprocess, "run", run)  # type: ignore[attr-defined]
     assert available("tiny")[0] == "0.10.0"
@@ -88,5 +88,5 @@ def test_pip_itself_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_release_is_among_those_of_a_list_or_a_range(release: str, text: str, among: bool) -> None:
-    """By version: 0.10 is 0.10.0, and 0.9 is earlier than 0.20."""
+    """Versions are compared: 0.10 is 0.10.0, and 0.9 is earlier than 0.20."""
     assert is_among(release, text) is among

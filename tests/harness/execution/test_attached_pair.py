@@ -1,4 +1,4 @@
-"""A router that a user attaches is known to have two engines behind it if the user says so."""
+"""A router that a user attaches has two engines behind it if the user says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coldproof.reports.schema.verdict import FailureClass
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_no_hit_on_an_answer_is_expected_of_a_router(*, apart: bool) -> None:
-    """A next turn that hits only the earlier prompt is lost reuse of one engine, and right for two."""
+    """A next turn that hits only the earlier prompt is lost reuse for one engine, and correct for two."""
     engine = ScriptedEngine()
     engine.shape = shape()
     if apart:
@@ -33,6 +33,6 @@ def test_no_hit_on_an_answer_is_expected_of_a_router(*, apart: bool) -> None:
 
 
 def test_an_engine_of_our_own_is_started_as_a_pair_by_its_cell() -> None:
-    """In one line."""
+    """The error is one line."""
     with pytest.raises(UsageError, match=re.escape("--prefill-apart requires --engine-url; cell prefill-decode")):
         check_options(Options(report_dir=Path("out"), engine="vllm", prefill_apart=True))

@@ -1,4 +1,4 @@
-"""A second server gives the cold answers of an attached one: by its own address, and never the one under test."""
+"""A second server gives the cold answers for an attached one, at its own address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fake_server import Manners, serving
+from support.fake_server import ServerBehaviour, serving
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.options import Options, UsageError
@@ -20,7 +20,7 @@ from coldproof.reports.schema.results import Results, read_results
 
 
 def run(folder: Path, *words: str) -> Results:
-    """The results of a short run of one requirement on attached servers."""
+    """Return the results of a short run of one requirement on attached servers."""
     command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", *COUNTED]
     command += ["--diagnose", "none", "--report-dir", str(folder / "report"), "--allow-not-exercised"]
     done = subprocess.run(
@@ -39,10 +39,11 @@ def run(folder: Path, *words: str) -> Results:
     ("corrupt", "verdict"), [pytest.param("", "CONFORMS", marks=pytest.mark.nightly), ("tokens", "VIOLATED")]
 )
 def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrupt: str, verdict: str) -> None:
-    """The one has a cache, which may be wrong; the other has none, and is never wrong. The stand-ins' scores of prompts
-    do not agree with those of answers.
+    """The tested server may answer wrongly on hits; the cold server has no cache.
+
+    The stand-ins' scores of prompts do not agree with those of answers.
     """
-    plain = Manners(salts=False, refuses=("prompt_logprobs",))
+    plain = ServerBehaviour(salts=False, refuses=("prompt_logprobs",))
     with serving(replace(plain, corrupt=corrupt)) as tested, serving(replace(plain, caches=False)) as cold:
         found = run(tmp_path, "--engine-url", tested.url, "--cold-url", cold.url)
         prompts = [len(seen.body["prompt"]) for seen in cold.seen if "prompt" in seen.body]
@@ -54,8 +55,8 @@ def test_a_server_without_salts_is_judged_by_a_second_one(tmp_path: Path, corrup
 
 
 def test_without_a_second_one_there_are_no_cold_answers(tmp_path: Path) -> None:
-    """A salt that is ignored does not bypass the cache: nothing is said of the server."""
-    with serving(Manners(salts=False)) as tested:
+    """An ignored salt does not bypass the cache, so there is no verdict on the server."""
+    with serving(ServerBehaviour(salts=False)) as tested:
         found = run(tmp_path, "--engine-url", tested.url)
     assert found.requirements[0].verdict in ("ERROR", "NOT EXERCISED")
 
@@ -68,12 +69,12 @@ def test_without_a_second_one_there_are_no_cold_answers(tmp_path: Path) -> None:
     ],
 )
 def test_a_cold_server_needs_one_to_test(changes: dict[str, str], says: str) -> None:
-    """Each in one line."""
+    """Each error is one line."""
     with pytest.raises(UsageError, match=re.escape(says)):
         check_options(Options(report_dir=Path("out"), **changes))  # type: ignore[arg-type]
 
 
 def test_the_cold_server_is_the_oracle_unless_another_is_named() -> None:
-    """Where an attached server has one."""
+    """This holds if an attached server has a cold server."""
     assert default_oracle("endpoint", "http://h:1", False, cold_url="http://h:2") == "cold-engine"
     assert default_oracle("endpoint", "http://h:1", False) == "same-engine"

@@ -1,4 +1,4 @@
-"""An engine that may keep what a failure left in it is replaced; what an engine has run is remembered."""
+"""An engine in which a failure may have left its effects is replaced, and its runs are recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RELOAD = Requirement("LORA-1", "as cold", (), ())
 
 
 def engines(*, quick: bool = True, attached: bool = False) -> CellEngines:
-    """The engines of a cell: two scripted ones, a pool that starts none, and no calibration."""
+    """Return the engines of a cell: two scripted ones, a pool that starts none, and no calibration."""
     options = SimpleNamespace(attached=attached, quick=quick)
     pool = cast(EnginePool, SimpleNamespace(options=options, log=SimpleNamespace(emit=lambda *_, **__: None)))
     tested, cold = CheckedEngine(ScriptedEngine()), CheckedEngine(ScriptedEngine(caching=False))
@@ -44,8 +44,8 @@ def engines(*, quick: bool = True, attached: bool = False) -> CellEngines:
     )
 
 
-class Worn:
-    """An observer whose runs all end in one way, and which counts the engines that it has replaced."""
+class FixedObserver:
+    """An observer whose runs all end in the same way, and which counts the engines that it has replaced."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Worn:
         return engine
 
     def run(self, engine: CheckedEngine | None = None) -> Judgement:
-        """Observe once, on the engine under test unless told otherwise."""
+        """Observe once, on the engine under test by default."""
         return self.observe(engine or self.engines.engine, history().workload)
 
 
 def test_a_lost_cold_engine_is_replaced_below_its_oracle() -> None:
-    """Whoever asks the oracle asks the new engine, in batches as before; its adapters are loaded again."""
+    """The oracle uses the new engine, in batches as before, and loads its adapters again."""
     cell = engines()
     lost, new = cell.oracle_engine, CheckedEngine(ScriptedEngine(caching=False))
     assert lost is not None
@@ -96,7 +96,7 @@ def test_a_lost_cold_engine_is_replaced_below_its_oracle() -> None:
 
 
 def test_how_long_a_workload_takes_is_known_after_its_engine_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hang ends the engine that it ran on. Without that time, its case was replayed in full, each time to the end."""
+    """A hang ends its engine. Without that time, its case was replayed in full every time."""
     cell = engines()
     now = iter([10.0, 46.0])
     monkeypatch.setattr(cell_engines.time, "monotonic", lambda: next(now))
@@ -108,49 +108,49 @@ def test_how_long_a_workload_takes_is_known_after_its_engine_was_replaced(monkey
 
 
 @pytest.mark.parametrize(("checker", "times"), [("conservation", 3), ("liveness", 3), ("tokens", 0), (None, 0)])
-def test_what_may_stay_in_an_engine_has_it_replaced(
+def test_failures_that_may_leave_effects_replace_the_engine(
     monkeypatch: pytest.MonkeyPatch, checker: str | None, times: int
 ) -> None:
-    """A wrong answer stays in no engine; blocks that no request holds do."""
-    worn = Worn(monkeypatch, checker)
+    """A wrong answer leaves nothing in an engine, but blocks that no request holds stay there."""
+    fixed = FixedObserver(monkeypatch, checker)
     for _ in range(3):
-        worn.run()
-    assert worn.replaced == times
+        fixed.run()
+    assert fixed.replaced == times
 
 
 @pytest.mark.parametrize(("kind", "times"), [({"quick": False}, 1), ({"attached": True}, 0)])
 def test_a_server_is_replaced_once_and_an_attached_one_never(
     monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool], times: int
 ) -> None:
-    """In a trial: starting a server is slow."""
-    worn = Worn(monkeypatch, "conservation", **kind)
+    """This holds for a trial, because starting a server is slow."""
+    fixed = FixedObserver(monkeypatch, "conservation", **kind)
     for _ in range(3):
-        worn.run()
-    assert worn.replaced == times
+        fixed.run()
+    assert fixed.replaced == times
 
 
 @pytest.mark.parametrize(("attached", "alive", "times"), [(True, True, 0), (True, False, 1), (False, True, 1)])
 def test_a_server_that_only_stalled_is_judged(
     monkeypatch: pytest.MonkeyPatch, attached: bool, alive: bool, times: int
 ) -> None:
-    """An attached server cannot be replaced, and its stall is what was looked for. One of ours is restarted."""
-    worn = Worn(monkeypatch, "tokens", lost="no progress for 20 s", attached=attached)
+    """An attached server cannot be replaced, and its stall is the finding. A managed one is restarted."""
+    fixed = FixedObserver(monkeypatch, "tokens", lost="no progress for 20 s", attached=attached)
     monkeypatch.setattr(CheckedEngine, "alive", lambda _: alive)
-    monkeypatch.setattr(worn.engines, "live_engine", lambda engine: engine)
-    assert worn.run().findings
-    assert worn.replaced == times
+    monkeypatch.setattr(fixed.engines, "live_engine", lambda engine: engine)
+    assert fixed.run().findings
+    assert fixed.replaced == times
 
 
 def test_the_cold_engine_and_fresh_ones_are_not_the_one_under_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are replaced elsewhere."""
-    worn = Worn(monkeypatch, "conservation")
-    for engine in (worn.engines.oracle_engine, CheckedEngine(ScriptedEngine())):
-        worn.run(engine)
-    assert worn.replaced == 0
+    fixed = FixedObserver(monkeypatch, "conservation")
+    for engine in (fixed.engines.oracle_engine, CheckedEngine(ScriptedEngine())):
+        fixed.run(engine)
+    assert fixed.replaced == 0
 
 
 def test_what_the_engine_under_test_has_run_is_known() -> None:
-    """Other engines were asked questions as well, which nobody noted."""
+    """Other engines also got questions, which are not recorded."""
     cell = engines()
     ran = Ran(history().workload, "n", 1.0)
     assert cell.oracle_engine is not None
@@ -162,7 +162,7 @@ def test_what_the_engine_under_test_has_run_is_known() -> None:
 
 
 def test_engines_can_be_kept_without_starting_any() -> None:
-    """What opens a cell starts and calibrates; the object itself only stores."""
+    """Opening a cell starts and calibrates; the object itself only stores."""
     cell = engines()
     assert cell.can(Capability.ADAPTER_CHOICE)
     assert cell.oracle_and_rule(ground=False)[1] is EXACT
@@ -179,26 +179,26 @@ def test_engines_can_be_kept_without_starting_any() -> None:
         (None, True, False, 0),
     ],
 )
-def test_the_first_wrong_answer_of_an_exact_engine_leads_to_a_second_look(
+def test_the_first_wrong_answer_of_an_exact_engine_leads_to_a_second_measurement(
     monkeypatch: pytest.MonkeyPatch, checker: str | None, exact: bool, waivable: bool, looks: int
 ) -> None:
-    """Under the rule that it leads to, the workload runs again: it is judged by that alone."""
-    worn = Worn(monkeypatch, checker, rule=Rule(exact=exact))
-    worn.observe.doubts = lambda: not waivable
+    """The workload runs again under the resulting rule, and is judged by that run alone."""
+    fixed = FixedObserver(monkeypatch, checker, rule=Rule(exact=exact))
+    fixed.observe.doubts = lambda: not waivable
     looked: list[bool] = []
 
     def look_again() -> bool:
         looked.append(True)
-        worn.judgement = msgspec.structs.replace(worn.judgement, findings=(), rule=Rule(exact=False, noise=0.5))
+        fixed.judgement = msgspec.structs.replace(fixed.judgement, findings=(), rule=Rule(exact=False, noise=0.5))
         return True
 
-    monkeypatch.setattr(worn.engines, "look_again", look_again)
-    assert bool(worn.run().findings) is (checker is not None and not looks)
+    monkeypatch.setattr(fixed.engines, "look_again", look_again)
+    assert bool(fixed.run().findings) is (checker is not None and not looks)
     assert len(looked) == looks
 
 
-def test_the_rule_of_a_second_look_is_that_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a cold engine that died of it is replaced. A calibration is measured again once."""
+def test_the_rule_of_a_second_measurement_is_that_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold engine that crashes meanwhile is replaced. A calibration is measured again only once."""
     cell = engines()
     lost = cell.oracle_engine
     assert lost is not None

@@ -1,4 +1,4 @@
-"""A matrix file is read strictly, and what it means follows from it alone."""
+"""A matrix file is parsed strictly, and alone defines the runs of a fleet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VLLM = RUN.replace("llamacpp", "vllm") + 'worker = "fingerprint"\n'
 
 
 def written(folder: Path, text: str) -> Path:
-    """A matrix file."""
+    """Return a matrix file with this text."""
     path = folder / "matrix.toml"
     path.write_text(text)
     return path
 
 
 def test_a_matrix_is_every_engine_cell_seed_and_machine_once(tmp_path: Path) -> None:
-    """In the order of the file; shards multiply them, and no two units have one id."""
+    """The order is that of the file. Shards multiply the units, and no two units have the same id."""
     text = (
         MACHINE
         + '[[machine]]\nname = "h200"\nnum_gpus = 1\naccelerator_type = "H200"\n'
@@ -85,7 +85,7 @@ def test_a_matrix_is_every_engine_cell_seed_and_machine_once(tmp_path: Path) -> 
 def test_what_is_wrong_with_a_matrix_is_one_line_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
 ) -> None:
-    """Unknown words, things named twice, runs that a single machine would refuse: exit code 4, no folder made."""
+    """Unknown words, duplicate names, and runs that a single machine would refuse give exit code 4 and no folder."""
     assert main(["fleet", str(written(tmp_path, text)), "--out", str(tmp_path / "out")]) == 4
     said = capsys.readouterr().err
     assert why in said
@@ -93,15 +93,15 @@ def test_what_is_wrong_with_a_matrix_is_one_line_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_known_issues_lie_beside_the_matrix(tmp_path: Path) -> None:
-    """Whatever folder the fleet is started in."""
+def test_paths_of_known_issues_are_relative_to_the_matrix(tmp_path: Path) -> None:
+    """The folder in which the fleet is started does not matter."""
     (tmp_path / "known.toml").write_text("")
     path = written(tmp_path, MACHINE + RUN + 'cells = ["llamacpp"]\nknown_issues = "known.toml"\n')
     assert units_of(read_matrix(path), tmp_path)[0].waivers == tmp_path / "known.toml"
 
 
 def test_two_runs_that_would_write_into_one_folder_are_refused() -> None:
-    """Names with dashes in them can make the same id of different things."""
+    """Names with dashes can make the same id for different units."""
     two = [
         MatrixRun(engine="llamacpp", machines=("b-c",), name="a"),
         MatrixRun(engine="llamacpp", machines=("c",), name="a-b"),
@@ -111,7 +111,7 @@ def test_two_runs_that_would_write_into_one_folder_are_refused() -> None:
 
 
 def test_a_units_digest_is_of_all_that_its_verdicts_depend_on(tmp_path: Path) -> None:
-    """Its definition, the sources, and what the known issues say."""
+    """It covers the definition of the unit, the sources, and the known issues."""
     waivers = tmp_path / "known.toml"
     waivers.write_text("")
     unit = msgspec.structs.replace(units()[0], waivers=waivers)
@@ -155,7 +155,7 @@ def test_a_unit_is_run_as_the_matrix_says() -> None:
 
 
 def test_a_matrix_can_be_listed_without_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each run, and nothing is started or written."""
+    """There is a line for each run, and nothing is started or written."""
     out = tmp_path / "out"
     assert main(["fleet", str(written(tmp_path, MACHINE + RUN + "seeds = [1, 2]\n")), "--out", str(out), "--list"]) == 0
     assert capsys.readouterr().out == "llamacpp-cpu-profile-seed1\nllamacpp-cpu-profile-seed2\n"

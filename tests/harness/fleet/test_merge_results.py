@@ -1,4 +1,6 @@
-"""Many runs as one report: a column for each machine, engine and cell, seeds united, nothing twice and nothing lost."""
+"""The merged report of many runs has a column for each machine, engine and cell, merges seeds, and counts each run
+once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ TWICE = matrix(
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Part]]:
-    """Two cells with two seeds on two kinds of machines, all done. Nobody changes them."""
+    """Return finished runs of two cells with two seeds on two kinds of machines. No test changes them."""
     folder = tmp_path_factory.mktemp("fleet")
     with pytest.MonkeyPatch.context() as patched:
         bundles.small_list(folder, patched)
@@ -43,22 +45,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Part]]:
 
 
 def changed(one: Part, kind: str, **fields: Any) -> Part:
-    """A run of which all events of a kind have these fields."""
+    """Return a run in which all events of a kind have these fields."""
     return dataclasses.replace(one, log=[{**e, **fields} if e["event"] == kind else e for e in one.log])
 
 
 def is_verdict(event: Event, requirement: str) -> bool:
-    """Whether an event is the verdict of this requirement."""
+    """Return whether an event is the verdict of this requirement."""
     return event["event"] == "verdict" and event["requirement"] == requirement
 
 
 def whole(parts: list[Part]) -> Results:
-    """The report over them."""
+    """Return the merged report."""
     return fleet_results(fleet(), with_unique_case_names(parts))
 
 
 def test_a_column_is_a_machine_an_engine_and_a_cell(runs: tuple[Path, list[Part]]) -> None:
-    """Seeds are added up in it, and each example is in the totals once."""
+    """The seeds of a column are added, and each example is in the totals once."""
     results = whole(runs[1])
     chat = next(one for one in results.requirements if one.id == "CHAT-9")
     assert {cell.cell: cell.examples for cell in chat.cells} == {
@@ -72,7 +74,7 @@ def test_a_column_is_a_machine_an_engine_and_a_cell(runs: tuple[Path, list[Part]
 
 
 def test_the_worst_of_the_seeds_stands(runs: tuple[Path, list[Part]]) -> None:
-    """In its own column; the others keep theirs, and the whole is not conformant."""
+    """Only its own column gets the verdict; the others keep theirs, and the whole is not conformant."""
     bad = changed(runs[1][1], "verdict", verdict="VIOLATED", reason="second seed")
     results = whole([runs[1][0], bad, *runs[1][2:]])
     chat = next(one for one in results.requirements if one.id == "CHAT-9")
@@ -86,7 +88,7 @@ def test_the_worst_of_the_seeds_stands(runs: tuple[Path, list[Part]]) -> None:
 
 
 def test_what_a_failed_run_did_not_conclude_is_an_error(runs: tuple[Path, list[Part]]) -> None:
-    """What it did conclude stands."""
+    """Verdicts that the run did reach are kept."""
     one = runs[1][0]
     assert one.record is not None
     broke = dataclasses.replace(
@@ -103,7 +105,7 @@ def test_what_a_failed_run_did_not_conclude_is_an_error(runs: tuple[Path, list[P
 
 
 def test_what_has_not_run_is_named_and_the_whole_is_no_pass(runs: tuple[Path, list[Part]]) -> None:
-    """As after Ctrl-C."""
+    """The state is that after Ctrl-C."""
     unit = runs[1][3].unit
     parts = with_unique_case_names([*runs[1][:3], Part(unit, None, [], "")])
     results = fleet_results(fleet(interrupted=True), parts)
@@ -113,15 +115,15 @@ def test_what_has_not_run_is_named_and_the_whole_is_no_pass(runs: tuple[Path, li
     assert (results.exit_code, results.complete, results.fleet[3].state) == (3, False, "missing")
 
 
-def test_a_fleet_of_which_nothing_came_is_reported_all_the_same(tmp_path: Path) -> None:
-    """And is the harness' failure, nobody's conformance."""
+def test_a_fleet_without_results_is_reported(tmp_path: Path) -> None:
+    """The result is a failure of the harness and not a verdict of conformance."""
     results = fleet_results(fleet(), [Part(unit, None, [], "") for unit in units()])
     write_all(results, tmp_path)
     assert (results.exit_code, results.requirements, results.complete) == (3, [], False)
 
 
-def test_a_detector_that_was_wrong_anywhere_was_wrong(runs: tuple[Path, list[Part]]) -> None:
-    """No verdict counts then, and it is said where."""
+def test_a_failed_self_test_in_one_run_fails_the_whole(runs: tuple[Path, list[Part]]) -> None:
+    """Then no verdict counts, and the report names the run."""
     rows = [{"planted": "a bug", "caught": False, "said": "missed"}]
     results = whole([changed(runs[1][0], "selftest", rows=rows), *runs[1][1:]])
     assert results.headline.startswith("RUN INVALID")
@@ -129,8 +131,8 @@ def test_a_detector_that_was_wrong_anywhere_was_wrong(runs: tuple[Path, list[Par
     assert wrong == [f"missed (in {runs[1][0].unit.id})"]
 
 
-def test_a_verdict_is_let_pass_only_where_each_run_lets_it(runs: tuple[Path, list[Part]]) -> None:
-    """One run's --allow-inconclusive is not another's."""
+def test_a_verdict_is_allowed_only_if_each_run_allows_it(runs: tuple[Path, list[Part]]) -> None:
+    """The --allow-inconclusive of one run does not apply to another."""
     doubtful = {"verdict": "INCONCLUSIVE"}
     logs = [[{**e, **doubtful} if is_verdict(e, "CHAT-9") else e for e in one.log] for one in runs[1]]
     parts = [dataclasses.replace(one, log=log) for one, log in zip(runs[1], logs, strict=True)]
@@ -139,8 +141,10 @@ def test_a_verdict_is_let_pass_only_where_each_run_lets_it(runs: tuple[Path, lis
     assert whole([*allowing[1:], parts[0]]).exit_code == 1
 
 
-def test_several_engines_are_told_apart(runs: tuple[Path, list[Part]]) -> None:
-    """By name and version in the headline; config, rule and capabilities with whose they are."""
+def test_several_engines_are_named(runs: tuple[Path, list[Part]]) -> None:
+    """The headline has name and version of each. Configuration, rule and capabilities say which engine they belong
+    to.
+    """
     mine, other = runs[1][0], runs[1][4]
     run = msgspec.structs.replace(other.unit.run, name="vLLM")
     theirs = {**bundles.engine(), "name": "vLLM", "version": "0.32.0", "config": {"block_size": "16"}}
@@ -155,7 +159,7 @@ def test_several_engines_are_told_apart(runs: tuple[Path, list[Part]]) -> None:
 def test_a_case_found_on_two_machines_is_two_and_by_two_seeds_is_one(
     runs: tuple[Path, list[Part]], tmp_path: Path
 ) -> None:
-    """Each is in its column under a name of its own, in the report, its file and its known issue."""
+    """Each case is in its column under a unique name, in the report, its file and its known issue."""
     folder, _ = runs
     parts = with_unique_case_names(runs[1])
     results = fleet_results(fleet(), parts)
@@ -172,7 +176,7 @@ def test_a_case_found_on_two_machines_is_two_and_by_two_seeds_is_one(
 
 
 def test_a_fleets_times_are_those_during_which_something_ran(runs: tuple[Path, list[Part]]) -> None:
-    """By the driver's clock, whatever the nodes' clocks say; a pause between two starts of it is no work."""
+    """The driver's clock is used and not those of the nodes. A pause between two starts of the driver is no work."""
     parts = runs[1]
     assert parts[7].record is not None
     later = dataclasses.replace(parts[7], record=msgspec.structs.replace(parts[7].record, began=90_000.0))
@@ -186,7 +190,7 @@ def test_a_fleets_times_are_those_during_which_something_ran(runs: tuple[Path, l
 
 
 def test_every_view_shows_the_runs_of_a_fleet(runs: tuple[Path, list[Part]]) -> None:
-    """The page links each run's own report; what failed stands first, what was lost is told."""
+    """The page links each run's own report. Failed runs stand first, and lost runs are shown."""
     parts = runs[1]
     first = parts[0]
     assert first.record is not None
@@ -203,7 +207,7 @@ def test_every_view_shows_the_runs_of_a_fleet(runs: tuple[Path, list[Part]]) -> 
 
 
 def test_a_run_of_its_own_shows_nothing_of_fleets(runs: tuple[Path, list[Part]]) -> None:
-    """Neither section nor line."""
+    """It has neither the section nor the line."""
     alone = msgspec.structs.replace(whole(runs[1]), fleet=[])
     assert "fleet" not in " ".join(at.get("id", "") for _, at in Page(render_html(alone)).elements)
     assert "of a fleet" not in summary_markdown(alone)

@@ -1,4 +1,4 @@
-"""What a node does with one run: whole lines home, every file with them, nothing left behind. It takes no Ray."""
+"""A node runs one unit, sends whole lines and every file, and leaves nothing behind. This needs no Ray."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNIT = units()[0]
 
 
 def order(place: Path, **changes: str) -> Order:
-    """The unit's run, by a Python that runs no suites."""
+    """Return the order for the unit, with a Python that runs no suites."""
     (place / "gate").mkdir()
     fields = {
         "waivers": "",
@@ -40,7 +40,7 @@ def order(place: Path, **changes: str) -> Order:
 
 
 def test_a_runs_folder_arrives_as_it_was_written(tmp_path: Path) -> None:
-    """To the byte: the seal of a bundle holds."""
+    """All bytes are equal, so the seal of a bundle is valid."""
     given = order(tmp_path)
     (tmp_path / "gate" / GO).write_text("")
     messages = list(run_order(given, "n1"))
@@ -60,7 +60,7 @@ def test_a_runs_folder_arrives_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_events_come_while_the_run_goes_on_and_it_ends_with_its_task(tmp_path: Path) -> None:
-    """Whoever lets go of the task, as Ray does with a cancelled one, ends the run and takes its folder away."""
+    """If the task is dropped, as Ray does with a cancelled one, the run ends and its folder is removed."""
     going = run_order(order(tmp_path), "n1")
     assert isinstance(next(going), RunStarted)
     assert isinstance(next(going), EventLines)
@@ -85,7 +85,7 @@ assert bug_report(case, statement="", environment={})
 
 
 def test_a_node_with_nothing_but_what_it_is_sent_writes_reproducers(tmp_path: Path) -> None:
-    """It has the templates of every file that a violation is saved as, and the digest of the checkout."""
+    """It has the templates of every file that is saved for a violation, and the digest of the checkout."""
     sent = copy_sources([], tmp_path / "sent")
     assert sources_digest(sent / "coldproof") == sources_digest()
     workload = Workload((Burst(requests=(Request(prompt=Prompt((Segment("stem", 40),)), max_tokens=4),)),))
@@ -97,20 +97,20 @@ def test_a_node_with_nothing_but_what_it_is_sent_writes_reproducers(tmp_path: Pa
 
 
 def wait_for(place: Path) -> list[psutil.Process]:
-    """The run that waits at its gate."""
+    """Return the run that waits at its gate."""
     until(lambda: at_gate(place))
     return at_gate(place)
 
 
-def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
-    """A Python that is not there is the task's own failure, and no verdict."""
+def test_a_run_that_cannot_begin_gives_the_reason(tmp_path: Path) -> None:
+    """A missing Python is a failure of the task, and no verdict."""
     (ended,) = [m for m in run_order(order(tmp_path, python="/no/such/python"), "n1") if isinstance(m, RunEnded)]
     assert ended.code != 0
     assert "/no/such/python" in ended.log
 
 
 def test_lines_are_whole_however_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a line waits for its other half, and one that is longer than what is sent at a time is sent all the same."""
+    """Half a line waits for its other half, and a line that exceeds the message size is sent nevertheless."""
     monkeypatch.setattr(node, "MAX_BYTES", 8)
     monkeypatch.setattr(node, "POLL_SECONDS", 0.01)
     path = tmp_path / "events"
@@ -137,8 +137,8 @@ def test_lines_are_whole_however_they_are_written(tmp_path: Path, monkeypatch: p
     assert all(part.endswith(b"\n") for part in found)
 
 
-def test_an_engine_is_not_told_of_the_ray_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may use Ray itself. Which GPU is its own it has to know."""
+def test_an_engine_does_not_inherit_the_ray_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine may use Ray itself. It must know which GPU is its own."""
     monkeypatch.setenv("RAY_JOB_ID", "7")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("PYTHONPATH", "/mine")

@@ -1,4 +1,4 @@
-"""A fleet on a real Ray: a worker killed in the middle, a node lost; the report is whole and has nothing twice."""
+"""A fleet on a real Ray survives a killed worker and a lost node, and its report is complete and has no duplicates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytest.importorskip("ray")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a matrix of four quick runs, which wait at a gate until they may end."""
+    """Return a folder with a matrix of four quick runs, which wait at a gate until they may end."""
     (tmp_path / "gate").mkdir()
     (tmp_path / "matrix.toml").write_text(
         '[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\nseeds = [1, 2]\n'
@@ -38,7 +38,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def waiting(place: Path, count: int) -> list[psutil.Process]:
-    """So many runs that have told everything but their end, all of which is home."""
+    """Return so many runs that have sent all events except their end, once the driver has these events."""
     until(lambda: len(at_gate(place)) >= count)
     runs = at_gate(place)
     until(lambda: all(is_home(place, Path(run.cwd())) for run in runs))
@@ -46,20 +46,20 @@ def waiting(place: Path, count: int) -> list[psutil.Process]:
 
 
 def is_home(place: Path, node: Path) -> bool:
-    """Whether the driver has all events that a run has written so far."""
+    """Return whether the driver has all events that a run has written so far."""
     (written,) = node.glob("out/units/*/events.ndjson")
     came = place / "out" / RUNNING / written.parent.name / written.name
     return came.is_file() and came.stat().st_size == written.stat().st_size
 
 
-def rays_worker(run: psutil.Process) -> psutil.Process:
-    """The process of Ray's in which a run's task is: above the run and its guard."""
+def ray_worker(run: psutil.Process) -> psutil.Process:
+    """Return the Ray process in which the task of a run is, which is an ancestor of the run and its guard."""
     return next(above for above in run.parents()[1:] if "ray" in above.name())
 
 
 @contextmanager
 def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]], None]) -> Iterator[None]:
-    """Do something as soon as so many runs wait, then let all of them go on."""
+    """Do something as soon as so many runs wait, and then let all of them continue."""
 
     def acts() -> None:
         try:
@@ -74,7 +74,7 @@ def in_the_middle(place: Path, count: int, act: Callable[[list[psutil.Process]],
 
 
 def check_whole(out: Path, *, lost: int) -> None:
-    """Four runs, each once, whatever was lost on the way."""
+    """Check that there are four runs, each once, whatever was lost."""
     results = json.loads((out / "results.json").read_text())
     one, two = ({"examples": n, "requests": m} for n, m in ((15, 30), (16, 32)))
     assert (results["complete"], results["problem"]) == (True, "")
@@ -85,19 +85,19 @@ def check_whole(out: Path, *, lost: int) -> None:
     for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
         assert list(manifest_differences(run, read_manifest(run))) == []  # as its node wrote it, to the byte
     for aside in (out / LOST).iterdir():
-        assert counted(aside)["example"] in (one["examples"], two["examples"])  # told, and in no total
+        assert counted(aside)["example"] in (one["examples"], two["examples"])  # reported, and in no total
 
 
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its run ends with it and is tried again. Started anew, the fleet has nothing to do."""
+    """Its run ends with it and is tried again. A second start of the fleet has nothing to do."""
     monkeypatch.chdir(place)
     killed: list[psutil.Process] = []
 
     def kill(runs: list[psutil.Process]) -> None:
         killed.append(runs[0])
-        rays_worker(runs[0]).kill()
+        ray_worker(runs[0]).kill()
 
     arguments = ["fleet", str(place / "matrix.toml"), "--out", "out", "--workers", "2"]
     with in_the_middle(place, 2, kill):
@@ -113,13 +113,13 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more. Its parent may not have asked yet how it ended."""
+    """Return whether a process has ended. Its parent may not have waited for it yet."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.nightly
-def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C no run goes on that nobody waits for, and its folder is gone."""
+def test_closing_a_cluster_ends_its_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C no run continues that nobody waits for, and its folder is removed."""
     monkeypatch.chdir(place)
     unit = units()[0]
     cluster = Cluster("local")
@@ -135,10 +135,10 @@ def test_letting_go_of_a_cluster_ends_what_runs_on_it(place: Path, monkeypatch: 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A cluster of a head, which runs nothing, and two nodes with a CPU each.
+    """Yield a cluster of a head, which runs nothing, and two nodes with a CPU each.
 
-    With a folder each for what Ray brings them: in the usual one, the second node's copy replaces the first's under its
-    running tasks.
+    Each node has its own folder for the files that Ray sends. In the usual one, the copy of the second node would
+    replace the first one under its running tasks.
     """
     from ray.cluster_utils import Cluster
 
@@ -153,11 +153,13 @@ def cluster() -> Iterator[Any]:
 def test_a_node_lost_in_the_middle_costs_nothing_but_time(
     place: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its runs go to the nodes that are left. These nodes have only what Ray brought them."""
+    """Its runs go to the remaining nodes. These nodes have only what Ray sent them."""
     monkeypatch.chdir(place)
 
     def lose(runs: list[psutil.Process]) -> None:
-        """A node's workers outlive it for a moment, in which a run that may go on could still come home."""
+        """Remove a node. Its workers outlive it for a moment, in which a run that may continue could still send its
+        end.
+        """
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         until(lambda: any((place / "out" / LOST).iterdir()))
         until(lambda: sum(run.is_running() for run in runs) == 1)
@@ -168,8 +170,8 @@ def test_a_node_lost_in_the_middle_costs_nothing_but_time(
     assert "NodeDiedError" in capsys.readouterr().out
 
 
-def test_what_no_node_has_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In place of waiting for ever for a machine that nobody is going to start; nor for a Ray that is not there."""
+def test_a_machine_that_no_node_has_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not wait for a machine that nobody is going to start, nor for a Ray that is not there."""
     path = tmp_path / "matrix.toml"
     path.write_text(
         '[[machine]]\nname = "gpu"\nnum_gpus = 64\naccelerator_type = "X1"\n'
@@ -182,10 +184,10 @@ def test_what_no_node_has_is_said_at_once(tmp_path: Path, capsys: pytest.Capture
     assert "no Ray at --address 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_without_ray_a_fleet_says_what_to_install(
+def test_without_ray_a_fleet_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line."""
+    """The message is one line."""
     monkeypatch.setitem(sys.modules, "ray", None)
     path = tmp_path / "matrix.toml"
     path.write_text('[[machine]]\nname = "cpu"\n[[run]]\nengine = "llamacpp"\nmachines = ["cpu"]\n')

@@ -1,11 +1,11 @@
-"""Whatever happens to a fleet's nodes, each run is in the totals once or is said to be missing."""
+"""Whatever happens to the nodes of a fleet, each run is in the totals once or is reported as missing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from support.fleets import SOURCES, Played, archive, done, fleet, order, part, report, told, units
+from support.fleets import SOURCES, ScriptedNodes, archive, done, fleet, node_messages, order, part, report, units
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.fleet import fleet as fleet_run
@@ -26,14 +26,19 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """An empty fleet's folder."""
+    """Return the empty folder of a fleet."""
     return Store(tmp_path / "out")
 
 
 def driven(
-    store: Store, nodes: Played, *, retries: int = 2, workers: int | None = None, only: tuple[Unit, ...] = (ONE, TWO)
+    store: Store,
+    nodes: ScriptedNodes,
+    *,
+    retries: int = 2,
+    workers: int | None = None,
+    only: tuple[Unit, ...] = (ONE, TWO),
 ) -> tuple[list[Record], list[str]]:
-    """What became of the units, and what was said meanwhile."""
+    """Return the record of each unit, and the lines that were reported meanwhile."""
     lines: list[str] = []
     driver = Driver(
         nodes=nodes,
@@ -48,15 +53,17 @@ def driven(
 
 
 def whole(store: Store, only: tuple[Unit, ...] = (ONE, TWO)) -> Results:
-    """The report over all of them."""
+    """Return the merged report."""
     return fleet_results(fleet(), [part(store, unit) for unit in only])
 
 
 def test_a_lost_run_is_tried_again_and_counted_once(store: Store, tmp_path: Path) -> None:
-    """Though its first try had told everything but its end; what that told is kept aside."""
+    """Its first attempt had sent all events except the end, and these are kept aside."""
     good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
-    lost = [*told(good[0])[:2], NodeLost("WorkerCrashedError: gone")]
-    found, lines = driven(store, Played({ONE.id: [lost, told(good[0], node="n2")], TWO.id: [told(good[1])]}))
+    lost = [*node_messages(good[0])[:2], NodeLost("WorkerCrashedError: gone")]
+    found, lines = driven(
+        store, ScriptedNodes({ONE.id: [lost, node_messages(good[0], node="n2")], TWO.id: [node_messages(good[1])]})
+    )
     assert {record.unit: record.lost for record in found} == {ONE.id: ["WorkerCrashedError: gone"], TWO.id: []}
     assert f"{ONE.id}: lost (WorkerCrashedError: gone); retrying (retry 1 of 2)" in lines
     assert (store.folder / LOST / f"{ONE.id}.1" / "events.ndjson").stat().st_size > 0
@@ -72,31 +79,31 @@ def test_a_lost_run_is_tried_again_and_counted_once(store: Store, tmp_path: Path
 
 @pytest.mark.parametrize(("code", "files"), [(1, True), (3, True), (3, False), (4, False), (5, False)])
 def test_a_run_that_ended_is_never_tried_again(store: Store, tmp_path: Path, code: int, files: bool) -> None:
-    """Neither for its verdict nor for a failure of the harness, with or without a report."""
+    """Neither a verdict nor a failure of the harness is tried again, with or without a report."""
     good = report(tmp_path / "one", ONE)
-    nodes = Played({ONE.id: [told(good, code=code, files=files)]})
+    nodes = ScriptedNodes({ONE.id: [node_messages(good, code=code, files=files)]})
     found, _ = driven(store, nodes, only=(ONE,))
     assert nodes.started == [ONE.id]
     assert [(record.exit_code, bool(record.problem)) for record in found] == [(code, code != 1)]
 
 
 @pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("its task ended without a word")])
-def test_what_comes_of_a_task_whose_run_has_ended_changes_nothing(
+def test_a_task_that_fails_after_its_run_changes_nothing(
     store: Store, tmp_path: Path, last: NodeLost | TaskFailed
 ) -> None:
-    """A node may go in the moment after a run's end came home: it is done, once, and the others go on."""
+    """A node may be lost just after the end of a run arrived: the run is done, once, and the others continue."""
     good = [report(tmp_path / unit.id, unit) for unit in (ONE, TWO)]
-    nodes = Played({ONE.id: [[*told(good[0]), last]], TWO.id: [[*told(good[1]), last]]})
+    nodes = ScriptedNodes({ONE.id: [[*node_messages(good[0]), last]], TWO.id: [[*node_messages(good[1]), last]]})
     found, _ = driven(store, nodes, workers=1)
     assert nodes.started == [ONE.id, TWO.id]
     assert [(record.exit_code, record.lost, record.problem) for record in found] == [(0, [], "")] * 2
     assert whole(store).complete
 
 
-def test_a_run_without_a_report_says_why(store: Store) -> None:
-    """The line that pytest ended with stands in the whole's, which is no pass."""
+def test_a_run_without_a_report_gives_the_reason(store: Store) -> None:
+    """The last line of pytest stands in the merged report, which is no pass."""
     ended = RunEnded(4, archive(Path("nowhere")), "start\ncoldproof: unknown engine 'x'\n")
-    found, _ = driven(store, Played({ONE.id: [[RunStarted("n"), ended]]}), only=(ONE,))
+    found, _ = driven(store, ScriptedNodes({ONE.id: [[RunStarted("n"), ended]]}), only=(ONE,))
     assert found[0].problem == "no report, exit code 4: coldproof: unknown engine 'x'"
     results = whole(store, (ONE,))
     assert results.problem == f"1 of 1 run failed or are missing: {ONE.id}: {found[0].problem}"
@@ -105,10 +112,10 @@ def test_a_run_without_a_report_says_why(store: Store) -> None:
 
 @pytest.mark.parametrize("last", [NodeLost("NodeDiedError: gone"), TaskFailed("RuntimeEnvSetupError: no such package")])
 def test_what_never_ran_is_missing_and_no_pass(store: Store, tmp_path: Path, last: NodeLost | TaskFailed) -> None:
-    """Lost more often than there are retries, or not to be begun at all: the others count, and the whole fails."""
+    """It was lost more often than there are retries, or could not start. The others count, and the whole fails."""
     scripts = [[RunStarted("n"), last], [last]] if isinstance(last, NodeLost) else [[last]]
     good = report(tmp_path / "two", TWO)
-    nodes = Played({ONE.id: scripts, TWO.id: [told(good)]})
+    nodes = ScriptedNodes({ONE.id: scripts, TWO.id: [node_messages(good)]})
     found, _ = driven(store, nodes, retries=1)
     assert nodes.started.count(ONE.id) == len(scripts)
     assert last.reason in next(record.problem for record in found if record.unit == ONE.id)
@@ -120,24 +127,24 @@ def test_what_never_ran_is_missing_and_no_pass(store: Store, tmp_path: Path, las
 
 
 def test_what_is_lost_does_not_leave_an_earlier_runs_report_in_its_place(store: Store) -> None:
-    """A report of other sources is no answer for these."""
+    """A report of other sources does not apply to these."""
     done(store, ONE, digest="of other sources")
-    driven(store, Played({ONE.id: [[NodeLost("gone")]]}), retries=0, only=(ONE,))
+    driven(store, ScriptedNodes({ONE.id: [[NodeLost("gone")]]}), retries=0, only=(ONE,))
     results = whole(store, (ONE,))
     assert (results.requirements, results.exit_code, results.fleet[0].report) == ([], 3, "")
 
 
 def test_no_more_run_at_a_time_than_workers(store: Store, tmp_path: Path) -> None:
-    """Whatever the cluster has room for."""
-    scripts = {unit.id: [told(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
-    nodes = Played(dict(scripts))
+    """The limit holds whatever room the cluster has."""
+    scripts = {unit.id: [node_messages(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
+    nodes = ScriptedNodes(dict(scripts))
     driven(store, nodes, workers=1)
     assert nodes.most == 1
     assert nodes.started == [ONE.id, TWO.id]
 
 
 def test_what_is_done_is_not_run_again_until_something_changes(store: Store) -> None:
-    """Other sources, another definition, a failure or a folder that is gone: then it is."""
+    """It is run again after changed sources, another definition, a failure, or a missing folder."""
     done(store, ONE)
     done(store, TWO, exit_code=3, problem="broke")
     assert store.is_done(ONE, SOURCES)
@@ -148,7 +155,7 @@ def test_what_is_done_is_not_run_again_until_something_changes(store: Store) -> 
 
 
 def test_a_try_that_a_killed_driver_left_is_put_aside(store: Store) -> None:
-    """And its events are never taken for another's."""
+    """Its events are never taken for those of another attempt."""
     store.begin(ONE.id)
     store.add(ONE.id, b'{"event":"example"}\n')
     store.close()
@@ -159,7 +166,7 @@ def test_a_try_that_a_killed_driver_left_is_put_aside(store: Store) -> None:
 
 
 def test_a_folder_is_one_drivers_and_a_fleets(store: Store, tmp_path: Path) -> None:
-    """A second driver, and a folder that holds something else, are refused in a line."""
+    """A second driver, and a folder that holds something else, are refused in one line."""
     with pytest.raises(UsageError, match="another fleet is running"):
         Store(store.folder)
     (tmp_path / "else").mkdir()
@@ -169,9 +176,9 @@ def test_a_folder_is_one_drivers_and_a_fleets(store: Store, tmp_path: Path) -> N
 
 
 def test_progress_says_how_far_all_is_and_how_long_it_will_take(store: Store, tmp_path: Path) -> None:
-    """After each run that ended."""
-    scripts = {unit.id: [told(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
-    _, lines = driven(store, Played(scripts), workers=1)
+    """The line comes after each run that ended."""
+    scripts = {unit.id: [node_messages(report(tmp_path / unit.id, unit))] for unit in (ONE, TWO)}
+    _, lines = driven(store, ScriptedNodes(scripts), workers=1)
     assert [line.partition(";")[0] for line in lines if line.endswith("waiting") or " left" in line] == [
         "1 done, 0 running, 1 waiting",
         "2 done, 0 running, 0 waiting",
@@ -179,7 +186,7 @@ def test_progress_says_how_far_all_is_and_how_long_it_will_take(store: Store, tm
 
 
 def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
-    """A driver that is killed has lost nothing up to then."""
+    """A driver that is killed has lost nothing that arrived before."""
     store.begin(ONE.id)
     store.add(ONE.id, b"one\n")
     store.add(ONE.id, b"two\n")
@@ -190,10 +197,10 @@ def test_lines_are_on_the_disk_as_soon_as_they_came(store: Store) -> None:
 def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The report is written, is no pass, and the same command goes on from there."""
+    """The report is written and is no pass, and the same command continues from there."""
     good = report(tmp_path / "good", ONE)
 
-    class Interrupted(Played):
+    class Interrupted(ScriptedNodes):
         local = True
 
         def messages(self, seconds: float) -> list[tuple[str, Message | NodeLost | TaskFailed]]:
@@ -205,9 +212,9 @@ def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
             return []
 
         def close(self) -> None:
-            """Nothing to let go of."""
+            """Do nothing, as there is nothing to release."""
 
-    nodes = Interrupted({ONE.id: [told(good)], TWO.id: [[]]})
+    nodes = Interrupted({ONE.id: [node_messages(good)], TWO.id: [[]]})
     monkeypatch.setattr(fleet_run, "Cluster", lambda *_, **__: nodes)
     path = tmp_path / "matrix.toml"
     path.write_text(
@@ -221,9 +228,9 @@ def test_what_was_done_before_ctrl_c_is_kept_and_the_rest_is_named(
     results = read_results(tmp_path / "fleet" / "results.json")
     assert (results.complete, [row.state for row in results.fleet]) == (False, ["done", "missing"])
     assert results.problem.startswith("the fleet was interrupted: 1 of 2 runs failed or are missing")
-    nodes.scripts = {TWO.id: [told(report(tmp_path / "two", TWO))]}
+    nodes.scripts = {TWO.id: [node_messages(report(tmp_path / "two", TWO))]}
     nodes.running, nodes.started = {}, []
-    monkeypatch.setattr(Interrupted, "messages", Played.messages)
+    monkeypatch.setattr(Interrupted, "messages", ScriptedNodes.messages)
     assert main(arguments) == 0
     assert nodes.started == [TWO.id]
     assert read_results(tmp_path / "fleet" / "results.json").complete

@@ -1,4 +1,4 @@
-"""What a node sends is unpacked only if it is files and folders, within bounds."""
+"""An archive from a node is unpacked only if it has files and folders within limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coldproof.harness.fleet.store import unpack
 
 
 def packed(*members: tarfile.TarInfo) -> bytes:
-    """An archive with these members, each of a few bytes if it is a file."""
+    """Return an archive with these members, with a few bytes in each file."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as archive:
         for member in members:
@@ -23,7 +23,7 @@ def packed(*members: tarfile.TarInfo) -> bytes:
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    """A member of an archive."""
+    """Return a member of an archive."""
     found = tarfile.TarInfo(name)
     found.type, found.linkname = kind, link
     return found
@@ -42,13 +42,13 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
     ],
 )
 def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path, odd: tarfile.TarInfo, says: str) -> None:
-    """Nothing is written outside."""
+    """Nothing is written outside the folder."""
     assert says in unpack(packed(member("results.json"), odd), tmp_path / "unit")
     assert [path.name for path in tmp_path.iterdir() if path.name != "unit"] == []
 
 
 def test_files_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many and as large as a run has them; a file that is no archive is not."""
+    """The limits on number and size are above those of a run. A file that is no archive is refused."""
     files = packed(member("results.json"), member("cases", tarfile.DIRTYPE), member("cases/a.json"))
     assert unpack(files, tmp_path / "unit") == ""
     assert (tmp_path / "unit" / "cases" / "a.json").read_text() == "text"

@@ -1,4 +1,4 @@
-"""What an engine does is counted over its runs."""
+"""The number of events of an engine is summed over its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPT = tuple(range(40))
 
 
 def test_a_run_is_added_to_the_age() -> None:
-    """Each kind of event, as far as it was done: a refused reset and a refused update are not."""
+    """Every kind of event is counted if it took effect: a refused reset and a refused update are not."""
     resets = tuple(ResetRecord(began=1.0, ended=1.0, success=success) for success in (True, False))
     updates = tuple(
         WeightUpdate(began=1.0, ended=1.0, version="v", weights="d", route=WeightRoute.PATH, error=error)

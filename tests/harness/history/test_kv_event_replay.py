@@ -1,4 +1,4 @@
-"""The consumer of KV events: what it makes of a stream made by hand, and each contradiction that it must notice."""
+"""The consumer of KV events interprets a stream of events, and detects each contradiction in one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER = (*PROMPT[:16], *range(300, 316))
 
 
 def after(*events: KvEvent, **how: object) -> EventCache:
-    """What is known when these have come, one batch each."""
+    """Return the cache state after these events, one batch each."""
     cache = EventCache(**how)  # type: ignore[arg-type]
     for batch in batches(*((float(i), (event,)) for i, event in enumerate(events))):
         cache.take(batch)
@@ -22,32 +22,32 @@ def after(*events: KvEvent, **how: object) -> EventCache:
 
 
 def rules(cache: EventCache) -> list[str]:
-    """The rules that were broken."""
+    """Return the rules that were broken."""
     return [fault.rule for fault in cache.faults]
 
 
 def placeholder(*names: str) -> Stored:
-    """A tier's event without a description."""
+    """Return an event of a tier without a description of the blocks."""
     return Stored(hashes=names, parent=None, tokens=(), block_size=0, medium="CPU", group=0)
 
 
 def resident(cache: EventCache) -> dict[str, int]:
-    """Hash -> copies, of what can be hit."""
+    """Return the number of copies of each hash that can be hit."""
     return {name: count for (_, _, name), count in cache.copies.items() if count}
 
 
-class TestAStreamThatIsRight:
-    """No contradictions, and the right blocks at the right time."""
+class TestCorrectStream:
+    """A correct stream gives no contradictions, and the right blocks at each time."""
 
     def test_blocks_come_and_go(self) -> None:
-        """By copies: two requests that computed the same at once have two."""
+        """Copies are counted: two concurrent requests that computed the same block have two copies."""
         cache = after(stored(), stored(), removed(SECOND), stored(OTHER, 1), removed(SECOND), removed(FIRST))
         assert rules(cache) == []
         assert resident(cache) == {FIRST: 1, hashes(OTHER)[1]: 1}
         assert (cache.stored, cache.removed, cache.in_pool, cache.most_in_pool) == (5, 3, 2, 4)
 
     def test_times(self) -> None:
-        """A block can be hit from the event that stores it up to the one that removes it."""
+        """A block can be hit from the event that stores it until the event that removes it."""
         cache = after(stored(), removed(SECOND), stored(PROMPT, 1))
         place = (0, SECOND)
         assert [cache.count_at(at) for at in (-1.0, 0.0, 0.5, 2.0, 9.0)] == [0, 1, 1, 3, 3]
@@ -60,31 +60,33 @@ class TestAStreamThatIsRight:
         assert cache.could_be_hit(place, 2, 3)
 
     def test_clearing_leaves_nothing(self) -> None:
-        """What is stored again later is new."""
+        """A block that is stored after a clear is a new one."""
         cache = after(stored(), stored(), CLEARED, stored())
         assert rules(cache) == []
         assert resident(cache) == {FIRST: 1, SECOND: 1}
         assert not cache.could_always_be_hit((0, FIRST), 1, 4)
 
-    def test_a_medium_of_its_own(self) -> None:
-        """A second tier's copies are not the pool's, and may be lost without an event: a miss proves nothing."""
+    def test_copies_in_a_second_tier(self) -> None:
+        """Copies in a second tier are not in the pool, and may be lost without an event, so a miss proves nothing."""
         cache = after(stored(), stored(medium="CPU"), removed(FIRST, SECOND))
         assert rules(cache) == []
         assert (cache.in_pool, cache.most_in_pool) == (0, 2)
         assert cache.could_be_hit((0, FIRST), 3, 3)
         assert not cache.could_always_be_hit((0, FIRST), 2, 3)
 
-    def test_a_tier_may_leave_out_what_the_pool_has_said(self) -> None:
-        """vLLM's OffloadingConnector: the extra keys always, and the tokens unless a user asks for them."""
+    def test_a_tier_may_leave_out_what_the_pool_has_described(self) -> None:
+        """The OffloadingConnector of vLLM always leaves out the extra keys, and the tokens unless a user requests
+        them.
+        """
         full = stored(salt="red")
         named, bare = stored(medium="CPU", hashes=full.hashes), placeholder(*full.hashes)
-        for told in (named, bare):
-            cache = after(full, told, removed(*full.hashes), removed(*full.hashes, medium="CPU"))
+        for described in (named, bare):
+            cache = after(full, described, removed(*full.hashes), removed(*full.hashes, medium="CPU"))
             assert rules(cache) == []
             assert [block.extra_keys for block in cache.blocks.values()] == [("red",), ()]
 
-    def test_what_only_a_tier_has_is_described_by_the_pool_later(self) -> None:
-        """As after a load, or where the tier's event came after the eviction."""
+    def test_a_block_in_a_tier_only_is_described_by_the_pool_later(self) -> None:
+        """This happens after a load, or if the event of the tier came after the eviction."""
         full = stored(salt="red")
         cache = after(placeholder(*full.hashes), full, removed(*full.hashes, medium="CPU"))
         assert rules(cache) == []
@@ -92,26 +94,26 @@ class TestAStreamThatIsRight:
         assert cache.untold == set()
 
     def test_a_tier_may_keep_a_block_without_the_one_before_it(self) -> None:
-        """It evicts in an order of its own, and is not cleared by what clears the pool."""
+        """A tier evicts in its own order, and clearing the pool does not clear the tier."""
         cache = after(stored(), CLEARED, stored(PROMPT, 1, medium="CPU"), CLEARED)
         assert rules(cache) == []
         assert resident(cache) == {SECOND: 1}
 
-    def test_what_was_there_before(self) -> None:
-        """May be removed and stood behind, and counts."""
+    def test_blocks_from_before_the_stream(self) -> None:
+        """Blocks from before the stream may be removed, may be parents, and are counted."""
         (held,) = (ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(PROMPT[:16])))
         cache = after(stored(PROMPT, 1), removed(SECOND), removed(FIRST), before=[held], in_pool=7)
         assert rules(cache) == []
         assert (cache.in_pool, cache.most_in_pool) == (6, 8)
 
-    def test_layers_that_let_go_of_their_blocks(self) -> None:
-        """There a parent may be gone, or have been stored for other layers only."""
+    def test_layers_that_free_their_blocks(self) -> None:
+        """In such layers a parent may have been removed, or may have been stored for other layers only."""
         gone = after(stored(kind="sliding_window"), removed(FIRST, SECOND), stored(PROMPT, 1, kind="sliding_window"))
         other = after(stored(), stored(PROMPT, 1, kind="sliding_window", group=1))
         assert rules(gone) == rules(other) == []
 
     def test_chains(self) -> None:
-        """A prompt finds its blocks by tokens and keys, as far as they are known; not another's."""
+        """A prompt finds its blocks by tokens and keys, as far as they are known, and finds no others."""
         cache = after(stored(), stored(OTHER, 1), stored(salt="red"), stored(lora="tenant", salt="red"))
 
         def found(prompt: tuple[int, ...], lora: str | None = None, salt: str | None = None) -> list[list[str]]:
@@ -124,8 +126,10 @@ class TestAStreamThatIsRight:
         assert found(PROMPT, "tenant", "red") == [[name] for name in hashes(PROMPT, "tenant", "red")]
         assert found(PROMPT, "tenant") == found(PROMPT, salt="Red") == []
 
-    def test_for_an_engines_whole_life_it_forgets(self) -> None:
-        """What can be hit no more, where layers hold all their blocks; times and faults in any case."""
+    def test_the_consumer_can_forget_blocks(self) -> None:
+        """The consumer forgets blocks that can no longer be hit, if the layers keep all their blocks. It always
+        forgets times and faults.
+        """
         kept = after(stored(), stored(medium="CPU"), removed(SECOND, FIRST), forgets=True)
         assert set(kept.blocks) == {(0, FIRST), (0, SECOND)}  # the tier has them
         cache = after(stored(), removed(SECOND), removed(SECOND), forgets=True)
@@ -156,13 +160,13 @@ class TestAStreamThatIsRight:
         ((stored(hashes=()),), "empty"),
     ],
 )
-def test_a_contradiction_is_noticed(events: tuple[KvEvent, ...], rule: str) -> None:
-    """Each breaks its rule and no other."""
+def test_a_contradiction_is_detected(events: tuple[KvEvent, ...], rule: str) -> None:
+    """Each stream breaks its own rule and no other."""
     assert set(rules(after(*events))) == {rule}
 
 
-def test_a_gap_is_noticed() -> None:
-    """A batch that never came, one that comes twice, and one that is missing from the start."""
+def test_a_gap_is_detected() -> None:
+    """A batch may be missing, may come twice, or may be missing at the start."""
     first, second, third = batches((0.0, (stored(),)), (1.0, ()), (2.0, ()))
     for order, said in (
         ((first, third), "batch 2 arrived instead of batch 1"),
@@ -175,14 +179,16 @@ def test_a_gap_is_noticed() -> None:
         assert [fault.sentence for fault in cache.faults if fault.rule == "gap"] == [said]
 
 
-def test_a_hash_may_not_lead_in_a_circle() -> None:
-    """Events that say so do not hang the consumer."""
+def test_hashes_in_a_cycle_give_no_blocks() -> None:
+    """The consumer does not loop forever on events that describe a cycle."""
     cache = after(stored(PROMPT[:16], parent=FIRST))
     assert cache.blocks_up_to(0, FIRST) is None
 
 
 def test_blocks_without_tokens_of_their_own_are_known_by_hash() -> None:
-    """Where an event's tokens span more than its blocks, nobody can say which are whose; they can be removed still."""
+    """If the tokens of an event cover more than its blocks, nobody knows which tokens a block has. It can still be
+    removed.
+    """
     cache = after(stored(hashes=(FIRST,)), removed(FIRST))
     assert rules(cache) == ["shape"]
     assert list(cache.chain(0, PROMPT, Keys(None, None))) == []

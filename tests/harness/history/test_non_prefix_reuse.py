@@ -1,4 +1,6 @@
-"""Lossy modes: which answers they may have changed, what is judged all the same, what a verdict says of the rest."""
+"""For lossy modes, the answers that a mode may have changed are known, the others are judged, and a verdict states
+what was not judged.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +46,20 @@ CELL = CELLS["llamacpp-cache-reuse"]
 LIMITS = WorkloadLimits(block=1, slots=2, contents=("A", "B"), mixtures=frozenset(), longest=256)
 
 
-def told(*outcomes: Outcome, **changes: Any) -> History:
-    """A history in an engine that moves pieces."""
+def history_of(*outcomes: Outcome, **changes: Any) -> History:
+    """Return a history of an engine that moves pieces."""
     return history(*outcomes, **{"shape": SHAPE, **changes})
 
 
 def moved(answer: tuple[int, ...], **changes: Any) -> Outcome:
-    """A request whose prompt leaves out the middle of the one before it; all but its last token came from the cache."""
+    """Return a request whose prompt leaves out the middle of the earlier prompt, and of which all but the last token
+    were cached.
+    """
     return outcome(1, A + C, answer, **{"cached_tokens": 19, "sent": 1.0, **changes})
 
 
 def answers(*outcomes: Outcome, adapters: dict[str | None, tuple[int, ...]] | None = None) -> Answers:
-    """COLD for all, and what other adapters would say."""
+    """Return the cold answers: COLD for the base model, and these answers for other adapters."""
     said = {None: COLD, **(adapters or {})}
     return {
         Question(o.prompt, adapter, o.max_tokens): Answer(tokens(*ids[: o.max_tokens]), finish_reason="length")
@@ -68,8 +72,8 @@ FIRST = outcome(0, A + B + C, COLD)
 
 
 def checked(second: Outcome, rule: Rule = LOSSY, *, of: Outcome = FIRST, **known: Any) -> list[Finding]:
-    """What is said of a request that came after another."""
-    return check_tokens(told(of, second), answers(of, second, **known), rule)
+    """Return the findings about a request that followed another one."""
+    return check_tokens(history_of(of, second), answers(of, second, **known), rule)
 
 
 @pytest.mark.parametrize(
@@ -77,44 +81,44 @@ def checked(second: Outcome, rule: Rule = LOSSY, *, of: Outcome = FIRST, **known
     [(A + B, 20), (A + C, 20), (C + A, 20), (C[:7], 0), (A + C[:7], 10), (A[:5] + B[2:], 13), ((1, *B, 2, *A), 20)],
 )
 def test_what_can_be_reused_of_a_sequence(prompt: tuple[int, ...], most: int) -> None:
-    """Its beginning, and pieces that are long enough, wherever they stand."""
+    """An engine can reuse the beginning of a sequence, and every piece that is long enough, wherever the piece is."""
     assert reusable_tokens(SHAPE, A + B + C, prompt) == most
 
 
 def test_an_engine_that_moves_nothing_reuses_a_beginning() -> None:
-    """As all others do."""
+    """This holds for all other engines."""
     assert reusable_tokens(shape(), A + B + C, A + C) == 10
     assert may_be_changed(history(FIRST, moved(OTHERS), shape=shape())) == set()
 
 
-def test_a_moved_piece_may_change_an_answer_and_whoever_goes_on_from_it() -> None:
-    """But not one that hit nothing, nor one that shares with it no more than what came before the piece."""
+def test_a_moved_piece_may_change_an_answer_and_its_continuations() -> None:
+    """An answer that hit nothing is not affected, nor one that shares only tokens before the piece."""
     behind = outcome(2, A + C + (1, 2), COLD, cached_tokens=20)
     aside = outcome(3, (*A, 1, 2), COLD, cached_tokens=10)
     cold = outcome(4, A + C, COLD, cached_tokens=0)
-    assert may_be_changed(told(FIRST, moved(OTHERS), behind, aside, cold)) == {1, 2}
+    assert may_be_changed(history_of(FIRST, moved(OTHERS), behind, aside, cold)) == {1, 2}
 
 
 def test_only_pieces_of_its_own_identity_excuse() -> None:
-    """Another's must not be moved either."""
+    """Pieces of another identity must not be moved either."""
     theirs = outcome(0, A + B + C, COLD, adapter="digest-a")
-    assert may_be_changed(told(theirs, moved(OTHERS))) == set()
+    assert may_be_changed(history_of(theirs, moved(OTHERS))) == set()
     (found,) = checked(moved(OTHERS), of=theirs, adapters={"digest-a": COLD})
     assert not found.permitted
 
 
 def test_a_difference_that_the_mode_may_make_does_not_count() -> None:
-    """It is kept apart, so that it can be told."""
+    """The difference is kept apart from the findings, so that it can be reported."""
     (found,) = checked(moved(OTHERS))
     assert found.permitted
-    both = told(FIRST, moved(OTHERS))
+    both = history_of(FIRST, moved(OTHERS))
     judgement = judge_again(both, answers(FIRST, moved(OTHERS)), LOSSY, exclusive=True)
     assert (judgement.findings, len(judgement.permitted), judgement.noise) == ((), 1, ())
     assert len(judge_again(both, answers(FIRST, moved(OTHERS)), EXACT, exclusive=True).findings) == 1
 
 
 def test_what_the_mode_cannot_have_changed_counts() -> None:
-    """An answer of nothing but what was computed for it, and one that goes on from a beginning."""
+    """This includes an answer that was computed completely, and one that continues from a common beginning."""
     for second in (moved(OTHERS, cached_tokens=0), outcome(1, A + B + (1,), OTHERS, cached_tokens=20)):
         (found,) = checked(second)
         assert not found.permitted
@@ -122,7 +126,9 @@ def test_what_the_mode_cannot_have_changed_counts() -> None:
 
 
 def test_another_identitys_answer_counts() -> None:
-    """Whole, and with enough tokens in it that the own cold one has not: no lossy mode gives it."""
+    """No lossy mode gives the complete answer of another identity, if enough of its tokens differ from the right
+    cold answer.
+    """
     (found,) = checked(moved(OTHERS), adapters={"digest-a": OTHERS})
     assert (found.failure_class, found.permitted) == (FailureClass.STALE_STATE, False)
     short = moved((*COLD[:3], 50))
@@ -131,36 +137,36 @@ def test_another_identitys_answer_counts() -> None:
 
 
 def test_another_requests_answer_counts() -> None:
-    """Where their prompts have no piece in common: else it is what the mode does."""
+    """It counts if their prompts have no piece in common; otherwise the mode explains it."""
     strange = outcome(2, range(900, 920), OTHERS)
-    both = told(FIRST, moved(OTHERS), strange)
+    both = history_of(FIRST, moved(OTHERS), strange)
     known = {**answers(FIRST, moved(OTHERS)), **{q: Answer(tokens(*OTHERS)) for q in answers(strange)}}
     (found,) = check_tokens(both, known, LOSSY)
     assert (found.failure_class, found.permitted) == (FailureClass.CROSS_REQUEST, False)
     like = outcome(2, (1, *A, *C), OTHERS, cached_tokens=0)
     known = {**answers(FIRST, moved(OTHERS)), **{q: Answer(tokens(*OTHERS)) for q in answers(like)}}
-    (found,) = check_tokens(told(FIRST, moved(OTHERS), like), known, LOSSY)
+    (found,) = check_tokens(history_of(FIRST, moved(OTHERS), like), known, LOSSY)
     assert found.permitted
 
 
 def test_scores_of_a_changed_answer_are_not_compared() -> None:
-    """They may be the mode's as well; how an answer ends may not."""
+    """The mode may change scores as well, but not the reason why an answer ended."""
     scored = tuple(Token(id=i, at=0.0, logprob=-2.0) for i in COLD)
     second = moved(COLD, tokens=scored, surface=ResponseOptions(logprobs=True))
     cold = Answer(tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD), finish_reason="length")
     known = {question(o, o.identities[0]): cold for o in (FIRST, second)}
-    assert check_surface(told(FIRST, second), known, EXACT)
-    assert check_surface(told(FIRST, second), known, LOSSY) == []
-    (found,) = check_surface(told(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY)
+    assert check_surface(history_of(FIRST, second), known, EXACT)
+    assert check_surface(history_of(FIRST, second), known, LOSSY) == []
+    (found,) = check_surface(history_of(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY)
     assert found.failure_class is FailureClass.API
 
 
 def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:
-    """And no further; whose pieces they were is told."""
-    assert check_bounds(told(FIRST, moved(COLD))) == []
-    (beyond,) = check_bounds(told(outcome(0, A + B, COLD), moved(COLD)))
+    """Hits may not go further than that, and the finding says which request wrote the pieces."""
+    assert check_bounds(history_of(FIRST, moved(COLD))) == []
+    (beyond,) = check_bounds(history_of(outcome(0, A + B, COLD), moved(COLD)))
     assert beyond.failure_class is FailureClass.ACCOUNTING
-    (stale,) = check_bounds(told(outcome(0, A + B + C, COLD, adapter="digest-a"), moved(COLD)))
+    (stale,) = check_bounds(history_of(outcome(0, A + B + C, COLD, adapter="digest-a"), moved(COLD)))
     assert stale.failure_class is FailureClass.STALE_STATE
     assert "request 0 wrote them for adapter A" in stale.sentence
     (exact,) = check_bounds(history(FIRST, moved(COLD), shape=shape(block_size=1)))
@@ -168,21 +174,21 @@ def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:
 
 
 def test_moved_tokens_are_evidence() -> None:
-    """Beyond any beginning that anybody had computed."""
-    facts = mode_facts(told(FIRST, moved(OTHERS)))
+    """Tokens were moved if hits go beyond every beginning that had been computed."""
+    facts = mode_facts(history_of(FIRST, moved(OTHERS)))
     assert (facts[Modes.MOVED], facts[Modes.MAY_BE_CHANGED]) == (9, 1)
     assert mode_facts(history(FIRST, moved(OTHERS)))[Modes.MOVED] == 0
 
 
 def trial(*seen: Outcome) -> Trial:
-    """A requirement after one example in a lossy cell."""
+    """Return a trial with one example in a lossy cell."""
     made = Trial(Requirement(id="REUSE-3", title="t", needs=(), shows=(Requests.REQUESTS,)), "c", "s", "t")
-    made.add(judge_again(told(*seen), answers(*seen), LOSSY, exclusive=True))
+    made.add(judge_again(history_of(*seen), answers(*seen), LOSSY, exclusive=True))
     return made
 
 
-def test_a_verdict_says_what_was_not_judged() -> None:
-    """Also where nothing of it was seen."""
+def test_a_verdict_states_what_was_not_judged() -> None:
+    """The verdict also says so if no affected answer was seen."""
     verdict, reason = verdict_without_case(trial(FIRST, moved(OTHERS)), None, LOSSY)
     assert verdict is Verdict.CONFORMS
     assert "lossy mode (pieces are moved): it may have changed 1 of 2 answers" in reason
@@ -191,7 +197,7 @@ def test_a_verdict_says_what_was_not_judged() -> None:
 
 
 def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
-    """Never a silent pass."""
+    """A requirement without a judged answer must not pass."""
     made = trial(FIRST, moved(OTHERS))
     made.evidence[Modes.MAY_BE_CHANGED] = int(made.evidence[Requests.REQUESTS])
     verdict, reason = verdict_without_case(made, None, LOSSY)
@@ -199,13 +205,13 @@ def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
     assert reason.startswith("no answer could be compared with its cold answer: lossy mode")
 
 
-def test_the_rule_says_that_the_mode_is_lossy() -> None:
-    """In the report and in every case."""
+def test_the_rule_states_that_the_mode_is_lossy() -> None:
+    """The report and every case show the rule."""
     assert str(LOSSY) == f"{EXACT}; lossy mode: pieces are moved"
 
 
-def test_a_mode_that_changes_answers_wants_a_cell_that_says_so() -> None:
-    """And no other engine to compare with."""
+def test_a_mode_that_changes_answers_requires_a_lossy_cell() -> None:
+    """It also requires that no other engine is compared."""
     exact, here = Cell(name="exact", about="x"), SHAPE
     with pytest.raises(UsageError, match=r"8-token pieces .* cell 'exact' requires exact answers"):
         check_mode(here, exact, None)
@@ -217,8 +223,8 @@ def test_a_mode_that_changes_answers_wants_a_cell_that_says_so() -> None:
     check_mode(shape(), exact, "vllm")
 
 
-def test_lossy_cells_say_what_may_change() -> None:
-    """In words that stand behind a colon."""
+def test_lossy_cells_state_what_may_change() -> None:
+    """The text reads well after a colon."""
     assert {name for name, cell in CELLS.items() if cell.lossy} == {"llamacpp-cache-reuse"}
     assert CELL.lossy.startswith("KV of 16 or more")
 
@@ -230,14 +236,14 @@ SHIFTS = msgspec.structs.replace(LONG, shifts_context=True)
 
 
 def test_an_answer_that_outgrew_its_context_is_held_to_one_that_did_likewise() -> None:
-    """Where the engine goes on; elsewhere it may be cut, and is not compared."""
+    """This holds where the engine continues such an answer. Elsewhere the answer may be cut, and is not compared."""
     long = outcome(0, range(60), tuple(range(100, 120)))
     assert comparable_outcomes(history(long, shape=SHIFTS)) == [long]
     assert comparable_outcomes(history(long, shape=LONG)) == []
 
 
-def test_nothing_is_owed_by_what_outgrew_its_context() -> None:
-    """Its beginning has gone. One that fits owes as ever."""
+def test_a_request_that_outgrew_its_context_requires_no_hits() -> None:
+    """The beginning of such a request is cut off, so no hit is required. A request that fits requires hits as usual."""
     again = outcome(1, range(50), cached_tokens=0)
     long = outcome(0, range(50), tuple(range(100, 120)))
     fits = outcome(0, range(50), (1, 2, 3))
@@ -250,40 +256,42 @@ def test_nothing_is_owed_by_what_outgrew_its_context() -> None:
 
 
 def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
-    """And its request was answered."""
+    """The request must also have been answered."""
     steps = (burst(ask()), burst(ask(continues=0, cut=(3, None))), burst(ask(continues=0, cut=(0, 9))))
-    asked = [outcome(0, range(50)), outcome(1, range(3, 50)), outcome(2, range(9))]
-    failed = [asked[0], msgspec.structs.replace(asked[1], error="HTTP 500")]
-    counted = [mode_facts(history(*o, workload=Workload(steps)))[Modes.CUT_HISTORY] for o in (asked, failed)]
+    outcomes = [outcome(0, range(50)), outcome(1, range(3, 50)), outcome(2, range(9))]
+    failed = [outcomes[0], msgspec.structs.replace(outcomes[1], error="HTTP 500")]
+    counted = [mode_facts(history(*o, workload=Workload(steps)))[Modes.CUT_HISTORY] for o in (outcomes, failed)]
     assert counted == [1, 0]
 
 
 @settings(max_examples=40, deadline=None, database=None)
 @given(rearranged(LIMITS, adapters=True))
-def test_stories_of_pieces_make_sense(story: Workload) -> None:
-    """And nobody asks the base model behind an adapter's request."""
-    assert is_valid(story)
-    asked = [step.requests[0].adapter for step in story.steps if isinstance(step, Burst)]
-    first = next((i for i, name in enumerate(asked) if name is not None), len(asked))
-    assert None not in asked[first:]
+def test_workloads_of_pieces_are_valid(workload: Workload) -> None:
+    """No request goes to the base model after one with an adapter."""
+    assert is_valid(workload)
+    outcomes = [step.requests[0].adapter for step in workload.steps if isinstance(step, Burst)]
+    first = next((i for i, name in enumerate(outcomes) if name is not None), len(outcomes))
+    assert None not in outcomes[first:]
 
 
 @settings(max_examples=40, deadline=None, database=None)
 @given(exceeding_context(LIMITS))
-def test_stories_of_outgrown_contexts_have_one(story: Workload) -> None:
-    """And every prompt fits by itself."""
-    assert is_valid(story)
-    lengths = [(sum(s.length for s in r.prompt.segments) + 4, r.max_tokens) for _, _, r in story.requests()]
+def test_workloads_of_outgrown_contexts_have_one(workload: Workload) -> None:
+    """Every prompt fits by itself."""
+    assert is_valid(workload)
+    lengths = [(sum(s.length for s in r.prompt.segments) + 4, r.max_tokens) for _, _, r in workload.requests()]
     assert all(prompt < LIMITS.longest for prompt, _ in lengths)
     assert any(prompt + more > LIMITS.longest for prompt, more in lengths)
 
 
 @settings(max_examples=40, deadline=None, database=None)
 @given(cut_histories(LIMITS))
-def test_a_cut_history_begins_with_less_and_less_of_what_is_left(story: Workload) -> None:
-    """Only the first request exceeds the context; the others begin at its middle, all of the rest first."""
-    assert is_valid(story)
-    first, *cut, last = (request for _, _, request in story.requests())
+def test_a_cut_history_begins_with_less_and_less_of_what_is_left(workload: Workload) -> None:
+    """Only the first request exceeds the context. The others begin at its middle, and the first of them keeps all of
+    the rest.
+    """
+    assert is_valid(workload)
+    first, *cut, last = (request for _, _, request in workload.requests())
     whole = 4 + first.prompt.segments[0].length + first.max_tokens
     assert LIMITS.longest < whole < LIMITS.longest + LIMITS.longest // 4
     lengths = [len(range(whole)[request.prompt.start : request.prompt.end]) for request in cut]
@@ -297,9 +305,9 @@ def test_a_cut_history_begins_with_less_and_less_of_what_is_left(story: Workload
 
 @pytest.mark.parametrize("left", [1, 2, 8, 40])
 def test_histories_are_cut_to_each_length(left: int) -> None:
-    """From the place where a context of 256 tokens is cut when it is full."""
+    """The cut is at the place where an engine cuts a full context of 256 tokens."""
 
-    def wanted(story: Workload) -> bool:
-        return any((r.prompt.start, r.prompt.end) == (127, 127 + left) for _, _, r in story.requests())
+    def wanted(workload: Workload) -> bool:
+        return any((r.prompt.start, r.prompt.end) == (127, 127 + left) for _, _, r in workload.requests())
 
     assert find(cut_histories(LIMITS), wanted, settings=settings(database=None, deadline=None))

@@ -1,4 +1,4 @@
-"""Where wrong KV came from, by the digests that name their writer."""
+"""The writer of wrong KV is found from the digests that name it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ GROUPS = (GroupShape(8), GroupShape(8))
         (30, "", 30, 1, False),  # of an unknown writer
     ],
 )
-def test_a_hit_on_a_block_of_other_tokens_is_told(
+def test_a_hit_on_a_block_of_other_tokens_is_recognised(
     first: int, writer: str, position: int, about: int | None, true: bool
 ) -> None:
-    """It is right up to the first token that differs and holds the other request's KV from there on."""
+    """The hit is right up to the first token that differs, and has the KV of the other request from there on."""
     who = Writer(request=writer, position=position, adapter=None, content=None) if writer else None
     read = WrongRead(**{**SLOTS, "request": "n.1."}, column=3, block=9, first=first, last=31, writer=who)
     seen = history(outcome(0, LEFT), outcome(1, RIGHT), wrong_reads=(read,), shape=shape(groups=GROUPS))

@@ -1,4 +1,4 @@
-"""Whose weights a request used, and when the engine promises that nothing old is hit."""
+"""A history says which weights a request used, and when an engine promises that no old KV is hit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.histories import outcome
-from support.weights import NEW, pause, reset, told, update, with_tokens
+from support.weights import NEW, history_with_updates, pause, reset, update, with_tokens
 
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.history.records import Identity, Outcome, ResetRecord
@@ -14,13 +14,13 @@ from coldproof.harness.history.weights import Cut, cuts, is_comparable, updates_
 
 
 def answered(number: int, **more: Any) -> Outcome:
-    """Request N, from second N to N.5."""
+    """Return request N, which runs from second N to second N.5."""
     return outcome(number, range(40), **more)
 
 
 def test_a_request_has_the_weights_of_its_time() -> None:
-    """Before, over and after an update; one that was refused changes nothing."""
-    seen = told(answered(0), answered(1), answered(2), updates=(update(0.7, error="no"), update(1.2)))
+    """The requests are before, during and after an update. A refused update changes nothing."""
+    seen = history_with_updates(answered(0), answered(1), answered(2), updates=(update(0.7, error="no"), update(1.2)))
     assert [o.identities for o in seen.outcomes] == [
         (Identity(None, None),),
         (Identity(None, None), Identity(None, None, NEW)),
@@ -31,8 +31,8 @@ def test_a_request_has_the_weights_of_its_time() -> None:
 
 
 def test_what_is_sent_during_a_pause_is_computed_after_it() -> None:
-    """So an update in the pause is over by then, although the request was sent before it."""
-    seen = told(answered(1, finished=3.0), updates=(update(1.5),), pauses=(pause(0.9, 2.0),))
+    """An update within the pause is complete by then, although the request was sent before the update."""
+    seen = history_with_updates(answered(1, finished=3.0), updates=(update(1.5),), pauses=(pause(0.9, 2.0),))
     (one,) = seen.outcomes
     assert one.identities == (Identity(None, None, NEW),)
     assert not updates_during(seen, one)
@@ -56,27 +56,29 @@ def test_what_is_sent_during_a_pause_is_computed_after_it() -> None:
 def test_a_promise_follows_from_the_policy(
     policy: WeightPolicy, salt: str | None, resets: tuple[ResetRecord, ...], promised: bool
 ) -> None:
-    """Request 0 has the salt `old`, the update is at 0.7, request 1 comes at 1."""
-    seen = told(answered(0, salt="old"), answered(1, salt=salt), updates=(update(0.7),), resets=resets, policy=policy)
+    """Request 0 has the salt `old`, the update is at 0.7 s, and request 1 comes at 1 s."""
+    seen = history_with_updates(
+        answered(0, salt="old"), answered(1, salt=salt), updates=(update(0.7),), resets=resets, policy=policy
+    )
     assert is_comparable(seen, seen.outcomes[0])
     assert is_comparable(seen, seen.outcomes[1]) is promised
 
 
 def test_a_cache_that_was_cleared_stays_empty_during_a_pause() -> None:
-    """Also with a request in flight, which is kept; without a pause it may go on computing."""
+    """This includes a request in flight that the pause keeps. Without a pause such a request may go on computing."""
     kept, later = answered(0, finished=3.0), answered(4)
     facts: dict[str, Any] = {"updates": (update(1.0),), "resets": (reset(0.9),)}
-    assert is_comparable(told(kept, later, **facts, pauses=(pause(0.9, 2.0),)), later)
-    assert not is_comparable(told(kept, later, **facts), later)
+    assert is_comparable(history_with_updates(kept, later, **facts, pauses=(pause(0.9, 2.0),)), later)
+    assert not is_comparable(history_with_updates(kept, later, **facts), later)
 
 
 def test_an_answer_is_cut_where_the_weights_changed() -> None:
-    """In an engine that stands still meanwhile the place is known. A client may read a token late."""
+    """The place is known if the engine computes nothing during the update. A client may read a token late."""
     one = with_tokens(answered(0, finished=3.0), 0.5, 1.0, 2.5)
-    alone = told(one, updates=(update(1.0),))
+    alone = history_with_updates(one, updates=(update(1.0),))
     assert cuts(alone, alone.outcomes[0]) == [Cut(2, 2, NEW, clear=False)]
-    cleared = told(one, updates=(update(1.0),), resets=(reset(1.0),), pauses=(pause(1.0, 1.0),))
+    cleared = history_with_updates(one, updates=(update(1.0),), resets=(reset(1.0),), pauses=(pause(1.0, 1.0),))
     assert cuts(cleared, cleared.outcomes[0]) == [Cut(2, 2, NEW, clear=True)]
-    slow = told(one, updates=(update(0.9, 1.1),))
+    slow = history_with_updates(one, updates=(update(0.9, 1.1),))
     assert cuts(slow, slow.outcomes[0]) == [Cut(1, 3, NEW, clear=False)]
-    assert cuts(told(one), one) == []
+    assert cuts(history_with_updates(one), one) == []

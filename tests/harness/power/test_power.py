@@ -1,4 +1,4 @@
-"""The kill matrix: what is run for a fault, what is read from a run, and what the page shows of it. No engine."""
+"""The kill matrix has the right runs for a fault, reads their results, and has a page. No engine is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAULT = FAULTS["hashes-forget-who-asks"]
 
 
 def seen(requirement: str = "SALT-1", requests: int = 4, steps: int = 3) -> Detection:
-    """A violation."""
+    """Return a violation."""
     return Detection(
         requirement=requirement,
         cell="default",
@@ -51,7 +51,7 @@ def seen(requirement: str = "SALT-1", requests: int = 4, steps: int = 3) -> Dete
 
 
 def suite_run(*detections: Detection, acted: bool = True, problem: str = "") -> SuiteRun:
-    """A run that tested two requirements."""
+    """Return a run that tested two requirements."""
     return SuiteRun(
         detections=list(detections),
         verdicts={"SALT-1": "CONFORMS", "LORA-4": "CONFORMS", "EVENT-1": "UNSUPPORTED"},
@@ -65,7 +65,7 @@ def suite_run(*detections: Detection, acted: bool = True, problem: str = "") -> 
 
 
 def row(name: str = "one", *, aimed: SuiteRun, wide: SuiteRun, found: str = "", equivalent: str = "") -> FaultRow:
-    """A measured fault that is about SALT-1."""
+    """Return a measured fault that is about SALT-1."""
     fault = msgspec.structs.replace(FAULT, equivalent=equivalent)
     return FaultRow(
         name=name,
@@ -83,7 +83,7 @@ def row(name: str = "one", *, aimed: SuiteRun, wide: SuiteRun, found: str = "", 
 
 
 def results(*rows: FaultRow, clean: SuiteRun | None = None) -> PowerResults:
-    """A measurement with one run on the engine as it is."""
+    """Return a measurement with one run on the unmodified engine."""
     return PowerResults(
         coldproof_version="0",
         started="2026-01-01T00:00:00+00:00",
@@ -109,7 +109,9 @@ EQUIVALENT = row("equivalent", aimed=suite_run(), wide=suite_run(), equivalent="
 
 
 def test_each_fault_can_be_measured_in_a_cell() -> None:
-    """With one of its workers. Cells of which only a server has several ranks are not measured in process."""
+    """One of its workers must be able to. Cells in which only a server has several ranks are not measured in
+    process.
+    """
     served_only = {
         name
         for name, fault in FAULTS.items()
@@ -120,7 +122,7 @@ def test_each_fault_can_be_measured_in_a_cell() -> None:
 
 
 def described(text: str = "Hashes forget.") -> Plant:
-    """A fault's function with this docstring."""
+    """Return the function of a fault with this docstring."""
 
     def plant(_patch: Patch) -> None: ...
 
@@ -133,7 +135,7 @@ def described(text: str = "Hashes forget.") -> Plant:
     [((), "vllm#1", "A sentence."), (("SALT-1",), "", "A sentence."), (("SALT-1",), "vllm#1", "No sentence")],
 )
 def test_a_fault_that_does_not_say_what_it_is_is_refused(about: tuple[str, ...], stands_for: str, text: str) -> None:
-    """Where it is defined."""
+    """It is refused at its definition."""
     _, fault = collector("identity")
     with pytest.raises(ValueError, match="fault plant: "):
         fault(*about, stands_for=stands_for)(described(text))
@@ -148,74 +150,74 @@ def test_two_faults_of_one_name_are_refused() -> None:
 
 
 def test_the_catalogue_is_listed_by_mechanism() -> None:
-    """A line a fault."""
+    """Each fault has a line."""
     said = format_faults()
     assert all(f"  {name} " in said for name in FAULTS)
 
 
 def test_there_are_more_than_forty_faults_some_of_them_rare() -> None:
-    """Rare ones tell suites apart."""
+    """Rare faults show the difference between suites."""
     assert len(FAULTS) >= 40
     assert sum(bool(fault.rare) for fault in FAULTS.values()) >= 5
 
 
 def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
-    """All requirements in the profile's cells with its time; the unmodified engine's run goes to its end."""
+    """It has all requirements, cells and the time of the profile. The run of the unmodified engine goes to its end."""
     smoke = PROFILES["smoke"]
-    told = smoke_plan(FAULT, worker="fingerprint", seed=3).words(Path("out"))
-    assert "--requirements" not in told
-    assert told[told.index("--cells") + 1] == ",".join(smoke.fingerprint_cells)
-    assert told[told.index("--budget") + 1] == f"{smoke.fingerprint_seconds:g}s"
-    assert told[told.index("--maxfail") + 1] == "1"
+    words = smoke_plan(FAULT, worker="fingerprint", seed=3).words(Path("out"))
+    assert "--requirements" not in words
+    assert words[words.index("--cells") + 1] == ",".join(smoke.fingerprint_cells)
+    assert words[words.index("--budget") + 1] == f"{smoke.fingerprint_seconds:g}s"
+    assert words[words.index("--maxfail") + 1] == "1"
     assert "--maxfail" not in smoke_plan(None, worker="fingerprint", seed=3).words(Path("out"))
 
 
-def test_the_page_says_what_the_budget_was_for() -> None:
-    """By the runs that were made."""
+def test_the_page_describes_the_budget() -> None:
+    """The page describes the runs that were made."""
     page = render_power(msgspec.structs.replace(results(CAUGHT), budgets={"smoke": 230.0}))
     assert "the profile smoke in process, up to the first violation" in page
     assert "the requirements about it</dd>" not in page
 
 
 def test_the_aimed_run_is_about_the_fault_and_the_wide_one_about_everything() -> None:
-    """Both with the fault, in cells where it is reached."""
-    told = aimed_plan(FAULT, worker="fingerprint", seconds=5, seed=3).words(Path("out"))
-    assert told[told.index("--fault") + 1] == FAULT.name
-    assert told[told.index("--requirements") + 1] == "LORA-4,SALT-1"
+    """Both runs have the fault, in cells where it is reached."""
+    words = aimed_plan(FAULT, worker="fingerprint", seconds=5, seed=3).words(Path("out"))
+    assert words[words.index("--fault") + 1] == FAULT.name
+    assert words[words.index("--requirements") + 1] == "LORA-4,SALT-1"
     everything = wide_plan(FAULT, worker="fingerprint", seconds=5, seed=3).words(Path("out"))
     assert "--requirements" not in everything
     assert everything[everything.index("--cells") + 1] == "default,tight"
 
 
-def test_the_engine_as_it_is_runs_in_the_cells_of_all_faults() -> None:
-    """Otherwise an alarm there could be false and nobody would know."""
-    told = clean_plan(list(FAULTS.values()), worker="fingerprint", seconds=5, seed=3).words(Path("out"))
-    assert "--fault" not in told
-    cells = told[told.index("--cells") + 1].split(",")
+def test_the_unmodified_engine_runs_in_the_cells_of_all_faults() -> None:
+    """Otherwise an alarm in such a cell could be false without being noticed."""
+    words = clean_plan(list(FAULTS.values()), worker="fingerprint", seconds=5, seed=3).words(Path("out"))
+    assert "--fault" not in words
+    cells = words[words.index("--cells") + 1].split(",")
     assert {"default", "tight", "events", "groups-window"} <= set(cells)
 
 
 def test_a_fault_of_layers_that_no_model_has_is_not_run_with_the_model_there() -> None:
-    """Its cell is left out; nothing else is run in its place unless it fits."""
+    """Its cell is left out, and another one replaces it only if it fits."""
     fault = msgspec.structs.replace(FAULT, cells=("groups-five", "tight"))
     assert fault_cells(fault, "model") == ("tight",)
 
 
 @pytest.mark.parametrize("names", [None, FAULT.mechanism, FAULT.name])
 def test_faults_are_chosen_by_name_or_mechanism(names: str | None) -> None:
-    """All, without either."""
+    """Without a name, all are chosen."""
     assert FAULT in select_faults(names, "fingerprint")
 
 
 def test_an_unknown_fault_is_usage() -> None:
-    """With what to do."""
+    """The message says what to do."""
     with pytest.raises(UsageError, match="coldproof faults"):
         select_faults("nope", "model")
 
 
 @pytest.mark.parametrize("arguments", [["--faults", "nope"], ["--budget", "soon"], ["--worker", "nope"]])
 def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And exit code 4, before anything is run."""
+    """It gives exit code 4 before anything runs."""
     try:
         code = command_line.main(["power", *arguments])
     except SystemExit as left:
@@ -236,33 +238,35 @@ def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.Capture
     ],
     ids=lambda value: value.name if isinstance(value, FaultRow) else "",
 )
-def test_what_became_of_a_fault(measured: FaultRow, expected: Outcome) -> None:
-    """A run that broke catches nothing, and what never acted was not survived."""
+def test_the_outcome_of_a_fault(measured: FaultRow, expected: Outcome) -> None:
+    """A run that broke detects nothing, and a fault that never acted did not survive."""
     assert measured.outcome is expected
 
 
-def test_figures_count_what_can_be_told() -> None:
-    """The equivalent fault is in no figure; the first detection is the one of the fewest requests."""
+def test_figures_leave_out_equivalent_faults() -> None:
+    """The equivalent fault is in no figure, and the first detection is the one with the fewest requests."""
     measured = figures(results(CAUGHT, ELSEWHERE, SURVIVED, UNREACHED, BROKEN, EQUIVALENT))
     assert (measured.counted, measured.caught, measured.by_own, measured.short) == (5, 2, 1, 1)
     assert (measured.median_requests, measured.worst_requests) == (46.5, 90)
     assert (measured.literal, measured.false_alarms, measured.clean_requests) == (1, 0, 20)
 
 
-def test_a_detection_on_the_engine_as_it_is_is_a_false_alarm() -> None:
-    """It is in the headline."""
+def test_a_detection_on_the_unmodified_engine_is_a_false_alarm() -> None:
+    """The headline has it."""
     assert "1 false positive in" in headline(results(CAUGHT, clean=suite_run(seen())))
 
 
 def test_one_fault_in_a_line() -> None:
-    """With what it was not caught by, where that should have been."""
+    """The line names the requirements that should have detected the fault and did not."""
     assert fault_summary(CAUGHT) == "detected by LORA-4 after 3 requests, 1.5\u202fs"
     assert "(not by SALT-1)" in fault_summary(ELSEWHERE)
     assert fault_summary(SURVIVED) == "SURVIVED"
 
 
 def test_the_page_has_everything_and_escapes_it() -> None:
-    """Survivors, the matrix with a column for each requirement and script, and nothing of an engine's as markup."""
+    """It has the survivors and the matrix with a column for each requirement and script, and escapes text of the
+    engine.
+    """
     measured = results(CAUGHT, ELSEWHERE, SURVIVED, UNREACHED, BROKEN, EQUIVALENT)
     page = render_power(measured)
     assert "<script>alert" not in page
@@ -275,14 +279,14 @@ def test_the_page_has_everything_and_escapes_it() -> None:
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
-    """Byte for byte."""
+    """The bytes are equal."""
     file = tmp_path / "power.json"
     file.write_bytes(encode(results(CAUGHT, SURVIVED)))
     assert encode(msgspec.json.decode(file.read_bytes(), type=PowerResults)) == file.read_bytes()
 
 
 def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[str, Any]:
-    """An example as a run writes it."""
+    """Return an example as a run writes it."""
     return {
         "event": "example",
         "at": at,
@@ -294,7 +298,7 @@ def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[
 
 
 def test_requests_are_counted_up_to_the_first_example_that_failed(tmp_path: Path) -> None:
-    """Those of other requirements before it too; an example that failed elsewhere is not it."""
+    """Requests of other requirements before it count too. A failed example of another requirement is not the one."""
     events = [
         example("LORA-4", 5, found=False, at=1.0),
         example("LORA-4", 6, found=True, at=2.0),
@@ -308,19 +312,19 @@ def test_requests_are_counted_up_to_the_first_example_that_failed(tmp_path: Path
 
 
 def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
-    """Not a survivor."""
+    """It is not a survivor."""
     measured = read(tmp_path / "none", "command", "")
     assert measured.problem
     assert fault_outcome(FAULT, [measured]) is Outcome.NO_ENGINE
 
 
 @pytest.mark.parametrize("guided", [True, False])
-def test_runs_are_guided_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guided: bool) -> None:
-    """Those against a fault and those of the unmodified engine."""
-    asked: list[RunPlan] = []
+def test_runs_are_guided_if_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guided: bool) -> None:
+    """This holds for runs against a fault and for those of the unmodified engine."""
+    plans: list[RunPlan] = []
 
-    def run(ask: RunPlan, folder: Path) -> SuiteRun:
-        asked.append(ask)
+    def run(plan: RunPlan, folder: Path) -> SuiteRun:
+        plans.append(plan)
         return suite_run(*())
 
     monkeypatch.setattr(suites, "run", run)
@@ -329,12 +333,12 @@ def test_runs_are_guided_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch, t
     )
     measurement.row(FAULT)
     measurement.clean([FAULT], 1)
-    assert len(asked) == 3
-    assert all(("--guided" in ask.words(tmp_path)) is guided for ask in asked)
+    assert len(plans) == 3
+    assert all(("--guided" in plan.words(tmp_path)) is guided for plan in plans)
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    """An interrupted measurement goes on where it stopped."""
+    """An interrupted measurement continues where it stopped."""
     measurement = Measurement(
         worker="fingerprint", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, scripts=False
     )
@@ -350,7 +354,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 def test_rows_of_an_earlier_measurement_do_not_shorten_the_time_that_is_left(
     measured: int, missing: int, said: str
 ) -> None:
-    """They take no time now: only what is measured now counts for the pace."""
+    """They take no time now, so only what is measured now counts for the pace."""
     assert measure.time_left(40.0, measured, missing) == said
 
 
@@ -364,14 +368,14 @@ def test_rows_of_an_earlier_measurement_do_not_shorten_the_time_that_is_left(
         ("smoke", True, ["smoke"]),
     ],
 )
-def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
+def test_all_requirements_test_a_fault_if_chosen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, found: bool, runs: list[str]
 ) -> None:
-    """With the comparison rule of the engine as it is, which is found once."""
-    asked: list[tuple[str, Path | None]] = []
+    """They use the comparison rule of the unmodified engine, which is calibrated once."""
+    plans: list[tuple[str, Path | None]] = []
 
-    def run(ask: RunPlan, folder: Path) -> SuiteRun:
-        asked.append((folder.name, ask.calibration))
+    def run(plan: RunPlan, folder: Path) -> SuiteRun:
+        plans.append((folder.name, plan.calibration))
         (folder / "report").mkdir(parents=True)
         (folder / "report" / "results.json").write_text("{}")
         return suite_run(*(seen(FAULT.about[0], requests=3) for _ in range(found)))
@@ -388,7 +392,7 @@ def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
     ).calibrated()
     measurement.calibrated().row(FAULT)
     rule = tmp_path / "runs" / "calibration" / "report" / "results.json"
-    assert asked == [("calibration", None), *((name, rule) for name in runs)]
+    assert plans == [("calibration", None), *((name, rule) for name in runs)]
 
 
 @pytest.mark.parametrize(
@@ -399,7 +403,7 @@ def test_all_requirements_are_put_to_a_fault_where_that_is_wanted(
 def test_only_a_clean_run_that_was_made_counts_as_clean(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: SuiteRun, code: int
 ) -> None:
-    """Whoever did not get to the end has accused nobody, and shown nothing."""
+    """A run that did not reach its end has no false alarm, but has shown nothing."""
     monkeypatch.setattr(power, "measure_power", lambda *_, **__: results(CAUGHT, clean=clean))
     assert command_line.main(["power", "--out", str(tmp_path)]) == code
     assert (tmp_path / "index.html").exists()
@@ -409,11 +413,11 @@ def test_only_a_clean_run_that_was_made_counts_as_clean(
 def test_a_trained_model_is_measured_with_its_flags_and_its_own_calibration(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
-    """The worker is the one with a model; a slow model is calibrated for as long as four faults are measured."""
-    asked: list[RunPlan] = []
+    """The worker is the one with a model. A slow model is calibrated for as long as four faults are measured."""
+    plans: list[RunPlan] = []
 
-    def run(ask: RunPlan, folder: Path, *_: Any, **__: Any) -> SuiteRun:
-        asked.append(ask)
+    def run(plan: RunPlan, folder: Path, *_: Any, **__: Any) -> SuiteRun:
+        plans.append(plan)
         return suite_run(acted=True)
 
     monkeypatch.setattr(suites, "run", run)
@@ -423,39 +427,39 @@ def test_a_trained_model_is_measured_with_its_flags_and_its_own_calibration(
         command_line.main(["power", *words, "--wide", "never", "--clean-runs", "1", "--no-literal", "--jobs", "1"])
     else:
         command_line.main(["noise", "faults", *words, "--noise", "none"])
-    assert {(ask.worker, ask.served.model, ask.served.engine_args) for ask in asked} == {
+    assert {(plan.worker, plan.served.model, plan.served.engine_args) for plan in plans} == {
         ("model", "smollm2", "--dtype bfloat16")
     }
-    assert (asked[0].requirements, asked[0].seconds) == (("REUSE-1",), 240)
-    assert FAULT.name in [ask.fault for ask in asked]
-    told = asked[-1].words(tmp_path)
-    assert told[told.index("--model") + 1] == "smollm2"
-    assert "--engine-args=--dtype bfloat16" in told
+    assert (plans[0].requirements, plans[0].seconds) == (("REUSE-1",), 240)
+    assert FAULT.name in [plan.fault for plan in plans]
+    words = plans[-1].words(tmp_path)
+    assert words[words.index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in words
     assert list(tmp_path.glob("**/*smollm2-dtype-bfloat16*"))  # beside the results of the generated model
 
 
 def test_the_field_scripts_run_on_the_same_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With its flags."""
-    asked: list[list[str]] = []
-    monkeypatch.setattr(measure, "run_in_fork", lambda _seconds, _function, words, _folder: asked.append(words))
+    """They get the flags of the model."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(measure, "run_in_fork", lambda _seconds, _function, words, _folder: commands.append(words))
     served = suites.Served(model="smollm2", engine_args="--dtype bfloat16")
     measurement = Measurement(worker="model", seed=1, aimed_seconds=1, wide_seconds=1, out=tmp_path, served=served)
     assert measurement.literally(FAULT.name, tmp_path / "literal") == []
-    assert asked[0][asked[0].index("--model") + 1] == "smollm2"
-    assert "--engine-args=--dtype bfloat16" in asked[0]
+    assert commands[0][commands[0].index("--model") + 1] == "smollm2"
+    assert "--engine-args=--dtype bfloat16" in commands[0]
 
 
 def test_the_fingerprint_worker_serves_no_trained_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do."""
+    """The message says what to do."""
     assert command_line.main(["power", "--model", "smollm2", "--worker", "fingerprint"]) == 4
     assert "leave it out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("told", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])
-def test_a_fault_that_acted_in_any_worker_has_acted(told: list[bool], acted: bool) -> None:
-    """Each of several workers has engines of its own."""
+@pytest.mark.parametrize(("reports", "acted"), [([False, True, False], True), ([False, False], False), ([], False)])
+def test_a_fault_that_acted_in_any_worker_has_acted(reports: list[bool], acted: bool) -> None:
+    """Each of several workers has its own engines."""
     fault = injected_fault(
-        {"name": "n", "summary": "s", "stands_for": "f"}, [{"event": "fault", "acted": one} for one in told]
+        {"name": "n", "summary": "s", "stands_for": "f"}, [{"event": "fault", "acted": one} for one in reports]
     )
     assert fault is not None
     assert fault.acted is acted

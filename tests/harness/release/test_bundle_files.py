@@ -1,4 +1,4 @@
-"""A bundle in which a file was changed, added or taken away is refused by the file's name, sealed again or not."""
+"""A bundle in which a file was changed, added or removed is refused with the file's name, also after a new seal."""
 
 from __future__ import annotations
 
@@ -7,72 +7,72 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import copied, reasons
+from support.bundles import copy_of, reasons
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.run.manifest import seal
 
-Spoil = Callable[[Path], None]
+Damage = Callable[[Path], None]
 
 
 pytestmark = pytest.mark.usefixtures("small_list")
 
 
-def rewrite(name: str, old: str, new: str) -> Spoil:
-    """Replace something in a file."""
+def rewrite(name: str, old: str, new: str) -> Damage:
+    """Return a change that replaces text in a file."""
 
-    def spoil(bundle: Path) -> None:
+    def damage(bundle: Path) -> None:
         text = (bundle / name).read_text()
         assert old in text
         (bundle / name).write_text(text.replace(old, new, 1))
 
-    return spoil
+    return damage
 
 
-def reseal(spoil: Spoil) -> Spoil:
-    """The same by somebody who knows of the manifest."""
+def reseal(damage: Damage) -> Damage:
+    """Return a change after which the bundle is sealed again."""
 
     def both(bundle: Path) -> None:
-        spoil(bundle)
+        damage(bundle)
         seal(bundle)
 
     return both
 
 
-def added(name: str) -> Spoil:
-    """Put a file of somebody's into the bundle."""
+def added(name: str) -> Damage:
+    """Return a change that adds a file."""
     return lambda bundle: bool((bundle / name).write_text("mine")) or None
 
 
-def removed(name: str) -> Spoil:
-    """Take a file away."""
+def removed(name: str) -> Damage:
+    """Return a change that removes a file."""
     return lambda bundle: (bundle / name).unlink()
 
 
-def linked(name: str) -> Spoil:
-    """Have a file lie elsewhere."""
+def linked(name: str) -> Damage:
+    """Return a change that replaces a file by a symbolic link."""
 
-    def spoil(bundle: Path) -> None:
+    def damage(bundle: Path) -> None:
         (bundle / name).rename(bundle.parent / "elsewhere")
         (bundle / name).symlink_to(bundle.parent / "elsewhere")
 
-    return spoil
+    return damage
 
 
-def cut_off(name: str) -> Spoil:
-    """Have the end of a file lost."""
+def cut_off(name: str) -> Damage:
+    """Return a change that cuts off the end of a file."""
     return lambda bundle: bool((bundle / name).write_bytes((bundle / name).read_bytes()[:-9])) or None
 
 
 def better_verdict(bundle: Path) -> None:
-    """results.json says that LORA-9 conforms."""
+    """Mark LORA-9 as conforming in results.json."""
     results = json.loads((bundle / "results.json").read_text())
     next(one for one in results["requirements"] if one["id"] == "LORA-9")["verdict"] = "CONFORMS"
     (bundle / "results.json").write_text(json.dumps(results))
 
 
 CASE, KNOWN_ISSUES = "cases/LORA-9-7c21a0f3.json", "known_issues.toml"
-SPOILT: list[tuple[str, Spoil, str]] = [
+CHANGED_FILES: list[tuple[str, Damage, str]] = [
     ("a verdict in results.json", better_verdict, "altered: results.json was changed after the run"),
     (
         "the same, sealed again",
@@ -94,7 +94,7 @@ SPOILT: list[tuple[str, Spoil, str]] = [
         rewrite("engine-01-tested.log", "ready", "steady"),
         "altered: engine-01-tested.log was changed after the run",
     ),
-    ("a stranger", added("notes.txt"), "altered: notes.txt is not in the manifest"),
+    ("a file that is not listed", added("notes.txt"), "altered: notes.txt is not in the manifest"),
     ("a file gone", removed("junit.xml"), "altered: junit.xml is in the manifest but missing from the bundle"),
     ("a case gone", reseal(removed(CASE)), f"left out: {CASE} is missing"),
     (
@@ -128,19 +128,19 @@ SPOILT: list[tuple[str, Spoil, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spoil", "why"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
-def test_a_changed_file_is_refused_by_its_name(whole: Path, tmp_path: Path, spoil: Spoil, why: str) -> None:
-    """Also where the manifest was made anew."""
-    bundle = copied(whole, tmp_path / "bundle")
-    spoil(bundle)
+@pytest.mark.parametrize(("damage", "why"), [row[1:] for row in CHANGED_FILES], ids=[row[0] for row in CHANGED_FILES])
+def test_a_changed_file_is_refused_by_its_name(whole: Path, tmp_path: Path, damage: Damage, why: str) -> None:
+    """The change is detected even if the manifest is written again."""
+    bundle = copy_of(whole, tmp_path / "bundle")
+    damage(bundle)
     assert why in reasons(bundle)
 
 
 def test_a_refusal_is_exit_code_1_and_a_reason_a_line(
     whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The worst kind first."""
-    bundle = copied(whole, tmp_path / "bundle")
+    """The worst kind of reason comes first."""
+    bundle = copy_of(whole, tmp_path / "bundle")
     (bundle / "summary.md").unlink()
     assert main(["verify", str(bundle)]) == 1
     assert capfd.readouterr().out.splitlines() == [
@@ -150,7 +150,7 @@ def test_a_refusal_is_exit_code_1_and_a_reason_a_line(
     ]
 
 
-def test_what_is_no_folder_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line, exit code 4."""
+def test_a_missing_folder_is_a_usage_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error is one line, and the exit code is 4."""
     assert main(["verify", str(tmp_path / "nowhere")]) == 4
     assert capfd.readouterr().err.count("\n") == 1

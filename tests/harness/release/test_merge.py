@@ -1,4 +1,4 @@
-"""Shards of one run are merged into one report, or one bundle, and what are no shards of one run are not."""
+"""Shards of one run are merged into one report or bundle, and other shards are refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import change, copied, reasons, recorded, with_fields
+from support.bundles import change, copy_of, reasons, recorded, with_fields
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.run.manifest import seal
 from coldproof.reports.format.text import duration
 
-Spoil = Callable[[Path], None]
+Damage = Callable[[Path], None]
 
 
 pytestmark = pytest.mark.usefixtures("small_list")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs that have a bundle between them, one cell each."""
+    """Return two runs that form a bundle together, with one cell each."""
     folder = tmp_path_factory.mktemp("shards")
     return [
         bundles.write(folder / name, shard=shard, places=[place for place in bundles.PLACES if place.cell == cell])
@@ -35,7 +35,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_shards_are_merged_into_a_bundle_that_is_accepted(
     shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever comes first; nothing is lost, and nothing counted twice."""
+    """The order of the shards does not matter, and nothing is lost or counted twice."""
     out = tmp_path / "merged"
     assert main(["merge", *map(str, reversed(shards)), "--out", str(out)]) == 0
     assert "of 3 requirements" in capfd.readouterr().out
@@ -48,7 +48,7 @@ def test_shards_are_merged_into_a_bundle_that_is_accepted(
 
 
 def test_a_shard_alone_is_no_bundle(shards: list[Path]) -> None:
-    """Its report says in its headline that it is a part."""
+    """The headline of its report says that it is a shard."""
     assert "left out: 1 of 2 shards are missing (2/2)" in reasons(shards[0])
     assert "(shard 1/2)" in json.loads((shards[0] / "results.json").read_text())["headline"]
 
@@ -65,7 +65,7 @@ def test_a_shard_alone_is_no_bundle(shards: list[Path]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_are_no_shards_of_one_run_are_not_merged(
+def test_shards_of_different_runs_are_not_merged(
     shards: list[Path],
     whole: Path,
     tmp_path: Path,
@@ -75,11 +75,11 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
 ) -> None:
     """A shard missing or twice, another profile or engine, a test in two of them: exit code 1, nothing written."""
     known = {"a": shards[0], "b": shards[1], "whole": whole}
-    known["other"] = copied(shards[1], tmp_path / "other")
+    known["other"] = copy_of(shards[1], tmp_path / "other")
     change(known["other"], with_fields("run_started", {}, profile="ci"))
-    known["engine"] = copied(shards[1], tmp_path / "engine")
+    known["engine"] = copy_of(shards[1], tmp_path / "engine")
     change(known["engine"], with_fields("engine", {}, engine={**bundles.engine(), "version": "2"}))
-    known["again"] = copied(shards[0], tmp_path / "again")
+    known["again"] = copy_of(shards[0], tmp_path / "again")
     change(known["again"], with_fields("run_started", {}, shard="2/2"))
     folders = [known[name] for name in given] + ([shards[0]] if given == ("whole",) else [])
     assert main(["merge", *map(str, folders), "--out", str(tmp_path / "out")]) == 1
@@ -88,7 +88,7 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    ("damage", "why"),
     [
         (lambda out: shutil.rmtree(out / "shards" / "2"), "left out: 1 of 2 shards are missing (2/2)"),
         (
@@ -106,18 +106,18 @@ def test_what_are_no_shards_of_one_run_are_not_merged(
     ],
     ids=["a shard gone", "a shard twice", "another model", "a shard's seal broken"],
 )
-def test_a_merged_bundle_is_looked_at_shard_by_shard(
-    shards: list[Path], tmp_path: Path, spoil: Spoil, why: str
+def test_a_merged_bundle_is_checked_shard_by_shard(
+    shards: list[Path], tmp_path: Path, damage: Damage, why: str
 ) -> None:
-    """Also where the whole was sealed again."""
+    """The shards are checked even if the whole is sealed again."""
     out = tmp_path / "merged"
     main(["merge", *map(str, shards), "--out", str(out)])
-    spoil(out)
+    damage(out)
     seal(out)
     assert why in reasons(out)
 
 
-def test_merge_writes_over_nothing(shards: list[Path], tmp_path: Path) -> None:
-    """Usage, as is a folder without a run."""
+def test_merge_overwrites_nothing(shards: list[Path], tmp_path: Path) -> None:
+    """An existing folder and a folder without a run are usage errors."""
     assert main(["merge", *map(str, shards), "--out", str(shards[0])]) == 4
     assert main(["merge", str(tmp_path), "--out", str(tmp_path / "out")]) == 4

@@ -1,4 +1,4 @@
-"""What `--profile qualify` will not be, what it records and what is frozen: a clear line before any engine starts."""
+"""What `--profile qualify` refuses, records and freezes. Errors come in a clear line before any engine starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from support import bundles
 from support.bundles import FROZEN
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.paths import ROOT
 from support.qualified_tree import make_tree, python
@@ -32,7 +32,7 @@ from coldproof.reports.schema.results import read_results
 
 
 def test_the_suites_are_what_was_frozen() -> None:
-    """What changes takes a new version or, before a release, `coldproof freeze --again`."""
+    """A change needs a new version or, before a release, `coldproof freeze --again`."""
     done = subprocess.run(
         [sys.executable, "-m", "coldproof", "freeze", "--check"],
         cwd=ROOT,
@@ -43,20 +43,20 @@ def test_the_suites_are_what_was_frozen() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_all_tests_of_one_requirement_are_judged_alike() -> None:
-    """A case names its requirement and not the test that found it, and must fail again when it is replayed."""
+def test_all_tests_of_one_requirement_have_the_same_rules() -> None:
+    """A case names its requirement and not its test, and must fail again when it is replayed."""
     listed, _ = read_frozen(versions()[-1])
     rules = {(one.declared.id, one.declared.overlapped_too, one.declared.hashes_too) for one in listed.tests}
     assert sorted(name for name, *_ in rules) == sorted({one.declared.id for one in listed.tests})
 
 
 def test_the_newest_list_is_the_projects_version() -> None:
-    """Whoever raises the version freezes its requirements."""
+    """A new version needs a frozen list of its requirements."""
     assert versions()[-1] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_every_place_of_an_engine_is_listed_once() -> None:
-    """Each requirement in each cell that is for it; a server of somebody else's is one cell."""
+    """Each requirement is listed in each of its cells. An attached server is one cell."""
     listed, _ = read_frozen(versions()[-1])
     tests = {(test.declared.id, test.test) for test in listed.tests}
     assert len(tests) == len(listed.tests)
@@ -70,7 +70,7 @@ def test_every_place_of_an_engine_is_listed_once() -> None:
 
 
 def changed(**changes: Any) -> FrozenList:
-    """The small list with these fields."""
+    """Return the small list with changed fields."""
     return msgspec.structs.replace(FROZEN, **changes)
 
 
@@ -103,12 +103,12 @@ HARDER = msgspec.structs.replace(CHAT.declared, shows=(*CHAT.declared.shows, Req
     ids=["none", "a test gone", "a test more", "a test rewritten", "more evidence", "a cell's flags"],
 )
 def test_what_differs_from_the_list_is_named(today: FrozenList, says: list[str]) -> None:
-    """By test or cell, and by field."""
+    """A difference names the test or cell, and the field."""
     assert list(map(str, differences(FROZEN, today))) == says
 
 
 def test_a_list_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written is what is read; a version without one is said to have none."""
+    """A list is equal after a round trip, and a version without a list is reported."""
     bundles.small_list(tmp_path, monkeypatch)
     assert frozen.current_list()[0] == FROZEN
     with pytest.raises(UsageError, match=r"version 1\.0 has no frozen list"):
@@ -116,32 +116,32 @@ def test_a_list_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Given:
-    """The options of a command line on which only these were given."""
+    """A command line's options, of which only these are given."""
 
     def __init__(self, **given: object) -> None:
         self.given = given
 
     def getoption(self, name: str, default: object = None) -> object:
-        """As pytest's."""
+        """Return an option as pytest does."""
         return self.given.get(name, default)
 
 
 @pytest.mark.parametrize(("name", "written"), FORBIDDEN.items())
-def test_an_option_that_makes_less_of_it_is_refused(name: str, written: str) -> None:
-    """By the name under which a user knows it."""
+def test_an_option_that_reduces_a_qualification_is_refused(name: str, written: str) -> None:
+    """The error has the name of the option that a user writes."""
     with pytest.raises(UsageError) as refused:
         check_qualify_options(cast(pytest.Config, Given(**{name: "x"})))
     assert str(refused.value).endswith(f"leave out {written}")
 
 
-def test_options_that_leave_all_of_it_are_taken() -> None:
-    """Engine, budget, seed, waivers, shard."""
+def test_options_that_do_not_reduce_a_qualification_are_accepted() -> None:
+    """Engine, budget, seed, waivers and shard may be given."""
     given = {"--engine": "llamacpp", "--budget": "2h", "--shard": "1/2", "--known-issues": "x", "keyword": ""}
     check_qualify_options(cast(pytest.Config, Given(**given)))
 
 
 def test_a_bundle_begins_in_an_empty_folder(tmp_path: Path) -> None:
-    """One that is not there, or holds nothing."""
+    """The folder may be missing or empty."""
     check_folder(tmp_path)
     check_folder(tmp_path / "new")
     (tmp_path / "old.txt").write_text("")
@@ -151,7 +151,7 @@ def test_a_bundle_begins_in_an_empty_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with a file in each package and one beside them, all committed."""
+    """Return a committed repository with a file in each package and one outside them."""
     for name in PACKAGES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
@@ -166,15 +166,15 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["harness/release/run/sources.py", "suites/__init__.py", "suites/test_mine.py"])
 def test_uncommitted_changes_of_the_suite_are_refused(repository: Path, name: str) -> None:
-    """A new file too; the line names it."""
+    """A new file counts too, and the error names the file."""
     assert len(source_commit(repository) or "") == 40
     (repository / name).write_text("x = 2\n")
     with pytest.raises(UsageError, match=rf"1 files have uncommitted changes \({name}\): commit or restore"):
         source_commit(repository)
 
 
-def test_what_stands_beside_the_suite_may_change(repository: Path) -> None:
-    """It is no part of what judges the engine."""
+def test_files_outside_the_suite_may_change(repository: Path) -> None:
+    """Other files do not take part in the judgement of an engine."""
     before = source_commit(repository), sources_digest(repository)
     (repository / "README.md").write_text("other\n")
     (repository / "reports" / "bundle" / "cases").mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_what_stands_beside_the_suite_may_change(repository: Path) -> None:
 
 
 def test_without_git_the_digest_stands_for_the_sources(repository: Path) -> None:
-    """It is that of the checkout, until a line changes; what Python and its tools leave beside code does not count."""
+    """The digest equals that of the checkout until a line changes. Files that Python and tools leave do not count."""
     before = sources_digest(repository)
     shutil.rmtree(repository / ".git")
     for name in ("__pycache__/sources.pyc", ".mypy_cache/sources.json", ".sources.py.swp"):
@@ -196,7 +196,7 @@ def test_without_git_the_digest_stands_for_the_sources(repository: Path) -> None
 
 
 def test_every_committed_file_of_the_packages_is_a_source() -> None:
-    """Templates and lists too: a changed template changes what a run writes."""
+    """Templates and lists are sources too, because they change what a run writes."""
     listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     there = {name for name in listed.splitlines() if (ROOT / name).is_file()}
     assert any(name.endswith("bug_report.md.j2") for name in there)
@@ -204,13 +204,13 @@ def test_every_committed_file_of_the_packages_is_a_source() -> None:
 
 
 def test_a_package_of_one_name_has_one_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it is written by those who need it, it is listed once."""
+    """Different spellings of a package's name are listed once."""
     monkeypatch.setattr(record, "packages", lambda engine: ("typing_extensions", "Typing..Extensions"))
     assert [package.name for package in record.build("llamacpp")] == ["typing-extensions"]
 
 
 def test_the_engines_build_is_its_packages_and_what_these_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its version and the digest of its own list of files; nothing of a server that somebody else runs."""
+    """Each package has its version and the digest of its file list. An attached server has none."""
     kind = msgspec.structs.replace(registry.ENGINES["llamacpp"], package="pytest")
     monkeypatch.setitem(registry.ENGINES, "llamacpp", kind)
     built = {package.name: package for package in record.build("llamacpp")}
@@ -220,8 +220,8 @@ def test_the_engines_build_is_its_packages_and_what_these_need(monkeypatch: pyte
     assert record.build("endpoint") == ()
 
 
-def test_known_issues_lie_in_the_bundle(tmp_path: Path) -> None:
-    """The very file, under one name."""
+def test_known_issues_are_copied_into_the_bundle(tmp_path: Path) -> None:
+    """The bundle has a copy of the file under a fixed name."""
     (tmp_path / "mine.toml").write_text(bundles.KNOWN)
     (tmp_path / "bundle").mkdir()
     options = Options(engine="llamacpp", report_dir=tmp_path / "bundle", known_issues=tmp_path / "mine.toml")
@@ -235,9 +235,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tree(tmp_path_factory.mktemp("tree"))
 
 
-def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -> None:
-    """From the command line to `verify`: the bundle is whole and accepted, and refused by another list."""
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+def test_a_run_writes_a_consistent_bundle(tree: Path, tmp_path: Path) -> None:
+    """From the command line to `verify`, the bundle is complete and accepted, and refused with another list."""
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(tmp_path / "bundle"))
     assert "bundle: coldproof verify" in run.stdout, run.stdout + run.stderr
@@ -251,7 +251,7 @@ def test_a_run_leaves_a_bundle_that_holds_together(tree: Path, tmp_path: Path) -
 
 
 def test_half_a_suite_is_refused_however_it_was_chosen(tree: Path, tmp_path: Path) -> None:
-    """pytest was told of one file only: what was collected counts."""
+    """If pytest is given one file only, the collected tests count."""
     words = ("--engine-url", "http://127.0.0.1:9", "--profile", "qualify", "--report-dir", str(tmp_path / "bundle"))
     run = python(tree, "-m", "pytest", "suites/test_cache_salt.py", *words)
     said = run.stdout + run.stderr
@@ -289,14 +289,14 @@ def other_distribution(tmp_path: Path) -> str:
 def test_an_engine_of_another_distribution_does_not_change_the_list(
     tree: Path, tmp_path: Path, other_distribution: str, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    """Coldproof's own engines can be qualified where it is installed. The other engine cannot."""
+    """Coldproof's own engines can be qualified although it is installed; the other engine cannot."""
     qualify = ("--profile=qualify", f"--report-dir={tmp_path / 'bundle'}") if words[0] == "pytest" else ()
     done = python(tree, "-m", *words, *qualify, path=other_distribution)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
 def test_a_changed_requirement_is_refused_until_it_is_frozen(tree: Path, tmp_path: Path) -> None:
-    """The line says how to see what changed."""
+    """The error says how to see what changed."""
     suite = tree / "suites" / "test_cache_salt.py"
     before = suite.read_text()
     suite.write_text(before.replace("never shares KV", "seldom shares KV"))
@@ -308,6 +308,6 @@ def test_a_changed_requirement_is_refused_until_it_is_frozen(tree: Path, tmp_pat
     assert "version 0.1.0 (test SALT-1 test_salts_isolate_the_cache changed: statement, source" in said, said
 
 
-def test_a_place_is_told_in_words() -> None:
-    """As reasons name it."""
+def test_a_place_is_described() -> None:
+    """The text is the one that reasons use."""
     assert str(Place("LORA-1", "test_it", "default")) == "LORA-1 (test_it) in default"

@@ -1,4 +1,4 @@
-"""What a qualification records of its model: enough to tell two models apart on another machine."""
+"""What a qualification records of its model: enough to distinguish two models on another machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coldproof.harness.release.run.record import model_digest
 
 
 def test_a_model_is_recorded_by_the_digest_of_its_file_or_its_configuration(tmp_path: Path) -> None:
-    """The generated one needs no digest."""
+    """The generated model needs no digest."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.gguf").write_bytes(b"weights")
     assert model_digest(str(tmp_path)) == hashlib.sha256(b"{}").hexdigest()
@@ -19,7 +19,7 @@ def test_a_model_is_recorded_by_the_digest_of_its_file_or_its_configuration(tmp_
 
 
 def test_a_trained_model_is_recorded_by_its_name_and_its_published_digest() -> None:
-    """Its float32 weights and its published ones are different models."""
+    """Its float32 weights and its published weights are different models."""
     digest = TRAINED["smollm2"].sha256
     assert described_model("smollm2") == f"smollm2 {digest}"
     assert described_model("smollm2.gguf") == f"smollm2.gguf {digest}"

@@ -1,4 +1,4 @@
-"""The signature of a bundle is checked with the keys that the verifier trusts. Unchecked, it is not called signed."""
+"""A signature is checked with the keys that the verifier trusts; unchecked, the bundle does not count as signed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import bundles
-from support.bundles import copied
+from support.bundles import copy_of
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.verify import verify
@@ -23,21 +23,21 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def make_key(folder: Path, name: str) -> Path:
-    """A new key without a passphrase."""
+    """Return a new key without a passphrase."""
     key = folder / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
     return key
 
 
 def sign(bundle: Path, key: Path, *, namespace: str = "coldproof") -> None:
-    """Sign a bundle as docs/qualifying.md says."""
+    """Sign a bundle as docs/qualifying.md describes."""
     words = ["ssh-keygen", "-q", "-Y", "sign", "-n", namespace, "-f", str(key), str(bundle / "manifest.json")]
     subprocess.run(words, check=True, capture_output=True)
 
 
 @pytest.fixture
 def signers(tmp_path: Path) -> Path:
-    """A file with the one key that is trusted."""
+    """Return a file with the only trusted key."""
     key = make_key(tmp_path, "trusted")
     (tmp_path / "allowed").write_text(f"{WHO} {key.with_suffix('.pub').read_text()}")
     return tmp_path / "allowed"
@@ -45,25 +45,25 @@ def signers(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bundle(whole: Path, tmp_path: Path) -> Path:
-    """A bundle that a test may change."""
-    return copied(whole, tmp_path / "bundle")
+    """Return a bundle that a test may change."""
+    return copy_of(whole, tmp_path / "bundle")
 
 
 def said(bundle: Path, signers: Path | None) -> tuple[bool, str]:
-    """Whether a bundle is accepted, and its reasons or what is said of its signature."""
+    """Return whether a bundle is accepted, and its reasons or the line about its signature."""
     found = verify(bundle, allowed_signers=signers)
     return found.accepted, found.summary[-1] if found.accepted else "\n".join(map(str, found.reasons))
 
 
 def test_a_trusted_key_is_named(bundle: Path, signers: Path, tmp_path: Path) -> None:
-    """Without the keys, the same signature is not checked."""
+    """Without trusted keys the same signature is not checked."""
     sign(bundle, tmp_path / "trusted")
     assert said(bundle, signers) == (True, f"signed by {WHO}")
     assert said(bundle, None) == (True, "signature not checked: give the keys that you trust with --allowed-signers")
 
 
-def test_no_signature_is_none(bundle: Path, signers: Path) -> None:
-    """Whoever demands one refuses the bundle."""
+def test_a_bundle_without_a_signature_is_not_signed(bundle: Path, signers: Path) -> None:
+    """A verifier that requires a signature refuses the bundle."""
     why = "not signed: the bundle does not prove who made it (no manifest.json.sig)"
     assert said(bundle, None) == (True, why)
     assert said(bundle, signers) == (False, f"not accepted: {why}")
@@ -71,22 +71,22 @@ def test_no_signature_is_none(bundle: Path, signers: Path) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json.sig", "manifest.json.asc"])
 def test_an_empty_signature_signs_nothing(bundle: Path, signers: Path, name: str) -> None:
-    """It is there, and the bundle is not signed."""
+    """The file exists, but the bundle is not signed."""
     (bundle / name).write_text("")
     assert said(bundle, None) == (True, f"not signed: {name} is empty")
     assert said(bundle, signers)[0] is False
 
 
-def test_a_stranger_is_no_signer(bundle: Path, signers: Path, tmp_path: Path) -> None:
-    """A correct signature of a key that nobody trusts."""
-    sign(bundle, make_key(tmp_path, "stranger"))
+def test_an_untrusted_key_is_no_signer(bundle: Path, signers: Path, tmp_path: Path) -> None:
+    """The signature is correct, but the key is not trusted."""
+    sign(bundle, make_key(tmp_path, "untrusted"))
     accepted, why = said(bundle, signers)
     assert not accepted
     assert why.startswith("not accepted: signature invalid: no allowed signer made manifest.json.sig")
 
 
 def test_a_signature_of_something_else_is_invalid(bundle: Path, signers: Path, tmp_path: Path) -> None:
-    """Of another manifest, or made for another purpose."""
+    """The signature may be of another manifest or for another purpose."""
     sign(bundle, tmp_path / "trusted", namespace="file")
     assert "signature invalid: manifest.json.sig does not sign this manifest.json" in said(bundle, signers)[1]
     (bundle / "manifest.json.sig").unlink()
@@ -97,29 +97,29 @@ def test_a_signature_of_something_else_is_invalid(bundle: Path, signers: Path, t
     assert "signature invalid: manifest.json.sig does not sign this manifest.json" in said(bundle, signers)[1]
 
 
-def test_what_is_no_signature_is_invalid(bundle: Path, signers: Path) -> None:
-    """Any text may be in the file."""
+def test_an_invalid_signature_file_is_invalid(bundle: Path, signers: Path) -> None:
+    """The file may contain any text."""
     (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     assert "not accepted: signature invalid" in said(bundle, signers)[1]
 
 
 def test_a_signature_of_another_kind_is_not_checked(bundle: Path, signers: Path) -> None:
-    """OpenPGP's, for example."""
+    """An OpenPGP signature is an example."""
     (bundle / "manifest.json.asc").write_text("-----BEGIN PGP SIGNATURE-----\n")
     assert said(bundle, signers)[1].startswith("not accepted: signature not checked: manifest.json.asc is not an SSH")
 
 
-def test_keys_that_are_not_there_are_usage(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line, exit code 4."""
+def test_missing_keys_are_a_usage_error(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error is one line, and the exit code is 4."""
     sign(bundle, make_key(tmp_path, "key"))
     assert main(["verify", str(bundle), "--allowed-signers", str(tmp_path / "nowhere")]) == 4
     assert "no such file" in capfd.readouterr().err
 
 
-def test_the_register_says_who_signed(
+def test_the_register_names_the_signer(
     bundle: Path, signers: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On the index, and on the page of the engine."""
+    """The signer is on the index and on the page of the engine."""
     sign(bundle, tmp_path / "trusted")
     words = ["register", str(bundle), "--allowed-signers", str(signers), "--out", str(tmp_path / "site")]
     assert main(words) == 0, capfd.readouterr()
@@ -128,7 +128,7 @@ def test_the_register_says_who_signed(
 
 
 def test_policy_tools_read_the_verdicts(bundle: Path) -> None:
-    """As a statement of in-toto in an envelope of DSSE, without a signature, about the files of the bundle."""
+    """The verdicts are an unsigned in-toto statement in a DSSE envelope about the files of the bundle."""
     envelope = json.loads((bundle / "verdicts.intoto.json").read_text())
     assert set(envelope) == {"payload", "payloadType", "signatures"}
     assert (envelope["payloadType"], envelope["signatures"]) == ("application/vnd.in-toto+json", [])
@@ -141,7 +141,7 @@ def test_policy_tools_read_the_verdicts(bundle: Path) -> None:
 
 
 def test_a_signed_envelope_is_still_the_bundles(bundle: Path) -> None:
-    """Its owner may add signatures, and a tool may write base64 in its other alphabet."""
+    """The owner may add signatures, and a tool may use the other base64 alphabet."""
     path = bundle / "verdicts.intoto.json"
     envelope = json.loads(path.read_text())
     payload = envelope["payload"].replace("+", "-").replace("/", "_")

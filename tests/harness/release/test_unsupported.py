@@ -1,4 +1,4 @@
-"""Each way in which a requirement becomes UNSUPPORTED in a run follows for `coldproof verify` from the run's record."""
+"""`coldproof verify` derives from the run's record every way in which a requirement becomes UNSUPPORTED."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support import bundles
-from support.bundles import FROZEN, Event, change, copied, draw, reasons
+from support.bundles import FROZEN, Event, change, copy_of, draw, reasons
 
 from coldproof.adapters.protocol.capabilities import OF_EVERY_CELL, OPTIONAL_ABSENT, Capability, Support
 from coldproof.harness.judgement.requirement import absent_everywhere, missing, missing_everywhere
@@ -17,7 +17,7 @@ Capabilities = dict[Capability, Support]
 
 
 def without(*absent: Capability, evidence: str = "not there", present: bool | None = False) -> Capabilities:
-    """All capabilities but these."""
+    """Return all capabilities, with these marked as absent."""
     return {**PRESENT, **{one: Support(present, evidence) for one in absent}}
 
 
@@ -55,10 +55,10 @@ WAYS: dict[str, tuple[Capabilities, int, int, tuple[Capability, ...], str]] = {
 
 
 @pytest.mark.parametrize(("capabilities", "contents", "versions", "needs", "says"), WAYS.values(), ids=WAYS)
-def test_the_run_says_what_is_missing(
+def test_the_run_reports_what_is_missing(
     capabilities: Capabilities, contents: int, versions: int, needs: tuple[Capability, ...], says: str
 ) -> None:
-    """In the words of the verdict's reason."""
+    """The text is that of the verdict's reason."""
     found = "; ".join(map(str, missing(capabilities, needs, contents=contents, versions=versions)))
     assert found.startswith(says)
     assert bool(found) == bool(says)
@@ -89,7 +89,7 @@ def with_way(bundle: Path, to: Path, monkeypatch: pytest.MonkeyPatch, name: str)
                 event["qualification"]["requirements_sha256"] = bundles.digest_of_list(listed)
         return events
 
-    copy = copied(bundle, to / "bundle")
+    copy = copy_of(bundle, to / "bundle")
     change(copy, how)
     draw(copy)
     return reasons(copy)
@@ -99,12 +99,12 @@ def with_way(bundle: Path, to: Path, monkeypatch: pytest.MonkeyPatch, name: str)
 def test_verify_derives_it_from_the_record(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """An untouched bundle is not altered because its run had no weights, no adapters or an engine that can do less."""
+    """The bundle is not altered just because the run had no weights, no adapters or a less capable engine."""
     assert with_way(whole, tmp_path / "way", monkeypatch, name) == ""
 
 
-def test_unsupported_for_nothing_is_altered(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine and the options had all that it takes."""
+def test_unsupported_without_a_reason_is_altered(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine and options had everything that the requirement needs."""
     said = with_way(whole, tmp_path / "way", monkeypatch, "nothing is missing")
     assert said == "altered: EVENT-9 (test_event) in one is UNSUPPORTED, but the engine has all that it needs"
 
@@ -126,14 +126,14 @@ OPTIONAL = Capability.SESSIONS
 def test_a_cell_that_was_not_opened_lacks_what_all_cells_lack(
     support: Support, capability: Capability, *, lacks: bool
 ) -> None:
-    """Of an opened cell, that counts which does not depend on how the engine is started."""
+    """Only what does not depend on how the engine is started counts for a cell that was not opened."""
     found = missing_everywhere(absent_everywhere({**PRESENT, capability: support}), (capability, Capability.METRICS))
     assert bool(found) is lacks
 
 
 def test_verify_knows_of_cells_that_were_not_opened(whole: Path, tmp_path: Path) -> None:
-    """The time was over: what another cell showed counts for it."""
-    bundle = copied(whole, tmp_path / "bundle")
+    """If there was no time for a cell, what another cell showed counts for it."""
+    bundle = copy_of(whole, tmp_path / "bundle")
 
     def unopened(events: list[Event]) -> list[Event]:
         kept = []

@@ -1,4 +1,6 @@
-"""A bundle is accepted as its run wrote it; what no longer follows from its events, or was never shown, is refused."""
+"""A bundle is accepted as its run wrote it, and refused if something does not follow from its events or was not
+shown.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support import bundles
-from support.bundles import Change, Event, change, copied, draw, reasons, recorded, with_fields, without
+from support.bundles import Change, Event, change, copy_of, draw, reasons, recorded, with_fields, without
 from support.paths import ROOT
 
 from coldproof.harness.cli.main import main
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("small_list")
 
 
 def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With what was qualified, by what, and what was judged again; exit code 0."""
+    """The output names what was qualified and what was judged again, and the exit code is 0."""
     assert reasons(whole) == ""
     assert main(["verify", str(whole)]) == 0
     said = capfd.readouterr().out
@@ -42,21 +44,21 @@ def test_a_bundle_is_accepted_as_its_run_wrote_it(whole: Path, capfd: pytest.Cap
     assert "not signed" in said
 
 
-def test_a_signature_beside_the_manifest_is_no_stranger(whole: Path, tmp_path: Path) -> None:
-    """It can only be made once the manifest is there."""
-    bundle = copied(whole, tmp_path / "bundle")
+def test_a_signature_file_beside_the_manifest_is_accepted(whole: Path, tmp_path: Path) -> None:
+    """A signature can only be made after the manifest."""
+    bundle = copy_of(whole, tmp_path / "bundle")
     (bundle / "manifest.json.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     assert verify(bundle).reasons == []
     assert not any("not signed" in line for line in verify(bundle).summary)
 
 
-def requirement_gone(events: list[Event]) -> list[Event]:
-    """Nothing was ever heard of EVENT-9."""
+def without_requirement(events: list[Event]) -> list[Event]:
+    """Remove all events of EVENT-9."""
     return [e for e in events if "EVENT-9" not in (e.get("id"), e.get("requirement"))]
 
 
 def a_wrong_answer(events: list[Event]) -> list[Event]:
-    """The first example's engine answered otherwise than it did, and nobody says a word."""
+    """Change a token of the first example's answer and nothing else."""
     example = next(e for e in events if e["event"] == "example")
     token = example["history"]["outcomes"][1]["tokens"][0]
     token["id"] = 33 if token["id"] != 33 else 34
@@ -64,7 +66,7 @@ def a_wrong_answer(events: list[Event]) -> list[Event]:
 
 
 def no_hits(events: list[Event]) -> list[Event]:
-    """The engine never hit anything, and the verdict stays."""
+    """Set all cached tokens to zero and keep the verdict."""
     for event in events:
         if event["event"] == "example":
             for one in event["history"]["outcomes"]:
@@ -73,7 +75,7 @@ def no_hits(events: list[Event]) -> list[Event]:
 
 
 def invented_updates(events: list[Event]) -> list[Event]:
-    """The table of updates of the weights counts requests that no example has."""
+    """Count requests of weight updates that no example has."""
     pair = {"route": "reload", "invalidation": "update, cache reset", "policy": "on reset"}
     example = next(e for e in events if e["event"] == "example")
     example["weight_pairs"] = [{**pair, "requests": 9, "wrong": 0, "hits": None}]
@@ -81,7 +83,7 @@ def invented_updates(events: list[Event]) -> list[Event]:
 
 
 def a_loose_rule(events: list[Event]) -> list[Event]:
-    """The examples were compared by another rule than the calibration found."""
+    """Give the examples another comparison rule than the calibration found."""
     for event in events:
         if event["event"] == "example":
             event["rule"] = {"exact": False, "noise": 100.0}
@@ -89,7 +91,7 @@ def a_loose_rule(events: list[Event]) -> list[Event]:
 
 
 def a_wide_rounding(events: list[Event]) -> list[Event]:
-    """Rounding explains more than the calibration measured."""
+    """Let rounding explain more than the calibration measured."""
     for event in events:
         if event["event"] == "example":
             event["rule"] = {**event["rule"], "rounding": 0.5}
@@ -97,14 +99,14 @@ def a_wide_rounding(events: list[Event]) -> list[Event]:
 
 
 def all_unsupported(events: list[Event]) -> list[Event]:
-    """CHAT-9 in the first cell was not run: the engine cannot do it, it says."""
+    """Mark CHAT-9 in the first cell as unsupported and remove its examples."""
     kept = [e for e in events if not (e["event"] == "example" and e["cell"] == "one")]
     chosen: dict[str, object] = {"requirement": "CHAT-9", "cell": "one"}
     return with_fields("verdict", chosen, verdict="UNSUPPORTED", examples=0, requests=0, evidence={})(kept)
 
 
-def case_gone(events: list[Event]) -> list[Event]:
-    """LORA-9 found nothing: its case is gone, and the verdict is a better one."""
+def without_case(events: list[Event]) -> list[Event]:
+    """Remove the case of LORA-9 and mark the requirement as conforming."""
     kept = [e for e in events if e["event"] != "case"]
     return with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS", case=None)(kept)
 
@@ -112,7 +114,7 @@ def case_gone(events: list[Event]) -> list[Event]:
 CHAT = {"requirement": "CHAT-9", "cell": "one"}
 TAMPERED: dict[str, tuple[Change, str]] = {
     "an example removed": (without("example", cell="two"), "the verdict counts 15 examples, the log has 14"),
-    "a requirement removed": (requirement_gone, "left out: 1 tests are missing: EVENT-9 (test_event) in one"),
+    "a requirement removed": (without_requirement, "left out: 1 tests are missing: EVENT-9 (test_event) in one"),
     "a verdict removed": (without("verdict", **CHAT), "left out: 1 tests have no verdict: CHAT-9 (test_chat) in one"),
     "a verdict changed": (
         with_fields("verdict", CHAT, verdict="NOT EXERCISED"),
@@ -130,7 +132,7 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS"),
         "is CONFORMS; from its case LORA-9-7c21a0f3 follows KNOWN ISSUE",
     ),
-    "a counterexample removed": (case_gone, "LORA-9 (test_lora) in two is CONFORMS, but 1 of its examples fail"),
+    "a counterexample removed": (without_case, "LORA-9 (test_lora) in two is CONFORMS, but 1 of its examples fail"),
     "a counterexample made up": (
         without("example", requirement="LORA-9"),
         "is KNOWN ISSUE because of case LORA-9-7c21a0f3, but none of its 0 examples fails",
@@ -180,8 +182,8 @@ TAMPERED: dict[str, tuple[Change, str]] = {
 def test_changed_events_are_refused_by_what_no_longer_follows(
     whole: Path, tmp_path: Path, how: Change, why: str
 ) -> None:
-    """As they are, and where all that follows from them was drawn again and sealed."""
-    bundle = copied(whole, tmp_path / "bundle")
+    """The change is detected, also if everything that follows from the events is written and sealed again."""
+    bundle = copy_of(whole, tmp_path / "bundle")
     change(bundle, how)
     assert "altered: events.ndjson was changed after the run" in reasons(bundle)
     draw(bundle)
@@ -191,7 +193,7 @@ def test_changed_events_are_refused_by_what_no_longer_follows(
 
 
 def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
-    """All in order, and not looked at often enough."""
+    """The bundle is valid, but has too few examples."""
     assert reasons(bundles.write(tmp_path / "bundle", examples=3)) == (
         "not shown: CHAT-9 is NOT EXERCISED: only 6 examples with 12 requests; CONFORMS needs 30 examples or 100 "
         "requests: raise --budget\nnot shown: no requirement conforms"
@@ -199,7 +201,7 @@ def test_too_few_examples_are_not_enough(tmp_path: Path) -> None:
 
 
 def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> None:
-    """More time would change nothing."""
+    """A larger budget would not give more examples."""
     bundle = bundles.write(tmp_path / "bundle", examples=3)
 
     def early(events: list[Event]) -> list[Event]:
@@ -214,7 +216,7 @@ def test_few_examples_are_enough_where_there_are_no_others(tmp_path: Path) -> No
 
 
 def test_a_cell_that_runs_on_request_only_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A qualification chooses no cells."""
+    """A qualification does not choose cells."""
     more = replace(bundles.cell("three", "CHAT"), on_request=True)
     listed = replace(bundles.FROZEN, cells=(*bundles.FROZEN.cells, more))
     bundles.small_list(tmp_path, monkeypatch, listed)
@@ -227,7 +229,7 @@ def test_a_cell_that_runs_on_request_only_is_not_missing(tmp_path: Path, monkeyp
 def test_a_rare_known_issue_keeps_a_requirement_from_conforming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether this run found it or not."""
+    """This holds whether or not the run found the issue."""
     monkeypatch.setattr(bundles, "KNOWN", bundles.KNOWN + RARE)
     bundle = bundles.write(tmp_path / "bundle")
     assert "in one is CONFORMS; from its examples follows KNOWN ISSUE: not found in this run" in reasons(bundle)
@@ -243,14 +245,14 @@ def test_a_rare_known_issue_keeps_a_requirement_from_conforming(
     assert reasons(bundle) == "not shown: no requirement conforms"  # nothing is altered
 
 
-def test_an_engine_that_can_do_nothing_qualifies_for_nothing(tmp_path: Path) -> None:
-    """No failure is no praise."""
+def test_an_engine_without_capabilities_does_not_qualify(tmp_path: Path) -> None:
+    """A bundle without failures but without a conforming requirement is refused."""
     places = [place for place in bundles.PLACES if place.requirement == "EVENT-9"]
     assert "not shown: no requirement conforms" in reasons(bundles.write(tmp_path / "bundle", places=places))
 
 
 def test_verifying_loads_no_engine(whole: Path, tmp_path: Path) -> None:
-    """A release manager's laptop has none."""
+    """A bundle may be verified on a machine without any engine."""
     script = (
         "import sys; from pathlib import Path; from coldproof.harness.release.bundle import verify; "
         "from coldproof.harness.release.requirements import frozen; "
@@ -262,14 +264,14 @@ def test_verifying_loads_no_engine(whole: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_is_judged_again_without_its_engine(whole: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Any run's folder, whether or not it is a bundle."""
+    """The folder of any run can be judged again."""
     assert main(["rejudge", str(whole)]) == 0
     assert capfd.readouterr().out == "31 examples with 62 requests re-evaluated; different results: 0\n"
 
 
-def test_what_comes_out_otherwise_is_said(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where, how many, and what the first difference is."""
-    altered = copied(whole, tmp_path / "altered")
+def test_different_results_are_reported(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The output has the number of differences, their place and the first one."""
+    altered = copy_of(whole, tmp_path / "altered")
     change(altered, a_wrong_answer)
     assert main(["rejudge", str(altered)]) == 1
     said = capfd.readouterr().out.splitlines()
@@ -279,7 +281,7 @@ def test_what_comes_out_otherwise_is_said(whole: Path, tmp_path: Path, capfd: py
     assert "recorded no finding, recomputed 1 findings" in said[1]
 
 
-def test_what_is_no_run_cannot_be_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line, exit code 4."""
+def test_a_folder_without_a_run_cannot_be_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error is one line, and the exit code is 4."""
     assert main(["rejudge", str(tmp_path)]) == 4
     assert "give the --report-dir of a run" in capfd.readouterr().err

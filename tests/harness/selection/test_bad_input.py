@@ -1,6 +1,7 @@
-"""Every option of a run with a wrong value: one line, exit code 4, before a report folder is opened or anything starts.
+"""Every option of a run with a wrong value gives one line and exit code 4, before a report folder is opened or
+anything starts.
 
-All runs share one process, which imports Coldproof once. Each would go on to an engine that is not there.
+All runs share one process, which imports Coldproof once. Otherwise each would go on to an engine that is not there.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ ROWS: list[tuple[tuple[str, ...], str]] = [
 
 
 def options_with_values() -> list[str]:
-    """The options of a run that take a value."""
+    """Return the options of a run that take a value."""
     names: list[str] = []
     declare_options(lambda name, **settings: names.append(name) if settings.get("action") != "store_true" else None)
     return [name for name in names if name not in MAY_BE_EMPTY]
@@ -99,7 +100,7 @@ def options_with_values() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the files."""
+    """Return the folder of the files."""
     made = tmp_path_factory.mktemp("given")
     (made / "folder").mkdir()
     for name, content in FILES.items():
@@ -113,7 +114,9 @@ Ended = Callable[[tuple[str, ...]], tuple[int, str]]
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> Ended:
-    """Returns exit code and output of the run with these words of the table, or with an empty option."""
+    """Return a function that gives the exit code and output of the run with these arguments of the table, or with an
+    empty option.
+    """
     given = [*(words for words, _ in ROWS), *((f"{name}=",) for name in options_with_values())]
     # Examples are drawn from one file of the suites: collecting the others takes longer than all the rest.
     usual = ["suites/test_cache_salt.py", *PLUGINS, "--report-dir", str(folder / "report")]
@@ -125,7 +128,7 @@ def ended(folder: Path) -> Ended:
 
 
 def clear_line(outcome: tuple[int, str]) -> str:
-    """The one line that says what is wrong. Fails for a traceback, several lines, and another exit code."""
+    """Return the one line that says what is wrong. Fail for a traceback, several lines, or another exit code."""
     code, said = outcome
     assert "Traceback" not in said
     assert "INTERNALERROR" not in said
@@ -136,14 +139,14 @@ def clear_line(outcome: tuple[int, str]) -> str:
 
 @pytest.mark.parametrize(("words", "says"), ROWS, ids=[" ".join(words) for words, _ in ROWS])
 def test_a_wrong_value_ends_the_run_in_one_line(ended: Ended, folder: Path, words: tuple[str, ...], says: str) -> None:
-    """Nothing is ignored, and nothing waits until an engine needs it."""
+    """No value is ignored, and no check waits until an engine needs the value."""
     assert says in clear_line(ended(words))
     assert not (folder / "report").exists()
 
 
 @pytest.mark.parametrize("name", options_with_values())
 def test_an_empty_value_is_no_value(ended: Ended, name: str) -> None:
-    """A variable of a script that is not set would otherwise choose the default."""
+    """An unset variable of a script would otherwise choose the default."""
     assert name in clear_line(ended((f"{name}=",)))
 
 

@@ -1,4 +1,4 @@
-"""Which requirement is tested in which cell, and in what order: no requirement is left out in silence."""
+"""Each requirement is tested in the right cells and in the right order, and none is left out silently."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ANY = VllmCell(name="any", about="about all")
 
 
 def declared() -> dict[str, str]:
-    """Every test of the suites with the requirement that it stands for."""
+    """Return every test of the suites with its requirement."""
     sources = [path.read_text() for path in sorted((ROOT / "suites").glob("test_*.py"))]
     return {test: requirement for source in sources for requirement, test in DECLARED.findall(source)}
 
 
 def collected(*arguments: str) -> list[tuple[str, str]]:
-    """(test, cell) of each test that a run would make, in order."""
+    """Return the test and the cell of each test that a run would make, in order."""
     command = [sys.executable, "-m", "pytest", "suites", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
     plugins = ["-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
@@ -44,19 +44,19 @@ def collected(*arguments: str) -> list[tuple[str, str]]:
     [("SALT-1", ["keyed"]), ("PRESS-2", ["small"]), ("CTRL-1", ["keyed", "small"]), ("CTRL-2", ["small"])],
 )
 def test_a_requirement_is_tested_in_the_cells_that_are_for_it(requirement: str, cells: list[str]) -> None:
-    """By the start of its id, in the order chosen."""
+    """The start of its id decides this, and the order is the chosen one."""
     assert [cell.name for cell in cells_for(requirement, [KEYED, SMALL])] == cells
     assert [cell.name for cell in cells_for(requirement, [SMALL, KEYED])] == cells[::-1]
 
 
 def test_a_requirement_that_no_cell_is_for_runs_in_the_first() -> None:
-    """It says there what it could not exercise."""
+    """The requirement then reports what it could not exercise."""
     assert cells_for("GROUND-1", [SMALL, KEYED]) == [SMALL]
     assert cells_for("GROUND-1", []) == []
 
 
 def test_the_attached_cell_and_one_without_areas_are_for_everything() -> None:
-    """Nobody else could test it."""
+    """No other cell could test the requirements."""
     assert all(cell.covers(requirement) for cell in (ANY, ATTACHED) for requirement in declared().values())
 
 
@@ -68,26 +68,26 @@ def test_every_requirement_has_a_cell_that_is_for_it() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profiles_cells_exist(name: str) -> None:
-    """None given means all of them."""
+    """A profile without cells has all of them."""
     assert [cell.name for cell in cells_named(PROFILES[name].cells)] == list(PROFILES[name].cells)
 
 
 @pytest.mark.parametrize("names", [("nope",), ("default", "nope"), ("",), ("list",)])
 def test_a_cell_that_does_not_exist_is_named(names: tuple[str, ...]) -> None:
-    """Wherever it stands in the list."""
+    """Its place in the list does not matter."""
     with pytest.raises(UsageError, match=f"unknown cell '{names[-1]}'"):
         cells_named(names)
 
 
 def test_the_listing_has_a_line_for_each_cell() -> None:
-    """Its name, and what it is for, under one another."""
+    """The line has the name and the purpose, in aligned columns."""
     lines = format_cells().splitlines()
     assert [line.split()[0] for line in lines] == list(CELLS)
     assert [line[len(max(CELLS, key=len)) + 2 :] for line in lines] == [cell.about for cell in CELLS.values()]
 
 
 def test_each_cell_is_known_by_its_name_and_made_of_words() -> None:
-    """Flags go onto a command line one by one; ids are on the report and in file names."""
+    """Flags are passed one by one, and names are used in the report and in file names."""
     wrong = [
         name
         for name, cell in CELLS.items()
@@ -98,7 +98,7 @@ def test_each_cell_is_known_by_its_name_and_made_of_words() -> None:
 
 
 def test_a_tight_pool_holds_one_request_of_the_longest_kind() -> None:
-    """One of the blocks is vLLM's null block; what the longest request may come to is all of the others."""
+    """One block is the null block of vLLM, and the longest request can use all others."""
     words = list(small_pool("--more", blocks=9))
     assert words[words.index("--num-gpu-blocks-override") + 1] == "9"
     assert words[words.index("--max-model-len") + 1] == str(8 * 32)
@@ -106,13 +106,13 @@ def test_a_tight_pool_holds_one_request_of_the_longest_kind() -> None:
 
 
 def test_how_many_requests_run_at_a_time_is_read_off_the_flags() -> None:
-    """Unknown where they do not say."""
+    """The number is unknown if no flag states it."""
     assert ANY.most_requests is None
     assert msgspec.structs.replace(ANY, arguments=("--max-num-seqs", "8", "--x")).most_requests == 8
 
 
 def test_cells_that_compute_even_short_prompts_in_chunks_say_so() -> None:
-    """Several seeded answers end vLLM 0.32.0 there."""
+    """Several seeded answers crash vLLM 0.32.0 in such cells."""
     assert CELLS["tight"].chunked
     assert CELLS["chunks-side-by-side"].chunked
     assert not CELLS["default"].chunked
@@ -120,7 +120,7 @@ def test_cells_that_compute_even_short_prompts_in_chunks_say_so() -> None:
 
 
 def test_tests_of_a_cell_are_collected_together() -> None:
-    """Its engine starts once; and each test of the suites is there, in every cell that is for it."""
+    """The engine of a cell starts once, and each test of the suites is collected in every cell that is for it."""
     tests = collected("--cells", "default,tight")
     assert [cell for cell, _ in groupby(cell for _, cell in tests)] == ["default", "tight"]
     cells = cells_named(("default", "tight"))
@@ -130,7 +130,7 @@ def test_tests_of_a_cell_are_collected_together() -> None:
 
 
 def test_cells_come_in_the_order_in_which_they_were_chosen() -> None:
-    """And what none of them is for comes with the first."""
+    """Tests that no chosen cell is for come with the first cell."""
     tests = collected("--cells", "tight,default", "-k", "cache_reset or salts_isolate or aborted")
     assert tests == [
         ("test_cache_reset", "tight"),
@@ -142,7 +142,7 @@ def test_cells_come_in_the_order_in_which_they_were_chosen() -> None:
 
 
 def test_an_attached_server_is_the_one_cell() -> None:
-    """Whatever the profile says."""
+    """This holds whatever the profile says."""
     tests = collected("--engine-url", "http://127.0.0.1:9", "--profile", "ci")
     assert {cell for _, cell in tests} == {"attached"}
     assert sorted(test for test, _ in tests) == sorted(declared())
@@ -150,7 +150,7 @@ def test_an_attached_server_is_the_one_cell() -> None:
 
 @pytest.mark.parametrize(("engine", "cell"), [("llamacpp", "llamacpp-kv-q8"), ("openvino", "openvino-kv-u8")])
 def test_a_cell_on_request_runs_only_if_it_is_named(engine: str, cell: str) -> None:
-    """Its engine has no profile with cells, so that a run without --cells has all others."""
+    """Its engine has no profile with cells, so a run without --cells has all others."""
     assert CELLS[cell].on_request
     every = {name for _, name in collected("--engine", engine)}
     assert len(every) > 3

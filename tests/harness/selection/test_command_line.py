@@ -1,7 +1,8 @@
-"""Bad input ends the run with one clear line, the right exit code and no traceback; a run that began always reports.
+"""Bad input ends the run with one clear line, the right exit code and no traceback, and a run that began always
+reports.
 
-Each test is a run of its own: `python -m pytest suites ...`. No engine starts: a stub stands in front of vLLM. Those
-that end before a run begins share one process, which imports Coldproof once.
+Each test is a run of its own: `python -m pytest suites ...`. No engine starts, because a stub replaces vLLM. The
+tests that end before a run begins share one process, which imports Coldproof once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.one_after_another import outcomes
 from support.paths import ROOT
@@ -40,18 +41,18 @@ USAGE, HARNESS, NOTHING, NOT_SHOWN = 4, 3, 5, 6
 
 
 class Run:
-    """What a run of the suites left: exit code, what it said, and its report folder."""
+    """A finished run of the suites, with its exit code, its output, and its report folder."""
 
     def __init__(self, code: int, said: str, report: Path) -> None:
         self.code, self.said, self.report = code, said, report
 
     @property
     def results(self) -> Results:
-        """The report's data, validated."""
+        """Return the validated data of the report."""
         return read_results(self.report / "results.json")
 
     def clear_line(self) -> str:
-        """The one line that says what to do. Fails where there are several, none, or a traceback."""
+        """Return the one line that says what to do. Fail for several lines, none, or a traceback."""
         assert "Traceback" not in self.said
         assert "INTERNALERROR" not in self.said
         (line,) = [line for line in self.said.splitlines() if "coldproof:" in line]
@@ -59,13 +60,13 @@ class Run:
 
 
 def words(report: Path, *arguments: str | Path) -> list[str]:
-    """Pytest's arguments of a run."""
+    """Return the arguments of pytest for a run."""
     return ["suites", *PLUGINS, "--report-dir", str(report), *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a run."""
+    """Return the environment of a run."""
     stub = tmp_path_factory.mktemp("stub")
     (stub / "vllm").mkdir()
     (stub / "vllm" / "__init__.py").write_text("raise SystemExit('the unit tests start no engine')\n")
@@ -85,7 +86,7 @@ Coldproof = Callable[..., Run]
 
 @pytest.fixture
 def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
-    """Runs the suites with these arguments, reporting into `tmp_path / "report"`."""
+    """Return a function that runs the suites with its arguments, and reports into `tmp_path / "report"`."""
 
     def run(*arguments: str | Path, report: Path = tmp_path / "report", **variables: str) -> Run:
         done = subprocess.run(
@@ -146,7 +147,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
 
 
 def test_the_documentation_lists_every_option_and_no_other() -> None:
-    """In the tables of docs/options.md."""
+    """The tables are those of docs/options.md."""
     declared: list[str] = []
     declare_options(lambda option, **_: declared.append(option))
     declared.remove("--joined")  # for the processes of a run's layers
@@ -155,7 +156,7 @@ def test_the_documentation_lists_every_option_and_no_other() -> None:
 
 
 def case_file(**changes: object) -> str:
-    """A saved case of the default cell that can be read, but for the changes."""
+    """Return a saved case of the default cell that can be loaded, unless the changes prevent that."""
     return encode(msgspec.structs.replace(report_samples.case(), cell="default", **changes)).decode()
 
 
@@ -181,7 +182,7 @@ BAD_FILES = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, Run]:
-    """What each of the bad options and files came to."""
+    """Return the run of each bad option and file."""
     folder = tmp_path_factory.mktemp("bad")
     given: dict[str, list[str]] = {" ".join(arguments): arguments for arguments, _ in BAD_OPTIONS}
     for name, (option, content, _) in BAD_FILES.items():
@@ -194,7 +195,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str])
 
 @pytest.mark.parametrize(("arguments", "says"), BAD_OPTIONS, ids=[" ".join(arguments) for arguments, _ in BAD_OPTIONS])
 def test_bad_options_are_usage_in_one_line(ended: dict[str, Run], arguments: list[str], says: str) -> None:
-    """Exit code 4, before any engine or report."""
+    """It gives exit code 4 before any engine or report."""
     run = ended[" ".join(arguments)]
     assert says in run.clear_line()
     assert run.code == USAGE
@@ -203,7 +204,7 @@ def test_bad_options_are_usage_in_one_line(ended: dict[str, Run], arguments: lis
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_file_that_cannot_be_used_is_named(ended: dict[str, Run], name: str) -> None:
-    """With what is wrong in it; exit code 4."""
+    """The line says what is wrong in the file, and the exit code is 4."""
     option, _, says = BAD_FILES[name]
     run = ended[name]
     line = run.clear_line()
@@ -213,7 +214,7 @@ def test_a_file_that_cannot_be_used_is_named(ended: dict[str, Run], name: str) -
 
 
 def test_a_report_folder_that_is_a_file_is_usage(coldproof: Coldproof, tmp_path: Path) -> None:
-    """A verdict that nobody could read is not worth an engine's time."""
+    """A verdict that nobody could read is not worth the time of an engine."""
     file = tmp_path / "file"
     file.write_text("mine")
     run = coldproof(report=file)
@@ -223,14 +224,14 @@ def test_a_report_folder_that_is_a_file_is_usage(coldproof: Coldproof, tmp_path:
 
 
 def test_a_report_folder_that_cannot_be_made_is_the_harnesses_failure(coldproof: Coldproof) -> None:
-    """The system says why."""
+    """The message has the reason of the system."""
     run = coldproof(report=Path("/proc/self/report"))
     assert "cannot write reports to /proc/self/report" in run.clear_line()
     assert run.code == HARNESS
 
 
 def assert_reported(run: Run, problem: str) -> None:
-    """The run could not begin, and its report says so of every requirement there is."""
+    """Assert that the run could not begin, and that its report says so for every requirement."""
     assert run.code == run.results.exit_code == HARNESS
     assert problem in run.clear_line()
     assert problem in run.results.problem
@@ -247,8 +248,8 @@ def test_a_wrong_model_is_reported(coldproof: Coldproof) -> None:
     assert_reported(coldproof("--model", "no-such-model", "--cells", "default"), "no model at no-such-model")
 
 
-def test_of_several_cells_each_says_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
-    """Another cell might have; so each requirement has an ERROR of its own, and nothing conforms."""
+def test_each_cell_reports_why_its_engine_did_not_start(coldproof: Coldproof) -> None:
+    """Another cell might have started, so each requirement has its own ERROR, and nothing conforms."""
     run = coldproof("--layers", "server", "--model", "no-such-model", "-k", "salts_isolate or never_fit")
     assert run.code == run.results.exit_code == HARNESS
     assert [cell.cell for r in run.results.requirements for cell in r.cells] == ["tight", "default"]
@@ -284,26 +285,26 @@ def test_a_server_that_is_not_there_is_reported(coldproof: Coldproof) -> None:
 def test_a_server_that_answers_in_another_form_is_reported(
     coldproof: Coldproof, path: str, body: str, says: str
 ) -> None:
-    """With what was sent, what came back and what was expected; nothing was tested, so nothing conforms."""
-    with serving(Manners(bodies={path: body})) as fake:
+    """The line has the request, the response and what was expected. Nothing was tested, so nothing conforms."""
+    with serving(ServerBehaviour(bodies={path: body})) as fake:
         run = coldproof("--engine-url", fake.url)
     assert_reported(run, f"{path} was answered with HTTP 200 and ")
     assert says in run.clear_line()
 
 
 def test_an_engine_that_ends_at_once_is_reported(coldproof: Coldproof) -> None:
-    """With the end of its log, which is kept beside the report."""
+    """The line has the end of the log, which is kept beside the report."""
     run = coldproof("-k", "test_salts_isolate_the_cache")
     assert run.code == run.results.exit_code == HARNESS
     assert "the unit tests start no engine" in run.results.problem
     logs = sorted(run.report.glob("engine-server-*.log"))
     assert len(logs) == 2  # the engine under test and the cold one, which start side by side
-    told = {log.read_text() for log in logs}
-    assert told - {""} == {"the unit tests start no engine\n"}  # the slower one may be ended before it could say it
+    logged = {log.read_text() for log in logs}
+    assert logged - {""} == {"the unit tests start no engine\n"}  # the slower one may be ended before it could say it
 
 
-def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof, tmp_path: Path) -> None:
-    """A report moves aside, whole; what is not its own stays, and is not touched."""
+def test_verdicts_of_an_earlier_run_do_not_count_for_this_one(coldproof: Coldproof, tmp_path: Path) -> None:
+    """The earlier report is moved as a whole. Files of others stay and are not touched."""
     report = tmp_path / "report"
     first = coldproof("--engine-url", "http://127.0.0.1:9", "-k", "salts").results
     (report / "cases" / "thesis.docx").write_text("mine")
@@ -316,8 +317,8 @@ def test_an_earlier_runs_verdicts_do_not_pass_for_this_ones(coldproof: Coldproof
     assert (report / "mine.txt").read_text() == "mine"
 
 
-def test_a_folder_of_somebody_else_is_refused_and_not_touched(coldproof: Coldproof, tmp_path: Path) -> None:
-    """Files with the names of ours are not ours: only our list says so."""
+def test_a_folder_of_other_files_is_refused_and_not_touched(coldproof: Coldproof, tmp_path: Path) -> None:
+    """Only the list of written files decides which files belong to a report, and not their names."""
     report = tmp_path / "report"
     (report / "cases").mkdir(parents=True)
     names = ("cases/thesis.docx", "engine-notes.log", "manifest.json", "results.json")
@@ -331,15 +332,17 @@ def test_a_folder_of_somebody_else_is_refused_and_not_touched(coldproof: Coldpro
 
 
 def assert_kept_secret(run: Run, key: str) -> None:
-    """The key is in no file of the report and on no line of the output."""
+    """Assert that the key is in no file of the report and on no line of the output."""
     written = [file.read_text() for file in run.report.rglob("*") if file.is_file()]
     assert len(written) >= 5
     assert key not in run.said + "".join(written)
 
 
 def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproof) -> None:
-    """The server lacks what the requirement needs, the report says what that is, and the exit code is its own."""
-    with serving(Manners(key="s3cr3t", lora=(404, "Not Found"))) as fake:
+    """The server lacks what the requirement needs, the report says what that is, and the exit code differs from that
+    of a failure.
+    """
+    with serving(ServerBehaviour(key="s3cr3t", lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     (requirement,) = run.results.requirements
     assert (run.code, requirement.id, requirement.verdict) == (NOT_SHOWN, "LORA-6", "UNSUPPORTED")
@@ -349,9 +352,9 @@ def test_what_is_unsupported_is_no_failure_but_shows_nothing(coldproof: Coldproo
     assert_kept_secret(run, "s3cr3t")
 
 
-def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> None:
-    """Without a name in the report folder, with how many on one line; the exit code is what it would have been."""
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+def test_known_issues_are_proposed_on_request(coldproof: Coldproof) -> None:
+    """They are written to the report folder, and one line has their number. The exit code does not change."""
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--update-known-issues")
     path = run.report / "known_issues.proposed.toml"
     assert run.code == NOT_SHOWN
@@ -360,9 +363,11 @@ def test_known_issues_are_proposed_where_somebody_asks(coldproof: Coldproof) -> 
 
 
 def test_the_results_are_written_for_a_caller_too(coldproof: Coldproof, tmp_path: Path) -> None:
-    """Where it asked for them, and with one line for each requirement; of a run that could not begin as well."""
+    """They are written to the requested file, and the output has one line for each requirement, even if the run
+    could not begin.
+    """
     copy = tmp_path / "out" / "coldproof.json"
-    with serving(Manners(lora=(404, "Not Found"))) as fake:
+    with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", "--json", copy)
     assert copy.read_bytes() == (run.report / "results.json").read_bytes()
     assert [line for line in run.said.splitlines() if line.startswith("LORA-6 UNSUPPORTED: ")]
@@ -372,7 +377,7 @@ def test_the_results_are_written_for_a_caller_too(coldproof: Coldproof, tmp_path
 
 
 def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldproof, tmp_path: Path) -> None:
-    """Before any engine is tried: nobody would read the verdict."""
+    """This is checked before any engine is tried, because nobody would read the verdict."""
     (tmp_path / "file").touch()
     run = coldproof("--engine-url", "http://127.0.0.1:9", "--json", tmp_path / "file" / "out.json")
     assert (run.code, "out.json: cannot be written" in run.clear_line()) == (USAGE, True)
@@ -384,8 +389,8 @@ def test_results_that_cannot_be_written_for_a_caller_are_usage(coldproof: Coldpr
 
 
 def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
-    """It may be right somewhere else."""
-    with serving(Manners(key="another")) as fake:
+    """The key may be valid for another server."""
+    with serving(ServerBehaviour(key="another")) as fake:
         run = coldproof("--engine-url", fake.url, "-k", "test_reload_while", **{KEY_VARIABLE: "s3cr3t"})
     assert KEY_VARIABLE in run.clear_line()
     assert run.code == HARNESS
@@ -393,7 +398,7 @@ def test_a_wrong_key_is_kept_secret_too(coldproof: Coldproof) -> None:
 
 
 def test_cells_can_be_listed(coldproof: Coldproof) -> None:
-    """A line each, with what it is for; nothing else is done."""
+    """Each cell has a line with its purpose, and nothing else is done."""
     run = coldproof("--cells", "list")
     lines = run.said.splitlines()
     assert run.code == 0
@@ -403,7 +408,7 @@ def test_cells_can_be_listed(coldproof: Coldproof) -> None:
 
 
 def test_the_ground_comes_first_in_each_cell(coldproof: Coldproof) -> None:
-    """The others go on without the mixtures that it forbids, so that it has to be decided by then."""
+    """Other tests leave out the mixtures that it forbids, so it has to be decided by then."""
     cells = ("default", "groups-five")
     run = coldproof("--collect-only", "-q", "--worker", "fingerprint", "--cells", ",".join(cells))
     names = [line for line in run.said.splitlines() if "::" in line]
@@ -430,5 +435,5 @@ def test_nothing_selected_is_not_a_pass(coldproof: Coldproof) -> None:
     ],
 )
 def test_a_flag_is_a_value_of_engine_args(given: list[str], read: list[str]) -> None:
-    """A value that begins with a dash is not taken for another option, and a path not for a number."""
+    """A value that begins with a dash is not taken for another option, nor a path for a number."""
     assert join_values(given) == read

@@ -1,4 +1,4 @@
-"""Which layers a run has."""
+"""The options of a run decide which layers it has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULTS = {"--worker": "model", "--profile": "smoke", "--joined": ""}
 
 
 def config(*words: str, processes: int | None = None, **options: str) -> pytest.Config:
-    """Pytest's configuration after a command line; names in `options` have underscores for dashes."""
+    """Return the pytest configuration after a command line. Names in `options` have underscores for dashes."""
     given = {**DEFAULTS, **{f"--{name.replace('_', '-')}": value for name, value in options.items()}}
     option = SimpleNamespace(numprocesses=processes, engine=None, worker="model", engine_url=given.get("--engine-url"))
     made = SimpleNamespace(
@@ -27,12 +27,12 @@ def config(*words: str, processes: int | None = None, **options: str) -> pytest.
 
 
 def names(made: pytest.Config) -> list[str]:
-    """The names of the layers of a run."""
+    """Return the names of the layers of a run."""
     return [layer.name for layer in chosen_layers(made)]
 
 
 def test_the_default_engine_has_all_of_its_layers() -> None:
-    """The exact one first: it starts soonest."""
+    """The exact layer comes first, because it starts soonest."""
     assert names(config()) == ["exact", "model", "server"]
 
 
@@ -55,12 +55,12 @@ def test_the_default_engine_has_all_of_its_layers() -> None:
     ],
 )
 def test_an_option_about_one_engine_chooses_one_layer(options: dict[str, str], found: list[str]) -> None:
-    """Unless --layers names more; an attached server can have the exact layer beside it."""
+    """--layers can name more, and an attached server can have the exact layer beside it."""
     assert names(config(**options)) == found
 
 
-def test_so_do_a_worker_and_several_processes() -> None:
-    """Whatever worker it is."""
+def test_a_worker_or_several_processes_choose_one_layer() -> None:
+    """This holds for any worker."""
     assert names(config("suites", "--worker=model")) == ["server"]
     assert names(config("suites", "-n", "2", processes=2)) == ["server"]
 
@@ -74,14 +74,14 @@ def test_so_do_a_worker_and_several_processes() -> None:
         ({"layers": "exact,server", "profile": "soak"}, "--profile soak is for one layer"),
     ],
 )
-def test_what_cannot_be_is_told(options: dict[str, str], said: str) -> None:
-    """In one line."""
+def test_wrong_layers_are_refused(options: dict[str, str], said: str) -> None:
+    """The message is one line."""
     with pytest.raises(UsageError, match=said):
         chosen_layers(config(**options))
 
 
 def test_one_layer_is_an_engine_with_its_worker() -> None:
-    """And no longer the server of another layer."""
+    """The options no longer name the server of another layer."""
     made: Any = config(layers="exact", engine_url="http://127.0.0.1:1", joined="exact,server")
     use_layers(made)
     assert (made.option.engine, made.option.worker, made.option.engine_url) == ("vllm-inproc", "fingerprint", None)
@@ -90,7 +90,7 @@ def test_one_layer_is_an_engine_with_its_worker() -> None:
 
 
 def test_a_layer_of_several_may_test_a_part_of_the_requirements() -> None:
-    """Alone it tests all."""
+    """Alone it tests all requirements."""
     joined, alone = config(layers="model", joined="exact,model,server"), config(layers="model")
     for made in (joined, alone):
         use_layers(made)
@@ -99,7 +99,7 @@ def test_a_layer_of_several_may_test_a_part_of_the_requirements() -> None:
 
 
 def test_a_layer_may_have_cells_of_its_own() -> None:
-    """Beside those of the profile."""
+    """It has them in addition to those of the profile."""
     made: Any = config(layers="model", joined="exact,model,server")
     use_layers(made)
     made.getoption = {**DEFAULTS, "--engine": made.option.engine}.get
@@ -109,7 +109,7 @@ def test_a_layer_may_have_cells_of_its_own() -> None:
 
 
 def test_a_slower_layer_samples_what_a_faster_one_covers(tmp_path: Any) -> None:
-    """And the server waives without a replay only in the smallest profile."""
+    """The server waives without a replay only in the smallest profile."""
     exact, model, server = ENGINES["vllm"].layers
     numeric = Options(engine="vllm-inproc", report_dir=tmp_path, layers=(model,), joined=(exact, model, server))
     assert numeric.is_sample("GROUND-1")
@@ -123,7 +123,7 @@ def test_a_slower_layer_samples_what_a_faster_one_covers(tmp_path: Any) -> None:
 
 
 def test_every_engine_names_its_layer() -> None:
-    """With the fingerprint worker in process it is the exact one."""
+    """With the fingerprint worker in process, the layer is the exact one."""
     assert layer_of("vllm", "model") == "server"
     assert layer_of("vllm-inproc", "model") == "model"
     assert layer_of("vllm-inproc", "fingerprint") == "exact"

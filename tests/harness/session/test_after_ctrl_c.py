@@ -1,4 +1,4 @@
-"""After Ctrl-C pytest tears its fixtures down behind the run's end: nothing is left to stop, and that is no error."""
+"""After Ctrl-C pytest tears down its fixtures after the end of the run. Nothing is left to stop, which is no error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coldproof.harness.session.conductor import ConformanceRun, Role
 
 
 def test_a_cell_that_is_closed_after_the_run_has_nothing_to_stop(tmp_path: Path) -> None:
-    """The run's end stopped every engine; the cell's fixture comes later."""
+    """The end of the run has stopped every engine before the cell's fixture is torn down."""
     stopped: list[str] = []
     run = ConformanceRun(Options(engine="vllm", report_dir=tmp_path), Role.ALONE)
     sut = SimpleNamespace(engines=SimpleNamespace(close=lambda: stopped.append("cell")))

@@ -1,4 +1,4 @@
-"""A run's time is shared out by weight over what is left to test, and a trial that lacks evidence may take more."""
+"""A run's time is divided by weight among the remaining trials, and a trial that lacks evidence may take more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOWN = {Requests.HITS.value: 1.0}
 
 
 def trial(*, used: float, examples: int = LEAST_DRAWN, evidence: dict[str, float] | None = None) -> Trial:
-    """A trial that has been drawing for so long and needs to show a hit."""
+    """Return a trial that has been drawing for `used` seconds and needs a hit."""
     made = Trial(Requirement("R-1", "title", (), (Requests.HITS,)), "default", "statement", "test")
     made.started = time.monotonic() - used
     made.examples = examples
@@ -42,12 +42,12 @@ def trial(*, used: float, examples: int = LEAST_DRAWN, evidence: dict[str, float
 
 
 def options(*, budget: str | None = None, profile: str = "smoke") -> Options:
-    """Options of a run that says no more than this."""
+    """Return the options of a run with this budget and profile."""
     return Options(engine="vllm", report_dir=Path("out"), profile=profile, budget=budget)
 
 
 def test_shares_are_equal_where_each_is_used_up() -> None:
-    """Four trials of a hundred seconds."""
+    """Four trials share a hundred seconds."""
     budget = Budget(100, 4)
     for _ in range(4):
         assert budget.begin(1) == pytest.approx(25)
@@ -55,8 +55,8 @@ def test_shares_are_equal_where_each_is_used_up() -> None:
     assert budget.left == pytest.approx(0)
 
 
-def test_what_one_trial_leaves_over_is_shared_out_again() -> None:
-    """Over those that are still to come."""
+def test_unused_time_of_a_trial_is_redistributed() -> None:
+    """The time is divided among the remaining trials."""
     budget = Budget(100, 4)
     budget.begin(1)
     budget.settle(1)
@@ -65,8 +65,8 @@ def test_what_one_trial_leaves_over_is_shared_out_again() -> None:
     assert budget.begin(1) == pytest.approx(33)
 
 
-def test_the_time_of_what_cannot_be_tried_goes_to_the_others() -> None:
-    """At once, and not when its turn comes."""
+def test_the_time_of_dropped_trials_goes_to_the_others() -> None:
+    """The time is redistributed at once."""
     budget = Budget(100, 4)
     budget.drop(2)
     assert budget.begin(1) == pytest.approx(50)
@@ -74,8 +74,8 @@ def test_the_time_of_what_cannot_be_tried_goes_to_the_others() -> None:
     assert budget.begin(1) == pytest.approx(RESERVED * 50)
 
 
-def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
-    """Evenly, and never below what is reserved for each."""
+def test_time_that_a_trial_overruns_is_taken_from_the_others() -> None:
+    """The loss is shared equally, and never below the reserve of each trial."""
     budget = Budget(100, 4)
     budget.begin(1)
     budget.settle(40)
@@ -90,15 +90,15 @@ def test_what_one_trial_takes_too_much_is_missing_from_the_others() -> None:
 def test_a_small_profiles_examples_are_enough_unless_evidence_is_missing(
     examples: int, evidence: dict[str, float], *, spent: bool
 ) -> None:
-    """An abort in prefill is a matter of milliseconds: eight examples may well see none."""
+    """An abort in prefill is a matter of milliseconds, so eight examples may have none."""
     budget = Budget(100, 10)
     made = trial(used=0.5 * budget.begin(1), examples=examples, evidence=evidence)
     made.enough = 8
     assert budget.is_spent(made) is spent
 
 
-def test_patience_leaves_the_later_trials_something() -> None:
-    """However many before them never showed what they should, or had too few examples."""
+def test_extensions_leave_time_for_later_trials() -> None:
+    """This holds even if many trials before lacked evidence or examples."""
     budget = Budget(100, 10)
     shares = []
     for _ in range(10):
@@ -110,8 +110,8 @@ def test_patience_leaves_the_later_trials_something() -> None:
 
 
 @pytest.mark.parametrize(("examples", "requests", "spent"), [(29, 99, False), (30, 29, True), (2, 100, True)])
-def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: int, spent: bool) -> None:
-    """With less its requirement does not conform. Ten requests of it may take as long as a thousand of another."""
+def test_a_trial_with_too_few_examples_goes_on(examples: int, requests: int, spent: bool) -> None:
+    """With fewer examples its requirement does not conform. Ten requests may take as long as a thousand of another."""
     budget = Budget(1000, 10, lambda: 2000.0)
     share = budget.begin(1)
     made = trial(used=1.1 * share, examples=examples, evidence=SHOWN)
@@ -122,7 +122,7 @@ def test_a_trial_that_was_looked_at_too_seldom_goes_on(examples: int, requests: 
 
 
 def test_a_heavier_trial_has_a_larger_share() -> None:
-    """Weights are relative: a trial of three among three of one has half."""
+    """Weights are relative: a trial of weight three and three trials of weight one get half each."""
     budget = Budget(100, 6)
     assert budget.begin(3) == pytest.approx(50)
     budget.settle(50)
@@ -130,7 +130,7 @@ def test_a_heavier_trial_has_a_larger_share() -> None:
 
 
 def test_a_trial_more_than_planned_still_gets_a_share() -> None:
-    """With xdist nobody knows beforehand who runs how many."""
+    """With xdist the number of trials per worker is not known in advance."""
     budget = Budget(100, 1)
     budget.begin(1)
     budget.settle(10)
@@ -141,7 +141,7 @@ def test_a_trial_more_than_planned_still_gets_a_share() -> None:
     ("used", "spent"), [(0.0, False), (0.9, False), (1.1, True), (PATIENCE_FACTOR + 0.1, True)], ids=str
 )
 def test_a_trial_that_has_shown_what_it_must_ends_at_its_share(used: float, spent: bool) -> None:
-    """In shares."""
+    """The time is measured in shares."""
     budget = Budget(100, 10)
     share = budget.begin(1)
     assert budget.is_spent(trial(used=used * share, evidence=SHOWN)) is spent
@@ -154,7 +154,7 @@ def test_a_trial_that_has_shown_what_it_must_ends_at_its_share(used: float, spen
 def test_a_trial_that_lacks_evidence_may_go_on_for_a_while(
     evidence: dict[str, float], used: float, spent: bool
 ) -> None:
-    """What it needs, not just any; and not for ever."""
+    """Only the needed evidence counts, and the extension is limited."""
     budget = Budget(1000, 100)
     share = budget.begin(1)
     assert budget.is_spent(trial(used=used * share, evidence=evidence)) is spent
@@ -162,7 +162,7 @@ def test_a_trial_that_lacks_evidence_may_go_on_for_a_while(
 
 @pytest.mark.parametrize(("examples", "spent"), [(1, False), (LEAST_DRAWN - 1, False), (LEAST_DRAWN, True)])
 def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take(examples: int, spent: bool) -> None:
-    """On a busy machine the first may use up all of its time; one that has shown what it must ends there."""
+    """On a busy machine the first example may use up the time. A trial with its evidence ends there."""
     budget = Budget(1000, 10)
     budget.begin(1)
     assert budget.is_spent(trial(used=1100, examples=examples)) is spent
@@ -170,8 +170,10 @@ def test_a_trial_that_lacks_evidence_draws_a_few_examples_however_long_they_take
 
 
 @pytest.mark.parametrize(("examples", "least", "spent"), [(4, 5, False), (5, 5, True), (29, 30, False), (30, 30, True)])
-def test_so_does_one_whose_requirement_would_have_too_few(examples: int, least: int, *, spent: bool) -> None:
-    """On a machine under load it takes its part of the time that the run has left, not only of the budget."""
+def test_a_trial_whose_requirement_would_have_too_few_examples_goes_on(
+    examples: int, least: int, *, spent: bool
+) -> None:
+    """On a busy machine a trial gets its part of the time that the whole run has left, not only of the budget."""
     budget = Budget(100, 10, lambda: 5000.0)
     budget.begin(1)
     made = trial(used=490, examples=examples, evidence=SHOWN)
@@ -184,7 +186,7 @@ def test_so_does_one_whose_requirement_would_have_too_few(examples: int, least: 
 @pytest.mark.parametrize("examples", [0, 1])
 @pytest.mark.parametrize("slow", [True, False])
 def test_the_clock_of_the_run_ends_every_trial(examples: int, slow: bool) -> None:
-    """Whatever a trial lacks, on a model of any speed. It is the only limit of the run as a whole."""
+    """This is the only limit of the whole run, whatever a trial lacks and however slow the model is."""
     clock = Clock()
     run = RunClock(100, strict=True, clock=clock)
     budget = Budget(100, 10, run.left)
@@ -199,7 +201,7 @@ def test_the_clock_of_the_run_ends_every_trial(examples: int, slow: bool) -> Non
 
 
 def test_every_trial_draws_at_least_one_example() -> None:
-    """Even where nothing is left."""
+    """This holds even if no time is left."""
     budget = Budget(0, 1)
     budget.begin(1)
     assert not budget.is_spent(trial(used=1e6, examples=0))
@@ -207,7 +209,7 @@ def test_every_trial_draws_at_least_one_example() -> None:
 
 
 def test_hypothesis_does_not_take_the_end_of_the_budget_for_a_counterexample() -> None:
-    """It minimises whatever is an Exception."""
+    """Hypothesis minimises every Exception."""
     assert issubclass(TrialEnded, BaseException)
     assert not issubclass(TrialEnded, Exception)
     assert budgets.PATIENCE_FACTOR > 1
@@ -218,32 +220,32 @@ def test_hypothesis_does_not_take_the_end_of_the_budget_for_a_counterexample() -
     [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200), ("1.5h", 5400), (" 20m ", 1200), ("0", 0), ("0.5s", 0.5)],
 )
 def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
-    """Seconds where there is none."""
+    """Without a unit a number is in seconds."""
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "m", "-5", "5d", "5 m", "1h30m", "1e3", "5M", "٣s\n5", ".5h", "5."])
-def test_what_is_no_time_is_none(text: str) -> None:
-    """And not a guess."""
+def test_an_invalid_duration_is_none(text: str) -> None:
+    """An invalid duration is not guessed."""
     assert parse_duration(text) is None
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "0h", "-1m"])
-def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
-    """Nothing at all is no budget either."""
+def test_an_invalid_budget_is_refused(text: str) -> None:
+    """A budget of zero is refused too."""
     with pytest.raises(UsageError, match="invalid duration; use for example 90s, 20m or 2h"):
         check_options(options(budget=text))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_without_a_budget_the_profile_has_one(profile: str) -> None:
-    """And a given one wins."""
+    """A given budget takes precedence."""
     assert options(profile=profile).seconds == PROFILES[profile].seconds
     assert options(profile=profile, budget="7m").seconds == 420
 
 
-def test_the_budget_tells_how_long_it_expects_to_go_on() -> None:
-    """At the pace so far, and never longer than what is left."""
+def test_the_budget_estimates_the_remaining_time() -> None:
+    """The estimate follows the pace so far and never exceeds the time that is left."""
     budget = Budget(100, 4)
     assert budget.expected() == pytest.approx(100)
     budget.begin(1)
@@ -269,7 +271,7 @@ class Clock:
     [(240, True, 480), (10, True, 10 + LEAST_EXTRA), (240, False, 240 * PATIENT_RUN)],
 )
 def test_a_run_as_a_whole_ends_within_twice_its_budget(seconds: float, *, strict: bool, limit: float) -> None:
-    """The starts of its engines do not count. A profile's own budget is an estimate, and is not held so strictly."""
+    """Engine starts do not count. A profile's own budget is an estimate with a looser limit."""
     clock, starts = Clock(), [0.0]
     run = RunClock(seconds, strict=strict, starts=lambda: sum(starts), clock=clock)
     clock.now += limit - 1
@@ -282,7 +284,7 @@ def test_a_run_as_a_whole_ends_within_twice_its_budget(seconds: float, *, strict
 
 
 def test_a_slow_model_does_not_use_up_the_run_with_its_first_trials() -> None:
-    """An example takes longer than a share: the least number of them would take many shares."""
+    """An example takes longer than a share, so the minimum number of examples would take many shares."""
     left = [200.0]
     budget = Budget(100, 10, lambda: left[0])
     budget.begin(1)
@@ -310,7 +312,7 @@ def test_a_slow_model_does_not_use_up_the_run_with_its_first_trials() -> None:
 def test_with_a_slow_model_all_trials_have_equal_parts_of_the_time_left(
     used: float, examples: int, evidence: dict[str, float], *, spent: bool
 ) -> None:
-    """Without its evidence a trial has twice its part; too few examples give it no more: others have none at all."""
+    """Without evidence a trial has twice its part. Too few examples are no reason, because others have none."""
     budget = Budget(100, 10, lambda: 200.0)
     budget.slow = True
     assert budget.begin(1) == pytest.approx(20)
@@ -319,8 +321,8 @@ def test_with_a_slow_model_all_trials_have_equal_parts_of_the_time_left(
     assert budget.is_spent(made) is spent
 
 
-def test_what_a_trial_of_a_slow_model_leaves_over_is_shared_out_again() -> None:
-    """The time left is that of the whole run, proofs and controls too."""
+def test_unused_time_of_a_slow_models_trial_is_redistributed() -> None:
+    """The remaining time is that of the whole run, including proofs and controls."""
     left = [200.0]
     budget = Budget(100, 10, lambda: left[0])
     budget.slow = True
@@ -332,7 +334,7 @@ def test_what_a_trial_of_a_slow_model_leaves_over_is_shared_out_again() -> None:
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_trial_with_too_few_examples_gets_what_the_others_will_hardly_need(*, slow: bool) -> None:
-    """The first trials took a second each. The last trial but one leaves the last one twice that."""
+    """The first trials took one second each, and the last but one leaves the last one twice that."""
     left = [400.0]
     budget = Budget(100, 4, lambda: left[0])
     budget.slow = slow
@@ -348,7 +350,7 @@ def test_a_trial_with_too_few_examples_gets_what_the_others_will_hardly_need(*, 
 
 
 def test_trials_that_are_all_slow_leave_nothing_over() -> None:
-    """At their pace the trials to come need more than the run has."""
+    """At their pace the remaining trials need more than the run has left."""
     budget = Budget(100, 4, lambda: 200.0)
     budget.slow = True
     budget.begin(1)

@@ -1,4 +1,4 @@
-"""Examples that diverged more often than rounding explains run again under a rule by which each difference counts."""
+"""Examples that diverge more often than rounding explains run again under a rule that counts every difference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = 30
 
 
 def judged(rule: Rule, ids: tuple[int, ...] = WARM) -> Judgement:
-    """A prompt twice; the answer on the hit differs between two close tokens if it is not the cold one."""
+    """Return the judgement of a prompt that is sent twice, whose answer on the hit differs by default in a near tie."""
     first = outcome(0, PROMPT, COLD)
     one = outcome(1, PROMPT, COLD, tokens=tokens(*ids, gap=None), cached_tokens=32)
     answers = {question(one, one.identities[0]): Answer(tokens(*COLD, gap=1e-5))}
@@ -34,7 +34,7 @@ def judged(rule: Rule, ids: tuple[int, ...] = WARM) -> Judgement:
 
 
 def diverging(rule: Rule = ROUNDED) -> Trial:
-    """A trial in which every answer on a hit diverged and was explained."""
+    """Return a trial in which every answer on a hit diverged and was explained."""
     trial = Trial(Requirement("REUSE-1", "", (), (Requests.HITS,)), "default", "", "test")
     for _ in range(EXAMPLES):
         trial.add(judged(rule))
@@ -42,7 +42,7 @@ def diverging(rule: Rule = ROUNDED) -> Trial:
 
 
 def system(rule: Rule, seen: list[Rule], answers: tuple[int, ...] = WARM) -> SystemUnderTest:
-    """A system whose engine answers so each time; `seen` gets the rule of each run."""
+    """Return a system whose engine always answers with `answers`; `seen` gets the rule of each run."""
     sut = SystemUnderTest.__new__(SystemUnderTest)
     engines: Any = SimpleNamespace(
         rule=rule,
@@ -66,7 +66,7 @@ def system(rule: Rule, seen: list[Rule], answers: tuple[int, ...] = WARM) -> Sys
 
 
 def test_every_answer_on_a_hit_is_too_many_and_some_examples_are_kept() -> None:
-    """Not all of them: a few show whether it happens again."""
+    """A few examples are enough to show whether it happens again."""
     trial = diverging()
     assert trial.exceeds
     assert len(trial.diverging) == KEPT_DIVERGING
@@ -74,7 +74,7 @@ def test_every_answer_on_a_hit_is_too_many_and_some_examples_are_kept() -> None:
 
 
 def test_what_diverges_again_is_a_counterexample() -> None:
-    """From the first of them on, rounding explains nothing."""
+    """From the first such example on, rounding explains nothing."""
     trial, seen = diverging(), []
     system(ROUNDED, seen).check_diverging(trial)
     assert [rule.rounding for rule in seen] == [None]
@@ -83,7 +83,7 @@ def test_what_diverges_again_is_a_counterexample() -> None:
 
 
 def test_what_does_not_diverge_again_is_none() -> None:
-    """All that were kept have run."""
+    """All kept examples have run again."""
     trial, seen = diverging(), []
     system(ROUNDED, seen, COLD).check_diverging(trial)
     assert len(seen) == KEPT_DIVERGING
@@ -99,7 +99,7 @@ def test_under_a_tolerance_nothing_runs_again() -> None:
 
 @pytest.mark.parametrize("rounding", [1e-4, 0.0])
 def test_a_refuted_rule_is_in_the_events(rounding: float) -> None:
-    """A stored run can be judged again by it."""
+    """A stored run can then be judged again by that rule."""
     cell = CellEngines.__new__(CellEngines)
     emitted: list[dict[str, Any]] = []
     cell.rule = cell.own_rule = Rule(exact=True, rounding=rounding)

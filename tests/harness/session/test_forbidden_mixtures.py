@@ -1,4 +1,4 @@
-"""A mixture of models that is wrong without the cache too reaches no other requirement, whoever finds it out."""
+"""A mixture of models that fails without the cache too is not used by any other requirement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.across import MIDDLING, crossed_engines, replaced, tried
+from support.across import MIDDLING, crossed_engines, replaced, verdict_on
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.engine import Arrival, Served
@@ -38,7 +38,7 @@ BESIDE_OTHER = Workload(
 
 
 class Mixing(ScriptedEngine):
-    """An engine that answers long prompts wrongly in a burst of several models. A calibration asks no such prompts."""
+    """An engine that answers long prompts wrongly in a burst of several models. A calibration sends no such prompts."""
 
     def __init__(self, breaks: Breaks, *, caching: bool) -> None:
         super().__init__(caching=caching)
@@ -47,7 +47,7 @@ class Mixing(ScriptedEngine):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Look who is there, answer."""
+        """Serve the burst, and change its long answers if several models are in it."""
         served = super().serve(arrivals, on_token, between)
         long = [arrival for arrival in arrivals if len(arrival.request.prompt) in MIDDLING]
         if len({arrival.request.model for arrival in long}) < 2:
@@ -55,14 +55,14 @@ class Mixing(ScriptedEngine):
         return [self.tampered(one) for one in served] if self.breaks(self) else served
 
     def tampered(self, one: Served) -> Served:
-        """Another third token."""
+        """Return the result with another third token."""
         assert isinstance(one.result, Completion)
         return msgspec.structs.replace(one, result=replaced(one.result, 2, gap=5.0))
 
 
 @contextmanager
 def mixing_cell(folder: Path, breaks: Breaks, **options: object) -> Iterator[SystemUnderTest]:
-    """A cell of such an engine, compared with its own cold answers."""
+    """Yield a cell of such an engine, compared with its own cold answers."""
 
     def start(setting: object) -> Mixing:
         return Mixing(breaks, caching=bool(getattr(setting, "caching", True)))
@@ -72,32 +72,32 @@ def mixing_cell(folder: Path, breaks: Breaks, **options: object) -> Iterator[Sys
 
 
 def always(_: ScriptedEngine) -> bool:
-    """With the cache and without it."""
+    """Return that the answer is wrong, with the cache and without it."""
     return True
 
 
 @pytest.mark.parametrize(("workload", "mixture"), [(BASE_BESIDE, BASE_WITH_ADAPTER), (BESIDE_OTHER, ADAPTERS_TOGETHER)])
-def test_what_fails_without_the_cache_too_accuses_no_cache(workload: Workload, mixture: str, tmp_path: Path) -> None:
-    """The mixture is left out from then on, here and in the cells with the same cold answers."""
+def test_a_failure_without_the_cache_is_no_cache_finding(workload: Workload, mixture: str, tmp_path: Path) -> None:
+    """The mixture is no longer used here or in cells with the same cold answers."""
     with mixing_cell(tmp_path, always) as sut:
         assert sut.limits.may_mix(mixture)
-        verdict, _, case = tried(sut, workload, name="LORA-4")
+        verdict, _, case = verdict_on(sut, workload, name="LORA-4")
         assert (verdict, case) == (Verdict.NOT_EXERCISED, None)
         assert not sut.limits.may_mix(mixture)
         later = SystemUnderTest(CellEngines.open(sut.engines.pool, CELLS["left"]), Budget(60.0, 1.0))
         assert not later.limits.may_mix(mixture)
-    told = [event for event in read_events(tmp_path / "events.ndjson") if event["event"] == "mixture_excluded"]
-    assert {(event["cell"], event["mixture"]) for event in told} == {("left", mixture)}
+    events = [event for event in read_events(tmp_path / "events.ndjson") if event["event"] == "mixture_excluded"]
+    assert {(event["cell"], event["mixture"]) for event in events} == {("left", mixture)}
 
 
 def test_an_attached_server_gets_unused_salts_in_place_of_a_cold_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no other way past its cache."""
+    """A new salt is the only way to avoid the cache of an attached server."""
     monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: Mixing(always, caching=True))
     attached = {"engine": "endpoint", "engine_url": "http://h:1", "oracle": "same-engine"}
     with mixing_cell(tmp_path, always, **attached) as sut:
-        assert tried(sut, BASE_BESIDE, name="LORA-4")[2] is None
+        assert verdict_on(sut, BASE_BESIDE, name="LORA-4")[2] is None
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
 
 
@@ -105,29 +105,29 @@ def test_an_attached_server_gets_unused_salts_in_place_of_a_cold_engine(
 def test_a_case_names_the_mixtures_that_its_replays_do_not_rule_out(
     profile: str, suspected: list[str], tmp_path: Path
 ) -> None:
-    """Three failures of three with the cache and none of three without it do; one of one does not."""
+    """Three failures of three with the cache and none of three without it rule a mixture out; one of one does not."""
     with mixing_cell(tmp_path, lambda engine: engine.shape.prefix_caching is True, profile=profile) as sut:
-        verdict, _, case = tried(sut, BASE_BESIDE, name="LORA-4")
+        verdict, _, case = verdict_on(sut, BASE_BESIDE, name="LORA-4")
         assert sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.mixtures == suspected
 
 
-def test_the_ground_excludes_what_it_finds(tmp_path: Path) -> None:
-    """Its own case suspects nothing: it is about the mixture."""
+def test_the_ground_requirement_excludes_what_it_finds(tmp_path: Path) -> None:
+    """The case names no mixtures, because it is about the mixture itself."""
     with mixing_cell(tmp_path, always) as sut:
-        verdict, _, case = tried(sut, BASE_BESIDE, name="GROUND-1")
+        verdict, _, case = verdict_on(sut, BASE_BESIDE, name="GROUND-1")
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert case is not None
     assert (verdict, case.failure_class, case.mixtures) == (Verdict.VIOLATED, FailureClass.NOT_THE_CACHE, [])
 
 
-def test_what_the_ground_saw_once_is_inconclusive(tmp_path: Path) -> None:
-    """A machine under load, for example. The mixture is left out all the same: unknown is no ground to stand on."""
+def test_what_the_ground_requirement_saw_once_is_inconclusive(tmp_path: Path) -> None:
+    """The cause may be a busy machine. The mixture is not used all the same, because it is unknown whether it works."""
     times = itertools.count()
     with mixing_cell(tmp_path, lambda _: next(times) == 0) as sut:
-        verdict, reason, _ = tried(sut, BASE_BESIDE, name="GROUND-1")
+        verdict, reason, _ = verdict_on(sut, BASE_BESIDE, name="GROUND-1")
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert verdict is Verdict.INCONCLUSIVE
     assert "observed once" in reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.across import crossed_engines, honest, of
+from support.across import crossed_engines, honest, tampering
 from support.histories import ask, burst
 
 from coldproof.harness.judgement.evidence.requests import Requests
@@ -22,24 +22,24 @@ TWICE = Workload((burst(ask(("stem", 40))), burst(ask(("stem", 40)))))
 
 
 def trial(name: str = "REUSE-1") -> Trial:
-    """One of a requirement."""
+    """Return a trial of a requirement."""
     one = Trial(Requirement(name, "as cold", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
     one.replaying = True  # no time is divided here
     return one
 
 
 def corpus_of(sut: SystemUnderTest) -> ReachCorpus:
-    """The corpus from which workloads are drawn now."""
+    """Return the corpus from which workloads are drawn."""
     assert isinstance(sut.limits.guidance, ReachCorpus)
     return sut.limits.guidance
 
 
 def test_the_next_run_of_a_requirement_starts_from_what_was_kept(tmp_path: Path) -> None:
-    """And another requirement starts from nothing."""
+    """Another requirement starts from an empty corpus."""
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     cache = tmp_path / "cache"
-    with crossed_engines(tmp_path / "first", of(honest), of(honest), guided=True, cache_dir=cache) as sut:
+    with crossed_engines(tmp_path / "first", tampering(honest), tampering(honest), guided=True, cache_dir=cache) as sut:
         sut.begin(trial())
         assert corpus_of(sut).kept == []
         sut.check(ONCE)
@@ -48,7 +48,9 @@ def test_the_next_run_of_a_requirement_starts_from_what_was_kept(tmp_path: Path)
         sut.begin(trial("REUSE-2"))
         assert corpus_of(sut).kept == []
         sut.end()
-    with crossed_engines(tmp_path / "second", of(honest), of(honest), guided=True, cache_dir=cache) as sut:
+    with crossed_engines(
+        tmp_path / "second", tampering(honest), tampering(honest), guided=True, cache_dir=cache
+    ) as sut:
         sut.begin(trial())
         assert [one.workload for one in corpus_of(sut).kept] == [ONCE, TWICE]
         assert "age/requests/2" in corpus_of(sut).kept[1].states
@@ -56,17 +58,17 @@ def test_the_next_run_of_a_requirement_starts_from_what_was_kept(tmp_path: Path)
 
 @pytest.mark.parametrize(("guided", "name"), [(False, "REUSE-1"), (True, "GROUND-1")])
 def test_other_trials_draw_as_ever(guided: bool, name: str, tmp_path: Path) -> None:
-    """Without the option, and where the requirement is about the engine without its cache."""
-    with crossed_engines(tmp_path, of(honest), of(honest), guided=guided) as sut:
+    """The option may be off, or the requirement may be about the engine without its cache."""
+    with crossed_engines(tmp_path, tampering(honest), tampering(honest), guided=guided) as sut:
         sut.begin(trial(name))
         assert sut.limits.guidance is None
         sut.end()
     assert not list(tmp_path.glob("**/reach/**/*.json"))
 
 
-def test_each_example_says_what_it_reached(tmp_path: Path) -> None:
-    """Guided or not."""
-    with crossed_engines(tmp_path, of(honest), of(honest)) as sut:
+def test_each_example_reports_what_it_reached(tmp_path: Path) -> None:
+    """This holds with and without guidance."""
+    with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as sut:
         sut.begin(trial())
         sut.check(TWICE)
         sut.end()

@@ -1,5 +1,6 @@
-"""Which failing examples of earlier runs are tried again: this machine's, a CI's where it is asked for, never a
-qualification's."""
+"""Which failing examples of earlier runs are tried again: local ones, those of a CI on request, none in a
+qualification.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from coldproof.harness.session.hypothesis_profile import EXAMPLES, PATCHES, data
 
 @pytest.fixture
 def _as_before() -> Iterator[None]:
-    """Other tests have the settings that they had."""
+    """Restore Hypothesis' settings after the test."""
     before = settings.default
     yield
     settings.register_profile("before", before)
     settings.load_profile("before")
 
 
-def test_a_cis_examples_are_read_beside_this_machines_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_ci_are_read_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is fetched before an example is looked up."""
     monkeypatch.setattr(GitHubArtifactDatabase, "_get_bytes", lambda *_: pytest.fail("fetched"))
     both = database("vllm-project/vllm")
@@ -42,7 +43,7 @@ def test_a_cis_examples_are_read_beside_this_machines_and_never_written(monkeypa
 
 
 def test_what_is_kept_stays_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example that failed is saved locally, and the CI's own is tried too."""
+    """A failing example is saved locally, and examples of the CI are tried too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GitHubArtifactDatabase, "fetch", lambda *_: iter([b"from CI"]))
     both = database("a/b")
@@ -52,15 +53,15 @@ def test_what_is_kept_stays_on_this_machine(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("given", ["vllm", "a/b/c", "https://github.com/a/b", "", "a/"])
-def test_what_is_no_repository_is_refused(given: str) -> None:
-    """In one line that says how to write one."""
+def test_an_invalid_repository_is_refused(given: str) -> None:
+    """The error is one line with the expected form."""
     with pytest.raises(UsageError, match="use OWNER/REPO"):
         database(given)
 
 
 @pytest.mark.usefixtures("_as_before")
 def test_a_qualification_draws_from_its_seed_alone() -> None:
-    """Whatever examples there are."""
+    """Stored examples are ignored."""
     load_settings("qualify", quick=False, examples_from="a/b")
     assert settings.default.database is None
     load_settings("ci", quick=False, examples_from="a/b")
@@ -68,7 +69,7 @@ def test_a_qualification_draws_from_its_seed_alone() -> None:
 
 
 def test_a_failure_parses_no_module_for_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypothesis' plugin takes the module for one that is not installed."""
+    """Hypothesis' plugin then treats the module as not installed."""
     monkeypatch.delitem(sys.modules, PATCHES, raising=False)
     leave_out_patches()
     with pytest.raises(ImportError, match=r"None in sys\.modules"):

@@ -1,4 +1,6 @@
-"""A run begins with the known findings of its engine: waived ones are known issues, fixed ones that fail violations."""
+"""A run begins with its engine's known findings: waived ones are known issues, and fixed ones that fail are
+violations.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ environment = {{}}
 
 
 def ran(folder: Path, flaw: str, findings: Path, *more: str) -> Results:
-    """The results of a run of REUSE-1 on a scripted engine."""
+    """Return the results of a run of REUSE-1 on a scripted engine."""
     folder.mkdir()
     given = {"COLDPROOF_FLAW": flaw, "COLDPROOF_FINDINGS": str(findings), "PYTHONPATH": PLUGIN_PATH}
     words = ["-m", "pytest", "-p", "support.flawed_engine", "-p", "no:cacheprovider", "suites", "--engine", "scripted"]
@@ -74,14 +76,14 @@ def ran(folder: Path, flaw: str, findings: Path, *more: str) -> Results:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A counterexample that a run without any finding drew."""
+    """Return a counterexample that was drawn in a run without findings."""
     folder = tmp_path_factory.mktemp("drawn") / "run"
     results = ran(folder, FLAW, folder, "--findings", "off")
     return load_case(folder / "cases" / f"{results.cases[0].id}.json")[0]
 
 
 def kept(folder: Path, case: Case, status: str) -> Path:
-    """A folder of findings with this case. `status`: that line of its record."""
+    """Return a folder of findings with this case. `status`: that line of its record."""
     found = folder / "findings"
     write_case(case, "scripted/overcount", found / "scripted" / "overcount")
     text = f"{status}\n{REST.format(signature=json.dumps(case.signature))}"
@@ -90,13 +92,13 @@ def kept(folder: Path, case: Case, status: str) -> Path:
 
 
 def verdict_of(results: Results) -> RequirementResult:
-    """The result of REUSE-1, of which the run has one test or more."""
+    """Return the result of REUSE-1."""
     (found,) = results.requirements
     return found
 
 
 def waivers(folder: Path) -> tuple[str, str]:
-    """The option with a file that waives the finding."""
+    """Return the option for a file that waives the finding."""
     path = folder / "known.toml"
     path.write_text(KNOWN)
     return "--known-issues", str(path)
@@ -121,7 +123,7 @@ def test_a_waived_finding_is_a_known_issue_and_the_trial_goes_on(case: Case, tmp
 
 @pytest.mark.nightly
 def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -> None:
-    """Without drawing, the verdict is the replay's, with its case."""
+    """Without drawing, the verdict is that of the replay, with its case."""
     findings = kept(tmp_path, case, 'status = "new"')
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
     found = verdict_of(results)
@@ -132,7 +134,7 @@ def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -
 
 
 def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_path: Path) -> None:
-    """It is confirmed on fresh engines like any counterexample, and is not minimised again."""
+    """The finding is confirmed on fresh engines like any counterexample, but not minimised again."""
     results = ran(tmp_path / "run", FLAW, kept(tmp_path, case, 'status = "new"'))
     found = verdict_of(results)
     assert found.verdict is Verdict.VIOLATED
@@ -142,7 +144,7 @@ def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_pa
 
 
 def test_a_fixed_finding_that_fails_again_is_a_regression_whatever_is_waived(case: Case, tmp_path: Path) -> None:
-    """The release 1 has it fixed."""
+    """The finding is fixed in release 1."""
     findings = kept(tmp_path, case, 'status = "fixed"\nfixed_in = "1"')
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path))
     found = verdict_of(results)
@@ -152,7 +154,7 @@ def test_a_fixed_finding_that_fails_again_is_a_regression_whatever_is_waived(cas
 
 
 @pytest.mark.nightly
-def test_a_finding_that_is_fixed_later_is_none(case: Case, tmp_path: Path) -> None:
+def test_a_finding_that_is_fixed_later_is_waived(case: Case, tmp_path: Path) -> None:
     """On release 1 it is known to fail, so the waiver counts."""
     findings = kept(tmp_path, case, 'status = "fixed"\nfixed_in = "1.1"')
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
@@ -160,7 +162,7 @@ def test_a_finding_that_is_fixed_later_is_none(case: Case, tmp_path: Path) -> No
 
 
 def test_an_engine_without_the_bug_conforms(case: Case, tmp_path: Path) -> None:
-    """The replay passes and is an example among the others; the waiver is stale."""
+    """The replay passes and counts as an example, and the waiver is stale."""
     findings = kept(tmp_path, case, 'status = "new"')
     results = ran(tmp_path / "run", "CLEAN", findings, *waivers(tmp_path))
     assert [one.result for one in results.findings] == [ReplayResult.PASSES]
@@ -169,7 +171,7 @@ def test_an_engine_without_the_bug_conforms(case: Case, tmp_path: Path) -> None:
 
 
 def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> None:
-    """The case fails with another signature, which the waiver does not match: a violation."""
+    """The case fails with another signature, which the waiver does not match, so it is a violation."""
     findings = kept(tmp_path, case, 'status = "new"')
     results = ran(tmp_path / "run", OTHER_FLAW, findings, *waivers(tmp_path))
     assert [one.result for one in results.findings] == [ReplayResult.OTHERWISE]
@@ -177,7 +179,7 @@ def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> 
 
 
 def test_a_run_replays_the_findings_of_its_model() -> None:
-    """On another model they would pass, although nothing is fixed."""
+    """On another model the replay would pass although nothing is fixed."""
     found = {
         name: applicable(Options(engine="vllm", report_dir=Path(), model=name))
         for name in (None, "smollm2", "/models/mine")
@@ -189,7 +191,7 @@ def test_a_run_replays_the_findings_of_its_model() -> None:
 
 @pytest.mark.nightly
 def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
-    """Then nothing is replayed; the bug is drawn."""
+    """Nothing is replayed, and the bug is drawn."""
     findings = kept(tmp_path, case, 'status = "new"')
     results = ran(tmp_path / "run", FLAW, findings, "--findings", "off")
     assert results.findings == []
@@ -197,7 +199,7 @@ def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
 
 
 def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -> None:
-    """Otherwise the run does not begin."""
+    """Otherwise the run does not start."""
     with pytest.raises(AssertionError, match="names the finding 'scripted/overcount', which is unknown"):
         ran(tmp_path / "run", FLAW, tmp_path, *waivers(tmp_path))
 
@@ -210,13 +212,13 @@ def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -
         ("vllm/adapter-key-lacks-the-contents", False),
     ],
 )
-def test_what_ends_a_server_is_known_before_it_runs(identity: str, expected: bool) -> None:
-    """By the case; a run on a server does not begin with it."""
+def test_a_case_that_ends_a_server_is_known_before_it_runs(identity: str, expected: bool) -> None:
+    """Such a case is recognised before it runs, and a run on a server does not begin with it."""
     assert needs_engine_starts(read_finding(read_records()[identity])) is expected
 
 
 def test_a_requirement_of_several_tests_is_that_of_a_test_that_the_engine_supports() -> None:
-    """Not that of the last one: adapters across a save and its restore are TIER-3 too, and few engines can save."""
+    """The last test must not decide: saved state with adapters is TIER-3 too, and few engines can save state."""
 
     def of(*needs: Capability, name: str = "TIER-3") -> Requirement:
         return Requirement(name, "title", needs, (Requests.HITS,))

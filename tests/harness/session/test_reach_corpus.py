@@ -1,4 +1,4 @@
-"""Workloads with rare states are kept, chosen more often, and found again by the next run."""
+"""Workloads with rare states are kept, chosen more often, and used by the next run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from coldproof.harness.workload.steps import Workload
 
 
 def workload(number: int) -> Workload:
-    """One of many."""
+    """Return the workload with this number."""
     return Workload((burst(ask((f"stem {number}", 40))),))
 
 
 def test_a_workload_with_a_rare_state_is_kept() -> None:
-    """How often it met the state does not matter; what many have met is not rare."""
+    """How often a workload met the state does not matter. A state that many workloads met is not rare."""
     corpus = ReachCorpus(Counter())
     for number in range(RARE + 2):
         corpus.note(workload(number), {"a": 9})
@@ -35,7 +35,7 @@ def test_a_workload_with_a_rare_state_is_kept() -> None:
 
 
 def test_states_are_counted_over_all_trials_of_a_cell() -> None:
-    """What another requirement meets all the time is not new for this one."""
+    """What another requirement meets all the time is not new."""
     counts = Counter({"a": RARE})
     corpus = ReachCorpus(counts)
     corpus.note(workload(0), {"a": 1})
@@ -53,7 +53,7 @@ def test_after_a_failure_nothing_is_added() -> None:
 
 
 def test_rare_states_are_chosen_more_often() -> None:
-    """And nothing is chosen from nothing."""
+    """An empty corpus chooses nothing."""
     counts = Counter({"often": 99, "seldom": 0})
     corpus = ReachCorpus(counts, [KeptWorkload(workload(0), ("often",)), KeptWorkload(workload(1), ("seldom",))])
     chosen = Counter(corpus.choose(Random(seed)) for seed in range(300))
@@ -72,7 +72,7 @@ def test_a_corpus_stays_small_and_keeps_what_is_rare() -> None:
 
 
 def test_the_next_run_finds_them(tmp_path: Path) -> None:
-    """A file that cannot be read, or is of another version, is no corpus."""
+    """An unreadable file or one of another version is ignored."""
     path = tmp_path / "cell" / "REUSE-1.json"
     assert read_corpus(path) == ()
     corpus = ReachCorpus(Counter())

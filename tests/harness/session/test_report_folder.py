@@ -1,4 +1,4 @@
-"""A report folder has one run at a time, a run reports only what it did, and a full disk is exit code 3."""
+"""A report folder has one run at a time, a run reports only its own results, and a full disk is exit code 3."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
 
 
 class Gate:
-    """A server that answers nothing until it may, and says that a request has come."""
+    """A server that answers only after it is opened, and reports that a request has arrived."""
 
     def __init__(self) -> None:
         self.arrived, self.open = threading.Event(), threading.Event()
         self.url = ""
 
     def wait_for(self, process: subprocess.Popen[str]) -> None:
-        """Wait until the process has sent a request. Fails if it ends before."""
+        """Wait until the process has sent a request. Fail if it ends before."""
         while not self.arrived.wait(0.5):
             assert process.poll() is None, process.communicate()[0]
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """A gate on a free port."""
+    """Yield a gate on a free port."""
     made = Gate()
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def gate() -> Iterator[Gate]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         made.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -79,7 +79,7 @@ def started(url: str, report: Path, *words: str, **how: Any) -> subprocess.Popen
 
 
 def clear_line(said: str) -> str:
-    """The one line that says what is wrong."""
+    """Return the only line with the error."""
     assert "Traceback" not in said
     (line,) = [line for line in said.splitlines() if "coldproof: " in line]
     return line
@@ -105,7 +105,7 @@ def test_a_second_run_is_refused_and_the_first_one_reports_itself(tmp_path: Path
 
 
 def test_a_run_whose_folder_was_replaced_reports_nothing_of_it(tmp_path: Path, gate: Gate) -> None:
-    """What lies there now is somebody else's, and stays as it is."""
+    """The new content belongs to another program and is not changed."""
     report = tmp_path / "report"
     first = started(gate.url, report, "--requirements", "SALT-1")
     gate.wait_for(first)
@@ -120,7 +120,7 @@ def test_a_run_whose_folder_was_replaced_reports_nothing_of_it(tmp_path: Path, g
 
 
 def test_a_full_disk_is_one_line_and_no_violation(tmp_path: Path) -> None:
-    """The events reach the limit in the second requirement: the verdict of the first one is printed."""
+    """The events reach the limit in the second requirement, and the verdict of the first one is printed."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
@@ -140,7 +140,7 @@ def test_a_full_disk_is_one_line_and_no_violation(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_printed_replay_leaves_its_report_as_it_is(tmp_path: Path) -> None:
-    """The command has no --report-dir."""
+    """The printed command has no --report-dir."""
     cases = tmp_path / "report" / "cases"
     cases.mkdir(parents=True)
     shutil.copyfile(CASE, cases / "A.json")
@@ -158,10 +158,10 @@ FULL = 60_000  # bytes; the start of a run takes a third of it, and each example
 
 
 def test_an_event_that_cannot_be_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run learns of it once, and goes on without writing: half of a line would spoil the next one."""
+    """The run is informed once and continues without writing, because half a line would damage the next one."""
     log = EventLog(tmp_path / "events.ndjson")
-    told: list[str] = []
-    log.on_failure = lambda: told.append("full")
+    failures: list[str] = []
+    log.on_failure = lambda: failures.append("full")
     log.emit("phase", words="one")
 
     def full(*_: object) -> int:
@@ -171,7 +171,7 @@ def test_an_event_that_cannot_be_written_is_not_lost(tmp_path: Path, monkeypatch
         patch.setattr("coldproof.harness.event_log.os.write", full)
         log.emit("phase", words="two")
     log.emit("phase", words="three")
-    assert told == ["full"]
+    assert failures == ["full"]
     assert log.failure is not None
     assert [event["words"] for event in read_events(log.path)] == ["one"]
     assert [event["words"] for event in events_of(log.unwritten)] == ["two", "three"]

@@ -1,4 +1,4 @@
-"""A test is repeated with other seeds: for hours, or until it has shown its evidence."""
+"""A test is repeated with other seeds: for hours, or until it has its evidence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from coldproof.harness.session.rounds import MORE_ROUNDS, in_rounds, while_lacking
 
 
-def test_rounds_draw_anew_and_end_with_the_time() -> None:
-    """Every round has a seed of its own, and the same seed repeats all of them."""
+def test_rounds_have_new_seeds_and_end_with_the_time() -> None:
+    """Every round has its own seed, and the same seed repeats all of them."""
 
     def drawn(seed: str) -> list[int]:
         seen: list[int] = []
@@ -31,7 +31,7 @@ def test_rounds_draw_anew_and_end_with_the_time() -> None:
 
 
 def test_a_counterexample_ends_the_rounds() -> None:
-    """What the test raises is not caught: it becomes the verdict."""
+    """An exception of the test is not caught, because it becomes the verdict."""
 
     def test() -> None:
         raise AssertionError("broken")
@@ -44,7 +44,7 @@ def test_a_counterexample_ends_the_rounds() -> None:
 def test_what_the_first_round_did_not_show_is_drawn_with_other_seeds(
     monkeypatch: pytest.MonkeyPatch, enough: int, rounds: int
 ) -> None:
-    """A few times. The seed of the session is the same as before afterwards."""
+    """The number of rounds is limited, and the seed of the session is restored afterwards."""
     monkeypatch.setattr(core, "global_force_seed", 7)
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a run as Ctrl-C does: soon, with a report, and with no process left."""
+"""SIGTERM and SIGHUP end a run as Ctrl-C does: soon, with a report, and without leaving a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coldproof.reports.schema.results import read_results
 
 
 class Started:
-    """A run of the suites on the slow engine, which has come to the moment at which it blocks."""
+    """A run of the suites on the slow engine that has reached the moment at which it blocks."""
 
     def __init__(self, folder: Path, moment: str, *arguments: str, **how: Any) -> None:
         self.out, self.marker = folder / "out", folder / "blocked"
@@ -38,7 +38,7 @@ class Started:
         prepare = streams.pop("preexec_fn", lambda: None)
 
         def ready() -> None:
-            """Handle the signals, which a shell's background job and nohup ignore, and so these tests, perhaps."""
+            """Handle the signals that a background job or nohup, and therefore these tests, may ignore."""
             for number in ENDING:
                 signal.signal(number, signal.SIG_DFL)
             prepare()
@@ -54,11 +54,11 @@ class Started:
         assert self.process.poll() is None, (folder / "printed").read_text()
 
     def left(self) -> list[psutil.Process]:
-        """Engines and guards that still run."""
+        """Return the engines and guards that still run."""
         return [p for p in psutil.process_iter(["cmdline"]) if str(self.marker) in (p.info["cmdline"] or ())]
 
     def ends_with_a_report(self) -> None:
-        """Check what is left of the run after a signal."""
+        """Check report, exit code and processes of the run after a signal."""
         code = self.process.wait()
         results = read_results(self.out / "results.json")
         assert results.problem == "the run was interrupted"
@@ -80,14 +80,14 @@ class Started:
     ],
 )
 def test_a_signal_ends_the_run_with_a_report(tmp_path: Path, number: signal.Signals, moment: str) -> None:
-    """Whatever the run is waiting for at that moment."""
+    """This holds whatever the run waits for at that moment."""
     started = Started(tmp_path, moment)
     started.process.send_signal(number)
     started.ends_with_a_report()
 
 
 def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
-    """With the same exit code."""
+    """The exit code is the same."""
     started = Started(tmp_path, "drawing")
     started.process.send_signal(signal.SIGINT)
     started.ends_with_a_report()
@@ -95,15 +95,17 @@ def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", with_samples([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_the_layers_of_a_run_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
-    """Each in its own process, which gets no signal but the run's. Their reports are the run's."""
+    """Each layer has its own process, which gets signals only from the run. The report has the results of all
+    layers.
+    """
     started = Started(tmp_path, "layers", "--layers", "exact,server")
     started.process.send_signal(number)
     started.ends_with_a_report()
     assert {layer.layer for layer in read_results(started.out / "results.json").layers} == {"exact", "server"}
 
 
-def test_an_answer_that_never_comes_does_not_keep_the_process(tmp_path: Path) -> None:
-    """The thread that waits for a server which cannot be stopped is left behind."""
+def test_an_unreachable_server_does_not_keep_the_process(tmp_path: Path) -> None:
+    """The thread that waits for an unreachable server is abandoned."""
     started = Started(tmp_path, "unreachable")
     started.process.send_signal(signal.SIGTERM)
     started.ends_with_a_report()
@@ -111,7 +113,7 @@ def test_an_answer_that_never_comes_does_not_keep_the_process(tmp_path: Path) ->
 
 @pytest.mark.parametrize("moment", with_samples(["calibration", "confirmation"], "confirmation"))
 def test_signals_that_follow_do_not_lose_the_report(tmp_path: Path, moment: str) -> None:
-    """However many, and of whatever kind."""
+    """Neither the number nor the kind of the signals matters."""
     started = Started(tmp_path, moment)
     stop = threading.Event()
 
@@ -131,14 +133,14 @@ def test_signals_that_follow_do_not_lose_the_report(tmp_path: Path, moment: str)
 
 
 def test_parallel_workers_end_with_their_controller(tmp_path: Path) -> None:
-    """Which is the only process that gets the signal."""
+    """Only the controller gets the signal."""
     started = Started(tmp_path, "drawing", "-n", "2")
     started.process.send_signal(signal.SIGTERM)
     started.ends_with_a_report()
 
 
 def test_a_terminal_that_is_closed_does_not_lose_the_report(tmp_path: Path) -> None:
-    """The system sends SIGHUP, and every write to the terminal fails from then on."""
+    """The system sends SIGHUP, and every later write to the terminal fails."""
     ours, theirs = pty.openpty()
     started = Started(
         tmp_path,
@@ -156,7 +158,7 @@ def test_a_terminal_that_is_closed_does_not_lose_the_report(tmp_path: Path) -> N
 
 @pytest.fixture
 def handlers() -> Any:
-    """The handlers of this process, put back afterwards."""
+    """Yield the signal handlers of this process, and restore them afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield before
     for number, handler in before.items():
@@ -164,7 +166,7 @@ def handlers() -> Any:
 
 
 def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored(handlers: Any) -> None:
-    """As nohup starts it."""
+    """nohup starts a process in this way."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals = EndingSignals(lambda: None)
     signals.install()
@@ -174,8 +176,8 @@ def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored(handlers:
     assert signal.getsignal(signal.SIGTERM) is handlers[signal.SIGTERM]
 
 
-def test_an_interrupt_that_was_lost_comes_again(handlers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is raised in a destructor is printed and forgotten."""
+def test_a_lost_interrupt_is_repeated(handlers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a destructor is printed and dropped."""
     monkeypatch.setattr("coldproof.harness.session.signals.REPEAT_SECONDS", 0.2)
     signals = EndingSignals(lambda: None)
     signals.install()
@@ -191,7 +193,7 @@ def test_an_interrupt_that_was_lost_comes_again(handlers: Any, monkeypatch: pyte
 
 
 def test_a_signal_while_the_report_is_written_is_ignored(handlers: Any) -> None:
-    """The run was over already."""
+    """The run was already over."""
     signals = EndingSignals(lambda: pytest.fail("the engines were stopped already"))
     signals.finishing()
     signals.handle(signal.SIGTERM, None)

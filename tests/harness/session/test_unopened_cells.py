@@ -1,4 +1,4 @@
-"""A cell that was never opened for lack of time: what the engine lacks in every cell is UNSUPPORTED there too."""
+"""What the engine lacks in every cell is UNSUPPORTED in a cell that was not opened for lack of time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABSENT = {
 
 
 def concluded(folder: Path, need: Capability | None, *, opened: bool = True) -> tuple[Verdict, str]:
-    """The verdict on a requirement with one need, in a cell that was not opened after another one."""
+    """Return the verdict on a requirement with one need, in a cell that was not opened after another one."""
     seen: list[dict[str, Any]] = []
     log = EventLog(folder / "events.ndjson")
     log.subscribe(lambda _, fields: seen.append(fields))
@@ -54,7 +54,7 @@ def concluded(folder: Path, need: Capability | None, *, opened: bool = True) -> 
 
 @pytest.mark.parametrize("need", [Capability.CACHE_SALT, Capability.SAVED_STATE])
 def test_what_the_engine_lacks_is_unsupported(need: Capability, tmp_path: Path) -> None:
-    """With the reason that the other cell gave."""
+    """The reason is that of the other cell."""
     assert concluded(tmp_path, need) == (Verdict.UNSUPPORTED, f"{need.value}: {ABSENT[need].evidence}")
 
 
@@ -62,10 +62,10 @@ def test_what_the_engine_lacks_is_unsupported(need: Capability, tmp_path: Path) 
     "need", [None, Capability.CONTEXT_SHIFT, Capability.KV_EVENTS, Capability.STRUCTURED_OUTPUT, Capability.CHAT]
 )
 def test_what_this_cell_may_have_is_not_exercised(need: Capability | None, tmp_path: Path) -> None:
-    """It depends on how the engine is started, or nothing is known."""
+    """The capability depends on how the engine is started, or is unknown."""
     assert concluded(tmp_path, need) == (Verdict.NOT_EXERCISED, OUT_OF_TIME)
 
 
 def test_without_any_open_cell_nothing_is_known(tmp_path: Path) -> None:
-    """Then a longer budget may help."""
+    """A longer budget may then help."""
     assert concluded(tmp_path, Capability.CACHE_SALT, opened=False)[0] is Verdict.NOT_EXERCISED

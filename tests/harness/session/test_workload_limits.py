@@ -1,4 +1,4 @@
-"""How large workloads are follows from what a request costs and from the budget; a fast engine is left alone."""
+"""The size of workloads follows from the cost of a request and the budget. A fast engine gets full-size workloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coldproof.harness.session.workload_limits import SLOW_SECONDS, SMALLEST_SCA
 @pytest.mark.parametrize("trial_seconds", [0.01, 3.8, 3600])
 @pytest.mark.parametrize("answer", [None, 0.0, 0.05, SLOW_SECONDS - 0.01])
 def test_a_fast_engine_gets_workloads_of_the_usual_size(answer: float | None, trial_seconds: float) -> None:
-    """With any budget, also if a stored calibration does not say how fast it was."""
+    """This holds for any budget, also if a stored calibration has no latency."""
     assert workload_scale(answer, trial_seconds) == 1.0
 
 
@@ -22,12 +22,12 @@ def test_a_fast_engine_gets_workloads_of_the_usual_size(answer: float | None, tr
 def test_a_slow_model_gets_larger_workloads_with_a_larger_budget(
     answer: float, trial_seconds: float, scale: float
 ) -> None:
-    """Twice the time for an answer is half the size."""
+    """Twice the time per answer gives half the size."""
     assert workload_scale(answer, trial_seconds) == pytest.approx(scale)
 
 
-def test_the_report_says_what_was_made_smaller() -> None:
-    """And nothing where nothing was."""
+def test_the_report_says_what_was_reduced() -> None:
+    """The note is empty if nothing was reduced."""
     said = scale_note(limits(scale=0.03), 1.04, 3.8)
     assert "takes 1 s, and a trial has 3.8 s" in said
     assert "at 3% of their usual size: first segments of at most 2 blocks in place of 8" in said

@@ -1,4 +1,4 @@
-"""Prompts with embedding rows: what the model sees, what else is sent, and near-collisions."""
+"""Prompts with embedding rows have what the model sees, what else is sent, and near-collisions."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def different(left: Segment, right: Segment) -> list[int]:
 
 
 def test_a_span_replaces_tokens_by_rows() -> None:
-    """Outside of it the tokens are those of the segment without rows, and all that is hidden is carried."""
+    """Outside of the span the tokens are those of the segment without rows, and all hidden values are carried."""
     found, hidden = seen(MIXED), hidden_tokens("n", MIXED)
     assert [is_row(one) for one in found] == [4 <= place < 7 for place in range(10)]
     assert (*found[:4], *hidden[4:7], *found[7:]) == seen(TOKENS)
     assert all(is_row(one) for one in (*hidden[:4], *hidden[7:]))
 
 
-def test_another_mask_changes_what_is_seen_there_and_nothing_that_is_carried() -> None:
-    """The tables of token ids and rows stay the same: only a key with the mask tells these prompts apart."""
+def test_another_mask_changes_only_what_the_model_sees() -> None:
+    """The tables of token ids and rows stay the same, so only a key with the mask separates these prompts."""
     moved = with_rows(Rows(((5, 8),)))
     assert different(MIXED, moved) == [4, 7]
     for one, other in zip(
@@ -59,12 +59,12 @@ def test_another_mask_changes_what_is_seen_there_and_nothing_that_is_carried() -
     ],
 )
 def test_edits_change_what_is_seen(edit: dict[str, int], places: list[int]) -> None:
-    """Of rows, of tokens, and of a token beside a row."""
+    """The edits are of rows, of tokens, and of a token beside a row."""
     assert different(MIXED, msgspec.structs.replace(MIXED, **edit)) == places
 
 
 def test_a_nudged_row_differs_in_one_value() -> None:
-    """In no other, at every width."""
+    """Only one value differs, at every width."""
     nudged = with_rows(Rows(((4, 7),), nudged=6))
     assert different(MIXED, nudged) == [6]
     for width in (1, 8, 64):
@@ -73,7 +73,7 @@ def test_a_nudged_row_differs_in_one_value() -> None:
 
 
 def test_rows_can_be_equal_and_token_ids_zero() -> None:
-    """For keys that see no difference between positions, or between a placeholder and a token."""
+    """This is for keys that ignore differences between positions, or between a placeholder and a token."""
     equal = seen(with_rows(Rows(((4, 7),), equal=True)))
     assert len(set(equal[4:7])) == 1
     blank = with_rows(Rows(((4, 7),), blank=True))
@@ -83,7 +83,7 @@ def test_rows_can_be_equal_and_token_ids_zero() -> None:
 
 
 def test_nothing_may_be_under_rows_and_tokens() -> None:
-    """What the model sees is the same. With token ids 0, the rows are zeros, but for an edited one."""
+    """The model sees the same. With token ids 0 the rows are zeros, except for an edited one."""
     alone = with_rows(Rows(((4, 7),), alone=True))
     assert seen(alone) == seen(MIXED)
     assert set(hidden_tokens("n", alone)) == {NO_ROW}
@@ -95,7 +95,7 @@ def test_nothing_may_be_under_rows_and_tokens() -> None:
 
 
 def test_a_prompt_of_rows_alone_has_a_nonce_of_rows() -> None:
-    """Which depends on the nonce as the tokens do."""
+    """These rows depend on the nonce, as its tokens do."""
     whole = Segment("s", 3, rows=Rows(((0, 3),)))
     assert all(map(is_row, first_tokens("n", (whole,))))
     assert set(first_tokens("n", (whole,))).isdisjoint(first_tokens("m", (whole,)))
@@ -104,7 +104,7 @@ def test_a_prompt_of_rows_alone_has_a_nonce_of_rows() -> None:
 
 
 def test_only_prompts_with_rows_carry_anything_hidden() -> None:
-    """Segments of tokens beside rows have no rows under them, and neither has the nonce."""
+    """Segments of tokens beside rows have no hidden rows, and neither has the nonce."""
     plain, mixed = Request(prompt=Prompt((TOKENS,))), Request(prompt=Prompt((MIXED, TOKENS)))
     assert hidden_of(plain, "n", {}) == ()
     hidden = hidden_of(mixed, "n", {})
@@ -115,7 +115,7 @@ def test_only_prompts_with_rows_carry_anything_hidden() -> None:
 
 @pytest.mark.parametrize("width", [4, 64])
 def test_values_are_exact_in_eight_bits_and_differ_between_rows(width: int) -> None:
-    """Rows of tokens are zeros."""
+    """The rows of tokens are zeros."""
     values = row_values((row_id("one"), 40, row_id("two")), width)
     assert values.shape == (3, width)
     assert not values[1].any()
@@ -137,13 +137,13 @@ def test_values_are_exact_in_eight_bits_and_differ_between_rows(width: int) -> N
     ],
 )
 def test_spans_are_in_order_and_inside(rows: Rows, valid: bool) -> None:
-    """And the edited row is a row."""
+    """The edited row must be a row."""
     workload = Workload((Burst(requests=(Request(prompt=Prompt((with_rows(rows),))),)),))
     assert is_valid(workload) is valid
 
 
 def test_a_shorter_segment_keeps_the_rows_that_fit() -> None:
-    """And is a prefix of the whole."""
+    """It is a prefix of the whole segment."""
     assert first_part(MIXED, 5).rows == Rows(((4, 5),))
     assert seen(first_part(MIXED, 5)) == seen(MIXED)[:5]
     assert first_part(MIXED, 4) == Segment("s", 4)
@@ -151,6 +151,6 @@ def test_a_shorter_segment_keeps_the_rows_that_fit() -> None:
 
 
 def test_segments_without_rows_are_written_as_before() -> None:
-    """Cases of older versions and of prompts of tokens are the same bytes."""
+    """Cases of older versions and of prompts of tokens have the same bytes."""
     assert msgspec.json.encode(TOKENS) == b'{"name":"s","length":10,"changed":null,"swapped":null}'
     assert msgspec.json.decode(msgspec.json.encode(MIXED), type=Segment) == MIXED

@@ -1,4 +1,4 @@
-"""Prompts with images: what the model sees, and what a client says of an image beside its pixels."""
+"""Prompts with images have what the model sees, and what a client sends with an image beside its pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(**changes: object) -> tuple[int, ...]:
 
 
 def test_positions_name_the_image_and_how_far_within_it_they_are() -> None:
-    """Whatever the segment is called."""
+    """They do so whatever the name of the segment is."""
     found = [image_and_offset(number) for number in seen()]
     assert [offset for _, offset in found] == list(range(TOKENS))
     assert len({image for image, _ in found}) == 1
@@ -50,15 +50,15 @@ def test_positions_name_the_image_and_how_far_within_it_they_are() -> None:
 
 @pytest.mark.parametrize("changes", [{"name": "dog"}, {"pixel": 0}, {"pixel": 100}, {"arguments": Arguments.RESCALED}])
 def test_other_pixels_are_seen_at_every_position(changes: dict[str, object]) -> None:
-    """The model sees the whole image at each."""
+    """The model sees the whole image at each position."""
     assert all(mine != theirs for mine, theirs in zip(seen(), seen(**changes), strict=True))
 
 
 @pytest.mark.parametrize(
     "changes", [{"uuid": "mine"}, {"encoding": Encoding.PNG}, {"arguments": Arguments.AS_CONFIGURED}]
 )
-def test_what_a_client_says_of_an_image_is_carried_and_not_seen(changes: dict[str, object]) -> None:
-    """By the first position only."""
+def test_what_a_client_sends_with_an_image_is_carried_and_not_seen(changes: dict[str, object]) -> None:
+    """Only the first position carries it."""
     other = msgspec.structs.replace(CAT, image=msgspec.structs.replace(Image("cat"), **changes))
     assert seen(**changes) == seen()
     first, *rest = hidden_tokens("n", other)
@@ -67,7 +67,7 @@ def test_what_a_client_says_of_an_image_is_carried_and_not_seen(changes: dict[st
 
 
 def test_pixels_follow_from_the_image() -> None:
-    """Patches of one colour; a changed pixel is one pixel."""
+    """The image has patches of one colour, and a changed pixel is one pixel."""
     cat, dog, spot = (pixels(image_id("cat", v), SIDE) for v in (0, 0, 5))
     assert cat == dog
     assert cat != pixels(image_id("dog"), SIDE)
@@ -88,12 +88,12 @@ def test_pixels_follow_from_the_image() -> None:
     ],
 )
 def test_a_number_carries_how_an_image_is_sent(sent: SentImage) -> None:
-    """Both ways."""
+    """The number can be converted in both directions."""
     assert sent_image(sent.hidden()) == sent
 
 
 def test_other_arguments_can_make_the_same_image() -> None:
-    """What the model sees counts. The pixels that are sent are those of the image without arguments."""
+    """Only what the model sees matters. The pixels that are sent are those of the image without arguments."""
     usual, rescaled, normalized, halved = (
         seen(arguments=one) for one in (Arguments.NONE, Arguments.RESCALED, Arguments.NORMALIZED, Arguments.HALVED)
     )
@@ -105,8 +105,8 @@ def test_other_arguments_can_make_the_same_image() -> None:
     assert pixels(one, SIDE) == pixels(other, SIDE)
 
 
-def test_a_request_tells_the_processor_one_thing() -> None:
-    """What its images carry; if that is unknown, what makes them look as they do."""
+def test_a_request_has_one_set_of_processor_arguments() -> None:
+    """The arguments are those that its images carry, or if that is unknown, those that explain what the model sees."""
     hidden = (SentImage(arguments=Arguments.NORMALIZED).hidden(), *(NO_ROW,) * 3)
     doubled = image_positions(image_id("cat", look=Look.DOUBLED), 4)
     assert arguments_of(doubled, hidden) is Arguments.NORMALIZED
@@ -117,13 +117,13 @@ def test_a_request_tells_the_processor_one_thing() -> None:
 
 
 def test_images_are_found_where_they_begin() -> None:
-    """Two of them one behind the other, and a token."""
+    """The prompt has a token and two adjacent images."""
     prompt = (40, *image_positions(3, 4), *image_positions(5, 4))
     assert list(images_of(prompt)) == [(1, 3), (5, 5)]
 
 
 def test_a_prompt_with_an_image_carries_what_is_hidden() -> None:
-    """And others carry nothing."""
+    """Other prompts carry nothing."""
     request = Request(prompt=Prompt((Segment("text", 3), CAT)))
     assert len(hidden_of(request, "n", {})) == len(tokens_of(request, "n", {})) == NONCE_TOKENS + 3 + TOKENS
     assert hidden_of(Request(prompt=Prompt((Segment("text", 3),))), "n", {}) == ()
@@ -139,20 +139,20 @@ def test_a_prompt_with_an_image_carries_what_is_hidden() -> None:
     ],
 )
 def test_an_image_is_a_whole_segment(segment: Segment, valid: bool) -> None:
-    """Without edits of tokens or rows; and a minimiser does not cut it."""
+    """It has no edits of tokens or rows, and a minimiser does not cut it."""
     assert is_valid(Workload((Burst(requests=(Request(prompt=Prompt((segment,))),)),))) is valid
     assert first_part(CAT, 3) == CAT
 
 
 def test_the_images_of_a_prompt_have_the_same_arguments() -> None:
-    """The engine processes them together."""
-    told = msgspec.structs.replace(CAT, image=Image("cat", arguments=Arguments.HALVED))
-    for segments, valid in (((told, told), True), ((CAT, told), False)):
+    """The engine processes the images together."""
+    halved = msgspec.structs.replace(CAT, image=Image("cat", arguments=Arguments.HALVED))
+    for segments, valid in (((halved, halved), True), ((CAT, halved), False)):
         assert is_valid(Workload((Burst(requests=(Request(prompt=Prompt(segments)),)),))) is valid
 
 
 def test_segments_are_read_back() -> None:
-    """As plain data."""
+    """They are plain data."""
     whole = Segment("s", TOKENS, image=Image("cat", 3, Encoding.PNG, "mine", Arguments.HALVED))
     assert msgspec.json.decode(msgspec.json.encode(whole), type=Segment) == whole
     assert b"image" not in msgspec.json.encode(Segment("s", 3))

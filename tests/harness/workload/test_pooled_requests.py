@@ -1,4 +1,4 @@
-"""Requests for pooled answers: which are valid, how they are described, and how they become smaller."""
+"""Requests for pooled answers have rules for validity, a description, and smaller versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GENERATES = frozenset(Capability) - set(TASK_CAPABILITIES.values())
 
 
 def pooled(**changes: Any) -> Request:
-    """A request for a vector."""
+    """Return a request for a vector."""
     return ask(("stem", 40), **{"max_tokens": 0, "surface": VECTOR, **changes})
 
 
@@ -45,18 +45,18 @@ def pooled(**changes: Any) -> Request:
     ],
 )
 def test_a_pooled_answer_has_no_tokens(changes: dict[str, Any], valid: bool) -> None:
-    """Nor anything that belongs to them."""
+    """Nor has it options that belong to tokens."""
     assert is_valid(Workload((burst(pooled(**changes)),))) is valid
 
 
-def test_a_request_says_what_it_wants() -> None:
-    """In place of a number of tokens."""
+def test_a_request_is_described_with_its_task() -> None:
+    """The task stands in place of a number of tokens."""
     each = ResponseOptions(pooled=Task.TOKEN_EMBED)
     assert "stem:40, an embedding of each token" in describe(burst(pooled(surface=each)), 0)
 
 
 def test_an_older_workload_reads_as_it_did() -> None:
-    """The field is absent where nothing is pooled, and survives where something is."""
+    """The field is absent if nothing is pooled, and survives otherwise."""
     plain, vector = Workload((burst(ask(("stem", 40))),)), Workload((burst(pooled()),))
     assert b"pooled" not in msgspec.json.encode(plain)
     for workload in (plain, vector):
@@ -64,14 +64,14 @@ def test_an_older_workload_reads_as_it_did() -> None:
 
 
 def test_scores_are_not_requested_beside_vectors() -> None:
-    """There are no tokens to score."""
+    """Without tokens there is nothing to score."""
     assert VECTOR.with_scores() == VECTOR
     assert VECTOR.plain() == VECTOR
     assert ResponseOptions(logprobs=True).plain() == PLAIN
 
 
-def test_a_smaller_workload_still_asks_for_vectors() -> None:
-    """Else another failure would take the place of the one that is looked for."""
+def test_a_smaller_workload_still_requests_vectors() -> None:
+    """Otherwise another failure would replace the one that is minimised."""
     workload = Workload((burst(pooled(priority=3, offset_ms=5), pooled()), burst(pooled())))
     smaller = [*simpler(workload), *plainer(workload, 0)]
     assert smaller
@@ -84,7 +84,7 @@ def test_a_smaller_workload_still_asks_for_vectors() -> None:
 @settings(max_examples=30, deadline=None, database=None)
 @given(data=st.data())
 def test_only_tasks_of_the_engine_are_drawn(task: Task, data: st.DataObject) -> None:
-    """Also where it has one only."""
+    """This includes an engine with one task only."""
     on = msgspec.structs.replace(limits(), can=GENERATES | {TASK_CAPABILITIES[task]})
     for family in (pooled_neighbours, pooled_traffic):
         workload = data.draw(family(on, with_adapter=True, each_token=task.of_each_token))

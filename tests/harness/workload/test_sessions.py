@@ -1,4 +1,4 @@
-"""Sessions in workloads: which are valid, how they are described, and how a run sends them."""
+"""Sessions in workloads have rules for validity, a description, and a way to send them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ CLOSE = CloseSession("a")
 
 
 def turn(before: int = 0, *, start: int = 0, end: int | None = -1, **more: Any) -> Request:
-    """The next turn of session a."""
+    """Return the next turn of session a."""
     prompt = Prompt((Segment("input", 5),), continues=before, start=start, end=end)
     return Request(**{"prompt": prompt, "session": "a", **more})
 
 
 def appended(before: int = 0, *, end: int | None = None, **more: Any) -> Request:
-    """The next turn of session a, which is a streaming one."""
+    """Return the next turn of session a, which is a streaming one."""
     return turn(before, end=end, streaming=True, **more)
 
 
 def alone(*steps: Step | Request) -> Workload:
-    """A workload in which each request is a burst of its own."""
+    """Return a workload in which each request is a burst of its own."""
     return Workload(tuple(burst(step) if isinstance(step, Request) else step for step in steps))
 
 
@@ -83,13 +83,13 @@ def alone(*steps: Step | Request) -> Workload:
         (alone(ask(("stem", 40), streaming=True)), False),  # of no session
     ],
 )
-def test_a_session_goes_on_from_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
-    """And while it is open, only requests are sent."""
+def test_a_session_continues_its_latest_turn_until_it_is_closed(workload: Workload, valid: bool) -> None:
+    """While it is open, the workload may only send requests."""
     assert is_valid(workload) is valid
 
 
-def test_a_request_says_its_session() -> None:
-    """And so does the step that closes it."""
+def test_a_request_is_described_with_its_session() -> None:
+    """The step that closes a session names it as well."""
     assert "request 1 to the base model in session 'a'" in describe(burst(turn()), 1)
     assert "request 1 to the base model in streaming session 'a'" in describe(burst(appended()), 1)
     assert describe(CLOSE, 0) == "close session 'a'"
@@ -105,7 +105,7 @@ def test_an_older_workload_reads_as_it_did() -> None:
 
 
 def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
-    """Its prompt has all of them, without the last token of the answer before."""
+    """Its prompt has all tokens, except for the last token of the answer before it."""
     own = tokens_of(FIRST, "n", {})
     known = Outcome(
         request=0,
@@ -125,8 +125,8 @@ def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
     assert held_tokens(later, msgspec.structs.replace(turn(), session=msgspec.UNSET)) == 0
 
 
-def test_a_smaller_workload_is_one_whose_sessions_still_go_on() -> None:
-    """A turn in the middle cannot go alone, and a close not where the engine is idle after it."""
+def test_a_smaller_workload_has_valid_sessions() -> None:
+    """A turn in the middle cannot be removed alone, nor can a close if the engine is idle after it."""
     workload = alone(FIRST, turn(), turn(1), CLOSE, Idle(10))
     found = list(smaller(workload, None))
     assert found

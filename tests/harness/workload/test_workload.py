@@ -1,4 +1,4 @@
-"""A workload is plain data: it survives JSON, and its prompts share exactly what their segments' names say."""
+"""A workload is plain data: it survives JSON, and its prompts share exactly what the names of their segments say."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LENGTHS = st.integers(1, 80)
 @settings(max_examples=40)
 @given(st.one_of(adapter_lifecycles(LIMITS, AdapterLifecycle(under_traffic=True)), salted(LIMITS, with_adapter=True)))
 def test_a_workload_survives_json(workload: Workload) -> None:
-    """What is read back is equal, and so is what is written again."""
+    """The decoded workload is equal, and so is its encoding."""
     raw = msgspec.json.encode(workload)
     back = msgspec.json.decode(raw, type=Workload)
     assert back == workload
@@ -63,7 +63,7 @@ def test_a_workload_survives_json(workload: Workload) -> None:
 
 
 def test_every_kind_of_step_survives_json() -> None:
-    """Unloads, resets, gaps and changes in the midst of a burst too, and all that a request may ask for."""
+    """This includes unloads, resets, gaps and changes during a burst, and all options of a request."""
     midst = Burst(requests=(ask(salt="red"),), meanwhile=Meanwhile(change=put("B"), after_tokens=3))
     reset = Burst(requests=(ask(chat=True, priority=-5),), meanwhile=Meanwhile(change=Reset(), after_tokens=0))
     surface = ResponseOptions(answers=2, stop=("a", "b"), pattern="[ab]", prompt_logprobs=True, logprobs=True)
@@ -75,22 +75,22 @@ def test_every_kind_of_step_survives_json() -> None:
 
 @given(NAMES, LENGTHS, LENGTHS)
 def test_equal_names_share_as_far_as_the_shorter_reaches(name: str, one: int, other: int) -> None:
-    """A segment's lengths are prefixes of one another."""
+    """The tokens of a segment of one length are a prefix of those of a longer one."""
     left, right = segment_tokens("n", Segment(name, one)), segment_tokens("n", Segment(name, other))
     assert common_prefix(left, right) == min(one, other)
     assert {len(left), len(right)} == {one, other}
 
 
 @given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
-def test_unequal_names_share_nothing_to_speak_of(names: list[str]) -> None:
-    """Thirty tokens of two segments agree in a few places by chance, never in a block."""
+def test_unequal_names_share_no_block(names: list[str]) -> None:
+    """Thirty tokens of two segments agree in a few places by chance, but never in a block."""
     left, right = (segment_tokens("n", Segment(name, 30)) for name in names)
     assert common_prefix(left, right) < 8
 
 
 @given(st.text(max_size=8), st.data(), LENGTHS)
 def test_a_near_collision_changes_exactly_the_named_token(name: str, data: st.DataObject, length: int) -> None:
-    """Always one token and always another one, even where the draw would have repeated itself."""
+    """Always one token changes, and always to a different one, even if the draw would have repeated the old one."""
     place = data.draw(st.integers(0, length - 1))
     plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, changed=place))
     assert [i for i in range(length) if plain[i] != near[i]] == [place]
@@ -98,7 +98,7 @@ def test_a_near_collision_changes_exactly_the_named_token(name: str, data: st.Da
 
 
 def test_a_changed_token_is_a_plain_one() -> None:
-    """Whatever it was before; the last of the range becomes the first."""
+    """This holds for every token; the last of the range becomes the first."""
     segments = [Segment(f"s{i}", 1) for i in range(2000)]
     before = [segment_tokens("n", segment)[0] for segment in segments]
     after = [segment_tokens("n", msgspec.structs.replace(segment, changed=0))[0] for segment in segments]
@@ -108,7 +108,7 @@ def test_a_changed_token_is_a_plain_one() -> None:
 
 @given(st.text(max_size=8), st.data(), st.integers(2, 80))
 def test_swapped_tokens_change_places_and_nothing_else_does(name: str, data: st.DataObject, length: int) -> None:
-    """Next to each other; a hash that does not know their order takes the segment for its plain self."""
+    """The tokens are adjacent. A hash that ignores their order takes the segment for the unedited one."""
     place = data.draw(st.integers(0, length - 2))
     plain, near = segment_tokens("n", Segment(name, length)), segment_tokens("n", Segment(name, length, swapped=place))
     assert near == (*plain[:place], plain[place + 1], plain[place], *plain[place + 2 :])
@@ -118,12 +118,12 @@ def test_swapped_tokens_change_places_and_nothing_else_does(name: str, data: st.
     ("symbol", "wire"), [("red", "red-n"), ("red-tenant", "red-tenant-n"), ("red+tenant", "red-n-tenant-n")]
 )
 def test_a_symbol_of_two_parts_is_on_the_wire_what_the_parts_are(symbol: str, wire: str) -> None:
-    """With a hyphen between them: a salt can then be another salt, a hyphen and an adapter's name."""
+    """A hyphen stands between them, so a salt can be another salt, a hyphen and the name of an adapter."""
     assert wire_name(symbol, "n") == wire
 
 
-def test_another_nonce_is_another_story() -> None:
-    """Neither the leading tokens nor a segment's own meet under two nonces."""
+def test_other_nonces_give_other_tokens() -> None:
+    """Under two nonces neither the leading tokens nor those of a segment are equal."""
     nonces = [f"{i:06x}" for i in range(200)]
     assert len({nonce_tokens(nonce) for nonce in nonces}) == len(nonces)
     assert len({segment_tokens(nonce, Segment("stem", 20)) for nonce in nonces}) == len(nonces)
@@ -131,7 +131,7 @@ def test_another_nonce_is_another_story() -> None:
 
 
 def test_the_nonce_counts_where_a_prompt_starts_from_nothing() -> None:
-    """A next turn has its nonce already."""
+    """A next turn already has its nonce."""
     segments = (Segment("a", 3), Segment("b", 4))
     assert new_prompt_length(Prompt(segments)) == NONCE_TOKENS + 7
     assert new_prompt_length(Prompt(segments, continues=0)) == 7
@@ -147,12 +147,12 @@ def test_the_nonce_counts_where_a_prompt_starts_from_nothing() -> None:
     ],
 )
 def test_fewer_steps_then_fewer_requests_then_fewer_tokens(smaller: Workload, larger: Workload) -> None:
-    """What is easier to read is smaller, in this order of importance."""
+    """The smaller workload is easier to read, in this order of importance."""
     assert smaller.size() < larger.size()
 
 
 def test_requests_are_numbered_through() -> None:
-    """Steps that ask nothing take no number."""
+    """Steps without requests take no number."""
     first, second, third = ask(("a", 1)), ask(("b", 1)), ask(("c", 1))
     workload = Workload((put("A"), burst(first, second), put("B"), burst(third)))
     assert list(workload.requests()) == [(0, 1, first), (1, 1, second), (2, 3, third)]
@@ -177,14 +177,14 @@ def test_only_what_runs_side_by_side_or_is_cut_off_depends_on_timing(step: Step,
     assert Workload((step,)).depends_on_timing() is timed
 
 
-def test_steps_are_told_in_words() -> None:
+def test_steps_are_described_in_words() -> None:
     """Names, paths, routes, salts, turns, delays and near-collisions all appear."""
     near = Prompt((Segment("stem", 40, changed=39),), continues=2)
-    asked = Burst(
+    sent = Burst(
         requests=(Request(prompt=near, adapter="tenant", salt="red", max_tokens=5, offset_ms=20), ask()),
         meanwhile=Meanwhile(change=put("B", path="p", route=Route.IN_PLACE), after_tokens=3),
     )
-    assert describe(asked, 4) == (
+    assert describe(sent, 4) == (
         "send 2 at once: request 4 to 'tenant' with salt 'red': "
         "[request 2 and its answer] + stem:40 (token 39 changed), 5 tokens, 20 ms later; "
         "request 5 to the base model: stem:40, 8 tokens; "
@@ -224,15 +224,15 @@ def test_steps_are_told_in_words() -> None:
         (ask(surface=ResponseOptions(logprobs=True)), "with logprobs"),
     ],
 )
-def test_a_request_is_told_with_all_that_it_asks_for(request_: Request, words: str) -> None:
-    """A report says it in a line; a plain one says nothing of it."""
+def test_a_request_is_described_with_all_its_options(request_: Request, words: str) -> None:
+    """A report says it in a line, and the line of a plain request says nothing of it."""
     assert describe(burst(request_), 7).endswith(words)
     assert not describe(burst(ask()), 7).endswith(words)
 
 
 @given(st.integers(1, 200))
 def test_a_segment_makes_a_message_of_as_many_characters(length: int) -> None:
-    """Printable ones: what a tokenizer makes of them is its own business."""
+    """They are printable. How a tokenizer splits them is not tested here."""
     text = text_of(segment_tokens("n", Segment("s", length)))
     assert len(text) == length
     assert text.isascii()
@@ -240,7 +240,7 @@ def test_a_segment_makes_a_message_of_as_many_characters(length: int) -> None:
 
 
 def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
-    """An engine that hits single tokens would take one run's first token for another's."""
+    """An engine that hits single tokens would take the first token of one run for that of another."""
     earlier: list[str] = []
     for _ in range(3 * NONCES_APART):
         earlier.append(new_nonce(earlier))
@@ -249,8 +249,8 @@ def test_the_latest_runs_of_an_engine_begin_with_different_tokens() -> None:
     assert len(set(earlier)) == len(earlier)
 
 
-def test_a_restart_forgets_adapters_and_separates_lives() -> None:
-    """A name has to be loaded again; a reset names each scope once."""
+def test_a_restart_unloads_adapters() -> None:
+    """A name has to be loaded again, and a reset names each scope once."""
     loaded, used = put("A"), burst(ask(adapter="tenant"))
     assert is_valid(Workload((loaded, used, Restart(), put("B"), used)))
     assert not is_valid(Workload((loaded, used, Restart(), used)))

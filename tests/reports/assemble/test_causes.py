@@ -1,4 +1,4 @@
-"""One cause is one finding with a count, under a name that tomorrow's run gives it too; no case is lost by it."""
+"""Cases of one root cause are one finding with a count and a stable fingerprint, and no case is lost."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ PLACES = st.sampled_from(["LORA-1", "LORA-2"]), st.sampled_from(["default", "tig
 
 @st.composite
 def found(draw: st.DrawFn) -> Case:
-    """A case of any signature, requirement and cell; its id may be another's too."""
+    """Draw a case of any signature, requirement and cell. Its id may occur more than once."""
     requirement, cell, known = draw(st.tuples(*PLACES))
     facts: dict[str, Any] = {"requirement": requirement, "cell": cell, "known_issue": known}
     return samples.case(draw(st.sampled_from("abc")), signature=draw(SIGNATURES), **facts)
 
 
 def page_text(results: Results) -> str:
-    """What stands on the page, without its tags."""
+    """Return the text of the page without tags."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", render_html(results)))
 
 
 def last_screen(config: pytest.Config, results: Results) -> str:
-    """What the terminal says at the end of a run."""
+    """Return what the terminal prints at the end of a run."""
     file = io.StringIO()
     Terminal(TerminalReporter(config, file), None).print_summary(results, Path("out"))
     return file.getvalue()
 
 
 def test_cases_of_one_signature_are_one_cause() -> None:
-    """Whatever their requirement, cell, nonce, engine and adapters; in the run's order."""
+    """Requirement, cell, nonce, engine and adapters do not matter, and the order is that of the run."""
     stale, crash = causes(FIVE)
     assert (stale.requirements, stale.cells) == (["LORA-1", "MIXED-1"], ["default", "sync", "tight"])
     assert (stale.cases, stale.waived, stale.sentence) == (["one", "three", "four", "five"], 1, "The first said this.")
@@ -70,14 +70,14 @@ def test_cases_of_one_signature_are_one_cause() -> None:
     assert cause_places(crash) == "TIER-2 in 1 cell, 1 counterexample, waived"
 
 
-def test_what_is_waived_whole_comes_last() -> None:
-    """What somebody must look at stands first, whenever it was found."""
+def test_a_wholly_waived_cause_comes_last() -> None:
+    """Causes that need attention come first, whenever they were found."""
     assert [cause.signature for cause in causes(FIVE[1:3])] == [STALE, CRASH]
 
 
 @given(st.lists(found(), max_size=12))
 def test_every_case_is_in_one_cause_and_none_is_lost(cases: list[Case]) -> None:
-    """Two with one id are still two: they were found by two tests."""
+    """Two cases with one id count separately, because two tests found them."""
     grouped = causes(cases)
     assert Counter(case for cause in grouped for case in cause.cases) == Counter(case.id for case in cases)
     assert len({cause.signature for cause in grouped}) == len(grouped)
@@ -86,12 +86,12 @@ def test_every_case_is_in_one_cause_and_none_is_lost(cases: list[Case]) -> None:
 
 @given(st.text())
 def test_a_fingerprint_is_eight_digits_of_any_signature(signature: str) -> None:
-    """Such as a waiver may name."""
+    """A waiver may name any such fingerprint."""
     assert re.fullmatch(FINGERPRINT, fingerprint(signature))
 
 
 def test_a_fingerprint_is_the_same_in_every_run() -> None:
-    """Waivers and tomorrow's comparison hold on to these very digits: a new version of ours may not change them."""
+    """Waivers and later comparisons use these digits, so a new version must not change them."""
     assert [fingerprint(STALE), fingerprint(CRASH)] == ["cce03b0d", "e759f2f9"]
     assert fingerprint("half \ud83d pair") != fingerprint("half pair")
 
@@ -106,28 +106,28 @@ def test_a_fingerprint_is_the_same_in_every_run() -> None:
     ],
 )
 def test_counterexamples_are_counted_by_cause(cases: tuple[Case, ...], words: str) -> None:
-    """In one line; in none where there is nothing to count."""
+    """The summary is one line, and empty where there is nothing to count."""
     assert cause_summary(causes(cases)) == words
 
 
 def test_results_hold_the_causes_of_their_cases() -> None:
-    """Made from the events with all the rest."""
+    """Causes are computed from the events, like the other results."""
     start = {"event": "run_started", "version": "0", "started": "", "command": "", "profile": "", "seed": "", "at": 0.0}
-    told = [{"event": "case", "at": 1.0, "case": msgspec.to_builtins(case)} for case in FIVE]
-    results = assemble([{**start, "environment": {}, "allowed": []}, *told])
+    events = [{"event": "case", "at": 1.0, "case": msgspec.to_builtins(case)} for case in FIVE]
+    results = assemble([{**start, "environment": {}, "allowed": []}, *events])
     assert results.causes == causes(FIVE)
     assert results.cases == list(FIVE)
 
 
-def test_results_that_were_stored_before_there_were_causes_have_them_too() -> None:
-    """A page drawn again from an older file is no poorer."""
+def test_older_results_without_causes_show_causes() -> None:
+    """A page of an older file shows the causes too."""
     older = msgspec.structs.replace(samples.results(*FIVE), causes=[])
     assert causes_of(older) == causes(FIVE)
     assert render_html(older) == render_html(samples.results(*FIVE))
 
 
 def test_the_page_lists_causes_above_their_cases() -> None:
-    """Each with its fingerprint, where it was seen, whether it is waived, and a link to every case."""
+    """Each cause has its fingerprint, its places, its waiver and a link to every case."""
     source, text = render_html(samples.results(*FIVE)), page_text(samples.results(*FIVE))
     table = source[source.index("stack causes") : source.index("stack caselist")]
     assert re.findall(r'href="#case-(\w+)"', table) == ["one", "three", "four", "five", "two"]
@@ -138,38 +138,38 @@ def test_the_page_lists_causes_above_their_cases() -> None:
 
 
 def test_the_summary_says_how_many_causes_and_names_them() -> None:
-    """Above the violations, of which each keeps its own line."""
+    """The causes come before the violations, each of which keeps its own line."""
     text = summary_markdown(samples.results(*FIVE))
     assert text.index("### 5 counterexamples of 2 causes, 2 waived") < text.index("### Violations")
     assert f"- `{fingerprint(STALE)}` LORA-1 and MIXED-1 in 3 cells, 4 counterexamples, 1 of 4 waived: " in text
     assert text.count("  Replay: ") == 3
 
 
-def test_the_last_screen_says_how_many_causes(pytestconfig: pytest.Config) -> None:
-    """In one line, and each case that is not waived has its own as before."""
+def test_the_terminal_summary_counts_causes(pytestconfig: pytest.Config) -> None:
+    """The causes take one line, and each case that is not waived keeps its own."""
     said = last_screen(pytestconfig, samples.results(*FIVE))
     assert said.count("5 counterexamples of 2 causes, 2 waived\n") == 1
     assert re.findall(r"^replay (\w+):", said, re.MULTILINE) == ["one", "three", "four"]
 
 
 def test_junit_names_the_cause_of_a_case() -> None:
-    """So that two builds can be compared by it."""
+    """Two builds can be compared by the cause."""
     texts = [
         one.text or "" for one in ElementTree.fromstring(junit_xml(samples.results(samples.case()))).iter("failure")
     ]
     assert any(f"cause {fingerprint(samples.case().signature)}" in text for text in texts)
 
 
-def test_nothing_is_said_of_causes_where_there_are_none(pytestconfig: pytest.Config) -> None:
-    """A clean run's reports are as they were."""
+def test_reports_without_cases_do_not_mention_causes(pytestconfig: pytest.Config) -> None:
+    """The reports of a conforming run do not mention causes."""
     clean = samples.results()
     for said in (render_html(clean), summary_markdown(clean), last_screen(pytestconfig, clean)):
         assert " cause" not in said
         assert "stack causes" not in said
 
 
-def test_expired_and_stale_waivers_say_what_that_means(pytestconfig: pytest.Config) -> None:
-    """Alike on the page, in the summary and on the last screen."""
+def test_expired_and_stale_waivers_are_explained(pytestconfig: pytest.Config) -> None:
+    """The page, the summary and the terminal use the same words."""
     results = samples.results(waivers=[samples.waiver("stale"), samples.waiver("expired", fingerprint="1a2b3c4d")])
     for said in (page_text(results), summary_markdown(results), last_screen(pytestconfig, results)):
         assert "expired on 2027-01-31: it no longer waives anything" in said

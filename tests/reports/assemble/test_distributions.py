@@ -1,4 +1,4 @@
-"""What a requirement's examples did is told as distributions: binned rightly, from the lines as they are written."""
+"""Distributions of what a requirement's examples did: correct bins, computed from the recorded events."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from coldproof.reports.schema.results import RequirementResult, Results
 ASK = Request(prompt=Prompt((Segment("stem", 40),)))
 
 
-def told(*examples: dict[str, Any], evidence: dict[str, float] | None = None) -> dict[str, dict[str, int]]:
-    """Name -> label -> count of the distributions of some examples' JSON."""
+def bins_of(*examples: dict[str, Any], evidence: dict[str, float] | None = None) -> dict[str, dict[str, int]]:
+    """Return the bins of each distribution over some examples' JSON."""
     tallies = [tally(msgspec.convert(example, History), evidence or {}) for example in examples]
     return {d.name: {b.label: b.count for b in d.bins} for d in distributions(tallies)}
 
@@ -38,27 +38,27 @@ def told(*examples: dict[str, Any], evidence: dict[str, float] | None = None) ->
     [(1, ["0", "1", "2–3", "4–7", "8–15"]), (16, ["0", "1–15", "16–31", "32–63", "64–127"])],
 )
 def test_bins_double_and_leave_no_number_out(first: int, spans: list[str]) -> None:
-    """Every number falls into the bin whose words hold it."""
+    """Every number is in the bin whose label contains it."""
     assert [bin_label(n, first) for n in range(len(spans))] == spans
     for value in range(128 if first > 1 else 16):
         low, _, high = spans[bin_index(value, first)].partition("–")
         assert int(low) <= value <= int(high or low)
 
 
-def test_hit_lengths_are_of_the_requests_that_told_them() -> None:
-    """Gaps between two lengths are bins of nought; a request that told nothing is in none."""
-    seen = told({"outcomes": [{"cached_tokens": n} for n in (0, 64, 70, None, 16)]})
+def test_hit_lengths_are_of_the_requests_that_reported_them() -> None:
+    """Empty bins between two lengths count zero; a request that reports no count is in no bin."""
+    seen = bins_of({"outcomes": [{"cached_tokens": n} for n in (0, 64, 70, None, 16)]})
     assert seen == {"Cached tokens of a request": {"0": 1, "1–15": 0, "16–31": 1, "32–63": 0, "64–127": 2}}
 
 
-def test_that_nothing_was_hit_is_shown() -> None:
-    """Not so that nothing was evicted or preempted: an example without either proves nothing about it."""
-    assert told({"outcomes": [{"cached_tokens": 0}]}) == {"Cached tokens of a request": {"0": 1}}
-    assert told({"outcomes": [{}]}) == {}
+def test_a_distribution_without_hits_is_shown() -> None:
+    """A distribution without evictions or preemptions is not shown, because it proves nothing about them."""
+    assert bins_of({"outcomes": [{"cached_tokens": 0}]}) == {"Cached tokens of a request": {"0": 1}}
+    assert bins_of({"outcomes": [{}]}) == {}
 
 
 def test_evictions_and_preemptions_are_counted_by_example() -> None:
-    """Those without any as well, once there is one with."""
+    """Examples without any are counted once there is an example with some."""
     some = tally(History(), {Pressure.EVICTED: 40.0, Pressure.PREEMPTIONS: 3.0})
     none = tally(History(), {Pressure.EVICTED: 0.0})
     by_name = {d.name: d for d in distributions([none, some, none])}
@@ -68,7 +68,7 @@ def test_evictions_and_preemptions_are_counted_by_example() -> None:
 
 
 def test_an_example_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """From the events of a run to its results, other requirements' examples and half a line left out."""
+    """Distributions are read from the events of a run, without other requirements' examples and incomplete lines."""
     results = run(tmp_path / "events.ndjson")
     found = {d.name: {b.label: b.count for b in d.bins} for d in results.requirements[0].distributions}
     assert found == {
@@ -84,7 +84,9 @@ def test_an_example_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def run(path: Path) -> Results:
-    """A run of one example that loads, changes while requests run and changes again, and of another requirement."""
+    """Return a run with one example that loads an adapter, changes it twice, once under traffic, and another
+    requirement.
+    """
     changes = [
         SetAdapter(name="tenant", content=c, path=c, route=r) for c, r in zip("ABC", list(Route)[:3], strict=True)
     ]
@@ -118,8 +120,8 @@ def run(path: Path) -> Results:
     return assemble(read_events(path))
 
 
-def test_results_of_before_have_no_distributions() -> None:
-    """They are read all the same."""
+def test_older_results_have_no_distributions() -> None:
+    """Results of older versions can still be read."""
     older = msgspec.to_builtins(report_samples.requirement("LORA-1", "reload"))
     for added in ("upstream", "fails_on", "distributions"):
         del older[added]
@@ -130,22 +132,22 @@ def test_results_of_before_have_no_distributions() -> None:
 
 
 def test_a_report_is_named_in_short_and_linked_in_full() -> None:
-    """Of a known repository only: a slip of the pen must not become a link to nowhere."""
+    """Only known repositories are accepted, because a typing error must not become a dead link."""
     assert address("llama.cpp#26207") == "https://github.com/ggml-org/llama.cpp/issues/26207"
     for wrong in ("vllm #1", "vlm#1", "vllm#", "vllm#0", "https://github.com/a/b/issues/1", "#5"):
         with pytest.raises(ValueError, match="not a report of a known repository"):
             requirement("R-1", "title", shows=(Requests.HITS,), upstream=(wrong,))
 
 
-def test_what_counts_as_a_failure_is_said_for_every_checker() -> None:
-    """So that a new checker cannot be left out."""
+def test_every_checker_describes_its_failure() -> None:
+    """A new checker cannot be left out."""
     sources = [path.read_text() for path in Path(checkers.__file__).parent.glob("*.py")]
     assert all(CRITERIA.values())
     assert set(CRITERIA) == {name for source in sources for name in re.findall(r'checker="(\w+)"', source)}
 
 
-def test_what_a_requirement_leaves_to_others_is_not_said_to_break_it() -> None:
-    """Hashes are EVENT-3's; answers that a change overlapped are LORA-6's."""
+def test_checks_of_other_requirements_are_not_listed() -> None:
+    """Hashes belong to EVENT-3, and answers that a change overlapped belong to LORA-6."""
     plain, hashes, overlapped = (
         " ".join(failing_checks(Requirement("R-1", "t", (), (Requests.HITS,), **changes)))
         for changes in ({}, {"hashes_too": True}, {"overlapped_too": False})

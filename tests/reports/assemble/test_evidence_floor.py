@@ -12,7 +12,7 @@ from coldproof.reports.schema.verdict import Verdict
 
 
 def cell(examples: int, requests: int = 0, *, layer: str = "exact", **more: Any) -> CellResult:
-    """A cell of a layer after so many examples."""
+    """Return a cell of a layer with this many examples."""
     facts: dict[str, Any] = {"verdict": Verdict.CONFORMS, "reason": "", "evidence": {}, "seconds": 1.0}
     return CellResult(cell="default", layer=layer, examples=examples, requests=requests, **{**facts, **more})
 
@@ -31,8 +31,8 @@ def cell(examples: int, requests: int = 0, *, layer: str = "exact", **more: Any)
         (cell(30), cell(0, layer="server", verdict=Verdict.UNSUPPORTED)),
     ],
 )
-def test_enough_is_enough(cells: tuple[CellResult, ...]) -> None:
-    """In examples or requests; fewer where there are no others; and five on a server beside another layer."""
+def test_enough_evidence_has_no_shortfall(cells: tuple[CellResult, ...]) -> None:
+    """Examples or requests count; fewer suffice if no others exist, and five on a server next to another layer."""
     assert shortfall(cells) == ""
 
 
@@ -50,6 +50,6 @@ def test_enough_is_enough(cells: tuple[CellResult, ...]) -> None:
         ((cell(10, drawn=20.0),), "for this requirement, a --budget 3 times as large"),
     ],
 )
-def test_too_few_are_told_with_what_it_would_take(cells: tuple[CellResult, ...], said: str) -> None:
-    """From the pace so far, where there is one."""
+def test_a_shortfall_names_what_is_needed(cells: tuple[CellResult, ...], said: str) -> None:
+    """The estimate follows from the pace so far, where there is one."""
     assert said in shortfall(cells)

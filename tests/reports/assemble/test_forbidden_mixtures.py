@@ -1,4 +1,4 @@
-"""A violation that a forbidden mixture may explain is taken back, whether GROUND-1 was decided before or after."""
+"""A violation that a forbidden mixture may explain is withdrawn, whether GROUND-1 is decided before or after it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EXCLUDED = {"event": "mixture_excluded", "cell": "default", "mixture": MIXTURE}
 
 
 def results(*events: Event) -> Results:
-    """The results of a run with these events between start and end."""
+    """Return the results of a run with these events between start and end."""
     return assemble([{"at": float(i), **event} for i, event in enumerate((STARTED, SOUND, *events, FINISHED))])
 
 
 def found(verdict: Verdict = Verdict.VIOLATED, mixtures: tuple[str, ...] = (MIXTURE,), **place: Any) -> list[Event]:
-    """A counterexample of LORA-4 that may be due to these mixtures, and its verdict."""
+    """Return a counterexample of LORA-4 that may be due to these mixtures, and its verdict."""
     case = report_samples.case(requirement="LORA-4", mixtures=list(mixtures))
     return [
         announced("LORA-4", **place),
@@ -34,8 +34,8 @@ def found(verdict: Verdict = Verdict.VIOLATED, mixtures: tuple[str, ...] = (MIXT
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(2))))
-def test_a_forbidden_mixture_takes_a_violation_back_in_any_order(order: tuple[int, ...]) -> None:
-    """GROUND-1 may run in another worker, or in another shard."""
+def test_a_forbidden_mixture_withdraws_a_violation_in_any_order(order: tuple[int, ...]) -> None:
+    """GROUND-1 may run in another worker or another shard."""
     parts = (found(), [EXCLUDED])
     made = results(*(event for at in order for event in parts[at]))
     (requirement,) = made.requirements
@@ -58,12 +58,14 @@ def test_a_forbidden_mixture_takes_a_violation_back_in_any_order(order: tuple[in
     ],
 )
 def test_every_other_violation_stays(events: list[Event]) -> None:
-    """Without that mixture, with another one, in another cell or layer, or where nothing is forbidden."""
+    """A violation stays without that mixture, with another one, in another cell or layer, or if nothing is
+    forbidden.
+    """
     assert results(*events).requirements[0].verdict is Verdict.VIOLATED
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.VIOLATED])
 def test_other_verdicts_stay(verdict: Verdict) -> None:
-    """They accuse nobody."""
+    """Only violations are withdrawn."""
     cells = results(*found(verdict), EXCLUDED).requirements[0].cells
     assert [cell.verdict for cell in cells] == [verdict]

@@ -28,7 +28,7 @@ HIDDEN = {**SMALL, "id": "chunk", "absent": {}, "needs": "steps"}
 
 
 def example(requirement: str, *cells: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """An example that reached these cells, some of them several times."""
+    """Return an example that reached these cells, some of them several times."""
     return {
         "event": "example",
         "requirement": requirement,
@@ -42,7 +42,7 @@ def example(requirement: str, *cells: str, seen: tuple[str, ...] = ()) -> dict[s
 
 
 def results(tmp_path: Path, *examples: dict[str, Any], families: Any = (SMALL, HIDDEN)) -> Results:
-    """The results of a run with these examples, read from its file."""
+    """Return the results of a run with these examples, read from its file."""
     ids = ("CTRL-1", "REUSE-1")
     verdicts = (concluded(one, Verdict.CONFORMS) for one in ids)
     events = [STARTED, {"event": "states", "families": families}, SOUND, *map(announced, ids), *examples, *verdicts]
@@ -52,8 +52,8 @@ def results(tmp_path: Path, *examples: dict[str, Any], families: Any = (SMALL, H
     return assemble(read_events(path))
 
 
-def test_examples_are_counted_not_how_often_each_met_a_state(tmp_path: Path) -> None:
-    """Over the run, and for each requirement those of its own examples."""
+def test_examples_are_counted_once_per_state(tmp_path: Path) -> None:
+    """The counts are over the run, and for each requirement over its own examples."""
     found = results(
         tmp_path,
         example("CTRL-1", "reset/idle/done", "reset/busy/refused"),
@@ -75,7 +75,7 @@ def test_examples_are_counted_not_how_often_each_met_a_state(tmp_path: Path) -> 
 
 
 def test_a_table_is_observable_if_one_example_could_show_it(tmp_path: Path) -> None:
-    """The cells of some engines have a second tier."""
+    """Only some cells of an engine have a second tier."""
     found = results(tmp_path, example("CTRL-1"), example("CTRL-1", seen=("steps",)))
     assert [table.observable for table in found.reach] == [True, True]
 
@@ -87,7 +87,7 @@ def test_a_run_that_announced_no_model_has_no_tables(tmp_path: Path) -> None:
 
 
 def test_the_model_survives_the_events(tmp_path: Path) -> None:
-    """Every cell of it is in the tables, in the order of the model."""
+    """Every cell of the model is in the tables, in the order of the model."""
     tables = results(tmp_path, families=FAMILIES).reach
     cells = {
         f"{table.id}/{row.key}/{column.key}"

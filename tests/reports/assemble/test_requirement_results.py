@@ -1,4 +1,4 @@
-"""The result of a requirement follows from its tests: what it needs, and its reasons as one sentence."""
+"""The result of a requirement follows from its tests: the needed evidence, and the reasons as one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_reasons_are_joined_without_a_full_stop_within(reasons: list[str], text:
 
 
 def events_of(test: str, verdict: str, shows: str) -> list[dict[str, Any]]:
-    """The events of a test that needs one piece of evidence."""
+    """Return the events of a test that needs one kind of evidence."""
     about = {"title": test, "statement": "It is so.", "parts": {}, "shows": [shows]}
     counts = {"reason": "", "examples": 1, "requests": 1, "evidence": {}, "seconds": 1.0}
     where = {"cell": "default", "layer": "exact", "test": test}
@@ -45,7 +45,9 @@ def events_of(test: str, verdict: str, shows: str) -> list[dict[str, Any]]:
     ],
 )
 def test_what_is_unsupported_needs_no_evidence(verdicts: tuple[str, str], needed: list[str]) -> None:
-    """The page would show it as 0 where another test of the requirement ran. With none, it says what it would take."""
+    """The page would show it as 0 if another test of the requirement ran. If none ran, it shows what would be
+    needed.
+    """
     events = [*events_of("first", verdicts[0], "hits"), *events_of("second", verdicts[1], "salts")]
     (result,) = requirement_results(events)
     assert result.needed == needed

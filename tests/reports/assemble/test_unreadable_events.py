@@ -1,4 +1,4 @@
-"""An event that was written and cannot be read is a problem of the run, never an event that did not happen."""
+"""A recorded event that cannot be read is a problem of the run, never an event that did not happen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coldproof.reports.assemble.unreadable_events import count_missing
 
 
 def written(path: Path, *lines: int) -> list[dict[str, object]]:
-    """Write a log, keep these of its lines, and read it."""
+    """Write a log, keep only these lines, and read it."""
     log = EventLog(path)
     for words in "abcde":
         log.emit("phase", words=words)
@@ -24,7 +24,7 @@ def written(path: Path, *lines: int) -> list[dict[str, object]]:
 
 
 def test_a_whole_log_has_no_problem(tmp_path: Path) -> None:
-    """Two processes, and one that was killed before its last events."""
+    """Logs of two processes are complete, also if one process was killed before its last events."""
     first = written(tmp_path / "a", 0, 1, 2, 3, 4)
     second = written(tmp_path / "b", 0, 1, 2)
     assert [event["event"] for event in [*first, *second]] == ["phase"] * 8
@@ -33,14 +33,14 @@ def test_a_whole_log_has_no_problem(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("lines", "missing"), [((1, 2, 3, 4), 1), ((0, 4), 3), ((4,), 4)])
 def test_a_gap_is_a_problem(lines: tuple[int, ...], missing: int, tmp_path: Path) -> None:
-    """In the middle or at the start: what it said is not known."""
+    """The content of missing events is unknown, in the middle or at the start."""
     events = written(tmp_path / "a", *lines)
     assert events[-1]["event"] == "problem"
     assert str(events[-1]["message"]).startswith(f"{missing} events of the run are missing or cannot be read")
 
 
 def test_a_line_that_cannot_be_read_ends_a_run_with_an_error(tmp_path: Path) -> None:
-    """With exit code 3, also if all other events say that the run was complete."""
+    """The exit code is 3, even if all other events say that the run was complete."""
     path = tmp_path / "events.ndjson"
     log = EventLog(path)
     fields = {name: value for name, value in STARTED.items() if name != "event"}
@@ -57,6 +57,6 @@ def test_a_line_that_cannot_be_read_ends_a_run_with_an_error(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [True, -1, "1", None, 1.5, 10**18])
 def test_a_number_that_is_none_is_not_counted(number: object) -> None:
-    """Whoever wrote the log; and a large one costs no time."""
+    """Invalid numbers are ignored, whatever program wrote them, and a large number costs no time."""
     counted = count_missing([{"event": "phase", "process": ["a"], "number": number}])
     assert counted == (number if number == 10**18 else 0)

@@ -1,4 +1,4 @@
-"""Only what our list names is moved, deleted or written again: a user's file has every name that ours could have."""
+"""Only listed files are moved, deleted or overwritten, because a user's file may have any of our names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from coldproof.reports.files.own_folder import (
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Every file below a folder, with its text; a link with its target."""
+    """Return every file below a folder with its text, and links with their targets."""
     found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
     texts = [os.readlink(path) if path.is_symlink() else path.read_text(errors="replace") for path in found]
     return {path.relative_to(folder).as_posix(): text for path, text in zip(found, texts, strict=True)}
@@ -44,7 +44,7 @@ def report(folder: Path, *names: str, text: str = "ours") -> None:
 
 
 def write_later(path: Path, text: str) -> None:
-    """Write a file an hour after everything that is there."""
+    """Write a file one hour after all existing files."""
     path.write_text(text)
     later = path.stat().st_mtime + 3600
     os.utime(path, (later, later))
@@ -52,7 +52,7 @@ def write_later(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["thesis.docx", "cases/thesis.docx", "engine-01.log", "results.json", SEAL])
 def test_a_folder_with_files_and_no_list_is_refused(tmp_path: Path, name: str) -> None:
-    """Whatever the files are called, and nothing is changed."""
+    """The names of the files do not matter, and nothing is changed."""
     folder = tmp_path / "proj"
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text("mine")
@@ -61,8 +61,8 @@ def test_a_folder_with_files_and_no_list_is_refused(tmp_path: Path, name: str) -
     assert content(folder) == {name: "mine"}
 
 
-def test_a_link_in_a_folder_is_somebodys_file(tmp_path: Path) -> None:
-    """Also one to a folder of ours, and one that leads nowhere."""
+def test_a_link_in_a_folder_counts_as_a_foreign_file(tmp_path: Path) -> None:
+    """The link may lead to one of our folders or nowhere."""
     report(tmp_path / "ours", "index.html")
     for target in (tmp_path / "ours", tmp_path / "nowhere"):
         folder = tmp_path / f"with a link to {target.name}"
@@ -72,8 +72,8 @@ def test_a_link_in_a_folder_is_somebodys_file(tmp_path: Path) -> None:
             OwnFolder.begin(folder)
 
 
-def test_a_list_of_somebody_else_is_none(tmp_path: Path) -> None:
-    """A file with the name of ours, or a link to a list of ours."""
+def test_a_foreign_list_does_not_count(tmp_path: Path) -> None:
+    """A file with the name of our list, or a link to one of our lists, does not count."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / MARKER).write_text("shopping\n")
     report(tmp_path / "ours")
@@ -85,7 +85,7 @@ def test_a_list_of_somebody_else_is_none(tmp_path: Path) -> None:
 
 
 def test_absent_and_empty_folders_are_taken_and_those_that_hold_only_folders_of_ours(tmp_path: Path) -> None:
-    """Measurements have a folder in the usual report folder, which has no list of its own then."""
+    """Measurements have a folder inside the usual report folder, which then has no list of its own."""
     (tmp_path / "empty").mkdir()
     report(tmp_path / "empty", "a")
     report(tmp_path / "absent" / "below", "a")
@@ -94,7 +94,7 @@ def test_absent_and_empty_folders_are_taken_and_those_that_hold_only_folders_of_
 
 
 def test_an_earlier_report_moves_aside_and_nothing_else_does(tmp_path: Path) -> None:
-    """What the user put into the folder stays where it was, byte for byte."""
+    """The user's files in the folder stay unchanged."""
     folder = tmp_path / "report"
     report(folder, "index.html", "cases/A.json", text="first")
     (folder / "cases" / "thesis.docx").write_text("mine")
@@ -112,8 +112,8 @@ def test_an_earlier_report_moves_aside_and_nothing_else_does(tmp_path: Path) -> 
     )
 
 
-def test_the_newest_reports_are_kept_and_those_that_hold_something_else(tmp_path: Path) -> None:
-    """A note, a signature, or a folder of that name which is no report: none is ever deleted."""
+def test_the_newest_reports_and_changed_ones_are_kept(tmp_path: Path) -> None:
+    """A report with a note or a signature is never deleted, nor is another folder with such a name."""
     folder = tmp_path / "report"
     (tmp_path / "report.1").mkdir()
     (tmp_path / "report.1" / "mine").write_text("mine")
@@ -128,8 +128,8 @@ def test_the_newest_reports_are_kept_and_those_that_hold_something_else(tmp_path
     assert [beside[f"report.{number}"]["index.html"] for number in (2, 5, 6, 7)] == ["0", "3", "4", "5"]
 
 
-def test_a_report_that_somebody_changed_is_never_deleted(tmp_path: Path) -> None:
-    """A listed file that was written after our last writing is somebody's work, and so is what a link leads to."""
+def test_a_changed_report_is_never_deleted(tmp_path: Path) -> None:
+    """A listed file that was changed after our last write belongs to a user, and so does the target of a link."""
     folder, archive = tmp_path / "report", tmp_path / "archive"
     report(folder, "index.html", "summary.md", text="0")
     write_later(folder / "summary.md", "my notes")
@@ -146,7 +146,7 @@ def test_a_report_that_somebody_changed_is_never_deleted(tmp_path: Path) -> None
 
 
 def test_a_bundle_never_moves(tmp_path: Path) -> None:
-    """A qualification is not an earlier report."""
+    """The bundle of a qualification is not an earlier report."""
     report(tmp_path / "bundle", "index.html", SEAL)
     before = content(tmp_path / "bundle")
     with pytest.raises(FolderRefused, match="is the bundle of a qualification"):
@@ -156,7 +156,7 @@ def test_a_bundle_never_moves(tmp_path: Path) -> None:
 
 
 def test_the_replay_of_a_case_moves_with_its_report_and_measurements_stay(tmp_path: Path) -> None:
-    """A replay belongs to its case; a measurement goes on where it was."""
+    """A replay belongs to its case, and a measurement continues where it was."""
     folder = tmp_path / "report"
     report(folder, "cases/A.json")
     report(folder / "cases" / "A-replay", "index.html")
@@ -170,8 +170,8 @@ def test_the_replay_of_a_case_moves_with_its_report_and_measurements_stay(tmp_pa
     assert not (tmp_path / "report.1").exists()
 
 
-def test_a_file_of_somebody_else_is_never_written_over(tmp_path: Path) -> None:
-    """In a folder of ours, too: it came there later."""
+def test_a_foreign_file_is_never_overwritten(tmp_path: Path) -> None:
+    """Such a file may also appear later in one of our folders."""
     report(tmp_path / "report")
     file = tmp_path / "report" / "index.html"
     file.write_text("mine")
@@ -182,7 +182,7 @@ def test_a_file_of_somebody_else_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_or_deleted_through_a_link(tmp_path: Path) -> None:
-    """In place of a file of ours, or of a folder of ours."""
+    """A link may replace one of our files or folders."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "A.json").write_text("mine")
@@ -201,8 +201,8 @@ def test_nothing_is_written_or_deleted_through_a_link(tmp_path: Path) -> None:
     assert (folder / "cases").is_symlink()
 
 
-def test_a_list_leads_nowhere_else(tmp_path: Path) -> None:
-    """It may come from elsewhere, in somebody's report: names that leave the folder count for nothing."""
+def test_a_list_cannot_name_files_outside_its_folder(tmp_path: Path) -> None:
+    """A list may come from elsewhere, so names outside the folder are ignored."""
     (tmp_path / "mine").write_text("mine")
     folder = tmp_path / "report"
     report(folder, "a")
@@ -216,7 +216,7 @@ def test_a_list_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_a_list_that_a_full_disk_cut_short_is_still_one(tmp_path: Path) -> None:
-    """The folder could never be used again otherwise; what it does not name stays."""
+    """Otherwise the folder could not be used again. Unlisted files are kept."""
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / MARKER).write_bytes(HEAD[:10])
@@ -226,8 +226,8 @@ def test_a_list_that_a_full_disk_cut_short_is_still_one(tmp_path: Path) -> None:
     assert (folder / "mine").read_text() == "mine"
 
 
-def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
-    """Its own workers are not, and at its end the folder is free."""
+def test_a_second_run_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
+    """Workers of the first run may join, and the folder is free after its end."""
     folder = tmp_path / "report"
     first = OwnFolder.begin(folder)
     with pytest.raises(FolderRefused, match="another run is writing into this folder"):
@@ -253,7 +253,7 @@ sys.stdin.read()
 
 
 def test_a_killed_process_releases_its_folder(tmp_path: Path) -> None:
-    """No file says that a folder is in use: the system does."""
+    """The lock belongs to the system, not to a file."""
     words = [sys.executable, "-c", HOLDS, str(tmp_path / "report")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -265,8 +265,8 @@ def test_a_killed_process_releases_its_folder(tmp_path: Path) -> None:
         OwnFolder.begin(tmp_path / "report").close()
 
 
-def test_files_outside_of_our_folders_are_the_callers(tmp_path: Path) -> None:
-    """A file that the user names is written where it is wanted, and is on no list."""
+def test_files_outside_of_report_folders_are_not_listed(tmp_path: Path) -> None:
+    """A file that the user names is written without a list."""
     write_text(tmp_path / "page.html", "one")
     write_text(tmp_path / "page.html", "two")
     assert content(tmp_path) == {"page.html": "two"}
@@ -274,7 +274,7 @@ def test_files_outside_of_our_folders_are_the_callers(tmp_path: Path) -> None:
 
 
 def test_a_folder_can_be_marked_without_taking_what_is_in_it(tmp_path: Path) -> None:
-    """`render` adds a page to a folder; `adopt` is for files that this process has made."""
+    """`render` adds a page to a folder; `adopt` is for files that this process has written."""
     (tmp_path / "mine").write_text("mine")
     mark(tmp_path)
     assert listed(tmp_path) == set()

@@ -1,4 +1,4 @@
-"""The pages of the findings: docs/findings.md is what the records give, and the HTML page is readable and inert."""
+"""The pages of the findings: docs/findings.md follows from the records, and the HTML page is readable and inert."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from playwright.sync_api import Browser
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.paths import ROOT
 from support.report_samples import HOSTILE, SCRIPT
@@ -26,18 +26,18 @@ PAGE = ROOT / "docs" / "findings.md"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for the tests of this file."""
+    """Yield one browser for the tests of this file."""
     with a_browser() as found:
         yield found
 
 
 def test_the_page_of_the_documentation_is_what_the_records_give() -> None:
-    """`coldproof findings --markdown docs/findings.md` writes it."""
+    """`coldproof findings --markdown docs/findings.md` writes the page."""
     assert PAGE.read_text() == findings_markdown(RECORDS, titles())
 
 
 def test_links_lead_to_folders_and_sections_that_exist() -> None:
-    """As Markdown renderers make the anchors of headings."""
+    """Anchors are those that Markdown renderers make from headings."""
     text = findings_markdown(RECORDS, titles())
     for record in RECORDS:
         assert f"### {record.id}\n" in text
@@ -47,7 +47,7 @@ def test_links_lead_to_folders_and_sections_that_exist() -> None:
 
 
 def test_the_headline_counts_by_status() -> None:
-    """Each root cause once."""
+    """Each root cause is counted once."""
     one = RECORDS[0]
     records = [
         msgspec.structs.replace(one, engine=engine, status=status)
@@ -57,7 +57,7 @@ def test_the_headline_counts_by_status() -> None:
 
 
 def test_the_page_shows_every_finding_and_text_is_inert() -> None:
-    """A record may quote what an engine said."""
+    """A record may quote an engine's output."""
     page = render_findings(RECORDS, titles(), version="1")
     assert all(page.count(record.id) >= 2 for record in RECORDS)
     hostile = msgspec.structs.replace(RECORDS[0], title=HOSTILE, cause=HOSTILE, rate=HOSTILE, no_case=HOSTILE)
@@ -66,9 +66,9 @@ def test_the_page_shows_every_finding_and_text_is_inert() -> None:
 
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_page_is_readable_in_a_browser(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    """It loads nothing, fits a desk and a hand, and axe-core finds nothing serious."""
+    """The page loads nothing and fits desktop and phone, and axe-core finds no serious violation."""
     with pages_of(browser, tmp_path) as opened:
         page = opened(render_findings(RECORDS, titles(), version="1"), color_scheme=scheme)
         assert page.locator("article").count() == len(RECORDS)
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, tmp_path / "page.png")

@@ -1,4 +1,4 @@
-"""The pictures of a case are to scale, keep their words apart, and say nothing that the tables do not say."""
+"""The pictures of a case are to scale, their labels do not overlap, and they agree with the tables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from coldproof.reports.schema.results import Results
 
 
 def drawn(case: Case) -> Timeline:
-    """The timeline of a case that has one."""
+    """Return the timeline of a case, and fail if it has none."""
     picture = timeline(case)
     assert picture is not None
     return picture
 
 
 def with_request(case: Case, number: int, **changes: Any) -> Case:
-    """The case with one of its requests otherwise."""
+    """Return the case with changes to one of its requests."""
     rows = [msgspec.structs.replace(row, **changes) if row.request == number else row for row in case.requests]
     return msgspec.structs.replace(case, requests=rows)
 
@@ -41,7 +41,7 @@ def with_request(case: Case, number: int, **changes: Any) -> Case:
 
 
 def test_a_bar_is_split_where_the_first_token_came() -> None:
-    """To scale on a linear axis; of the prefill as much is cached as of the prompt's tokens."""
+    """The axis is linear. The cached part of the prefill is as large as the cached part of the prompt."""
     case = with_request(case_samples.stale(), 1, cached_tokens=58)
     scale = Scale(1.13)
     phases = {phase.kind: phase for phase in drawn(case).bars[1].phases}
@@ -52,8 +52,8 @@ def test_a_bar_is_split_where_the_first_token_came() -> None:
     assert phases["decode"].x + phases["decode"].width == pytest.approx(RIGHT)
 
 
-def test_what_cut_into_a_request_is_drawn_on_top() -> None:
-    """A preemption until the next token came; an abort at the end; and both are said."""
+def test_preemptions_and_aborts_are_drawn_on_top() -> None:
+    """A preemption lasts until the next token, an abort is at the end, and both have labels."""
     case = with_request(
         case_samples.stale(), 1, preempted_at=[0.97, 1.05], resumed_at=[1.0, 1.1], aborted="while decoding"
     )
@@ -65,8 +65,8 @@ def test_what_cut_into_a_request_is_drawn_on_top() -> None:
     assert {"preempted", "aborted"} <= drawn(case).kinds
 
 
-def test_the_first_wrong_token_is_pinned_where_it_came() -> None:
-    """On the failing bar, and on no other."""
+def test_the_first_wrong_token_is_marked_at_its_time() -> None:
+    """Only the failing bar has the mark."""
     good, bad = drawn(case_samples.stale()).bars
     assert good.pin is None
     assert bad.pin is not None
@@ -76,7 +76,7 @@ def test_the_first_wrong_token_is_pinned_where_it_came() -> None:
 
 
 def test_an_older_file_has_bars_of_one_piece() -> None:
-    """Nobody said when the first token came, so nothing is made up."""
+    """An older file has no time of the first token, and none is made up."""
     picture = drawn(samples.case())
     assert [[phase.kind for phase in one.phases] for one in picture.bars] == [["whole"]] * 4
     assert (picture.strips, picture.grounds, picture.arrows, picture.pool) == ([], [], [], None)
@@ -84,8 +84,8 @@ def test_an_older_file_has_bars_of_one_piece() -> None:
 
 
 @pytest.mark.parametrize(("writer", "reader"), [(0, 1), (1, 0)])
-def test_an_arrow_leads_from_who_wrote_to_who_read(writer: int, reader: int) -> None:
-    """Downwards or upwards."""
+def test_an_arrow_leads_from_writer_to_reader(writer: int, reader: int) -> None:
+    """The arrow may point downwards or upwards."""
     case = with_request(with_request(case_samples.stale(), 1, written_by=None), reader, written_by=writer)
     (arrow,) = drawn(case).arrows
     numbers = [float(number) for number in re.findall(r"-?[0-9.]+", arrow.path)]
@@ -93,16 +93,16 @@ def test_an_arrow_leads_from_who_wrote_to_who_read(writer: int, reader: int) -> 
     assert arrow.words == f"r{reader} reused KV that r{writer} had computed for adapter {'AB'[writer]}"
 
 
-def test_there_is_no_arrow_from_who_is_not_known_or_not_shown() -> None:
-    """Neither from nobody nor from a request that the picture leaves out."""
+def test_there_is_no_arrow_from_an_unknown_or_hidden_writer() -> None:
+    """The writer may be unknown or not in the picture."""
     assert drawn(with_request(case_samples.stale(), 1, written_by=None)).arrows == []
-    long = case_samples.crowd(120)
+    long = case_samples.many_requests(120)
     assert long.requests[117].written_by == 0
     assert drawn(long).arrows == []
 
 
-def test_a_lane_lies_on_what_its_name_stood_for() -> None:
-    """Before the reload on the one ground, after it on the other; the strip above has the words."""
+def test_the_ground_of_a_lane_shows_the_content_of_its_name() -> None:
+    """The ground changes at the reload, and the strip above it has the labels."""
     picture = drawn(case_samples.stale())
     (strip,) = picture.strips
     assert [band.words for band in strip.bands] == ["adapter A", "adapter B"]
@@ -117,8 +117,8 @@ def test_a_lane_lies_on_what_its_name_stood_for() -> None:
 
 @pytest.mark.parametrize("count", [1, ROOMY, ROOMY + 1, MAX_LANES, 200])
 def test_any_number_of_lanes_stays_within_the_picture(count: int) -> None:
-    """In the plot, one under the other, at most 48 of them, the failing one among them."""
-    picture = drawn(case_samples.crowd(count))
+    """At most 48 lanes are drawn without overlap, and the failing one is among them."""
+    picture = drawn(case_samples.many_requests(count))
     assert len(picture.bars) == min(count, MAX_LANES)
     assert any(one.failing for one in picture.bars)
     for one in picture.bars:
@@ -130,8 +130,8 @@ def test_any_number_of_lanes_stays_within_the_picture(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 12, 40])
-def test_words_of_marks_do_not_lie_on_one_another(count: int) -> None:
-    """Each in a row of its own or behind another; what finds no room is in the table alone."""
+def test_labels_of_marks_do_not_overlap(count: int) -> None:
+    """Labels get rows or positions of their own; labels without room are only in the table."""
     changes = [
         ChangeRow(step=i, kind="in-place reload", name="tenant", content="AB"[i % 2], began=i / 50, ended=i / 50 + 0.01)
         for i in range(count)
@@ -150,26 +150,26 @@ def test_words_of_marks_do_not_lie_on_one_another(count: int) -> None:
 
 
 def test_the_pool_is_drawn_where_it_was_in_use() -> None:
-    """With the most that was seen, or not at all."""
+    """The largest usage is shown, and the pool is not drawn if it was never used."""
     pool = drawn(case_samples.stale()).pool
     assert pool is not None
     assert pool.most == "25 %"
-    for looks in ([], [QueueRow(at=0.1, running=1.0)], [QueueRow(at=0.1, pool_usage=0.0)]):
-        assert drawn(msgspec.structs.replace(case_samples.stale(), queue=looks)).pool is None
+    for samples_of_queue in ([], [QueueRow(at=0.1, running=1.0)], [QueueRow(at=0.1, pool_usage=0.0)]):
+        assert drawn(msgspec.structs.replace(case_samples.stale(), queue=samples_of_queue)).pool is None
 
 
 # Names
 
 
 def change(kind: str, content: str, at: float, **more: Any) -> ChangeRow:
-    """A change of `tenant` that takes a tenth of a second."""
+    """Return a change of `tenant` that takes a tenth of a second."""
     return ChangeRow(
         step=0, **{"kind": kind, "name": "tenant", "content": content, "began": at, "ended": at + 0.1, **more}
     )
 
 
 def test_a_name_stands_for_one_content_at_a_time() -> None:
-    """During a change it is neither; a refused one leaves what was there; unloaded it is nothing."""
+    """During a change the content is undetermined, a refused change keeps it, and an unload removes it."""
     story = [
         change("load", "A", 0.0),
         change("in-place reload", "B", 1.0),
@@ -198,7 +198,7 @@ def test_a_name_stands_for_one_content_at_a_time() -> None:
 
 
 def test_a_prompt_is_to_scale_and_a_name_has_one_tone() -> None:
-    """Segments in order over the width of the longest prompt, blocks ticked."""
+    """Segments are in order over the width of the longest prompt, with ticks for blocks."""
     bars = prompt_bars(case_samples.stale())
     assert bars is not None
     first, second = bars.lanes
@@ -212,20 +212,20 @@ def test_a_prompt_is_to_scale_and_a_name_has_one_tone() -> None:
     assert bars.edited
 
 
-def test_names_beyond_the_tones_are_told_apart_by_dots() -> None:
-    """The seventh has the first one's tone, and dots."""
+def test_names_beyond_the_colours_have_dots() -> None:
+    """The seventh name has the colour of the first one, and dots."""
     names = [SegmentRow(name=f"part {i}", tokens=20) for i in range(7)]
     bars = prompt_bars(with_request(case_samples.stale(), 0, segments=names, prompt_tokens=140))
     assert bars is not None
-    looks = [(key.tone, key.dotted) for key in bars.keys]
-    assert looks[0] == (0, False)
-    assert looks[6] == (0, True)
-    assert len(looks) == len(set(looks))
+    samples_of_queue = [(key.tone, key.dotted) for key in bars.keys]
+    assert samples_of_queue[0] == (0, False)
+    assert samples_of_queue[6] == (0, True)
+    assert len(samples_of_queue) == len(set(samples_of_queue))
     assert [piece.dotted for piece in bars.lanes[0].pieces] == [False] * 6 + [True]
 
 
 def test_what_is_shared_hit_and_wrong_is_marked_below() -> None:
-    """Each from its own first token to its last."""
+    """Each mark goes from the first to the last token concerned."""
     bars = prompt_bars(case_samples.stale())
     assert bars is not None
     first, second = bars.lanes
@@ -238,8 +238,8 @@ def test_what_is_shared_hit_and_wrong_is_marked_below() -> None:
     assert second.notes == ["112 of 116 hit", "94 shared with r0"]
 
 
-def test_blocks_that_would_be_a_mist_are_not_ticked() -> None:
-    """A block of one token in a prompt of thousands."""
+def test_very_small_blocks_have_no_ticks() -> None:
+    """Blocks of one token in a long prompt would be too dense."""
     long = SegmentRow(name="stem", tokens=4000)
     case = with_request(case_samples.stale(), 0, segments=[long], prompt_tokens=4000)
     bars = prompt_bars(msgspec.structs.replace(case, block_size=1))
@@ -249,13 +249,13 @@ def test_blocks_that_would_be_a_mist_are_not_ticked() -> None:
 
 
 def test_prompts_of_which_nothing_is_recorded_are_not_drawn() -> None:
-    """An older file, or none at all."""
+    """The case may come from an older file or have no requests."""
     assert prompt_bars(samples.case()) is None
     assert prompt_bars(samples.case(requests=[])) is None
 
 
-def test_a_segment_says_what_was_done_to_it() -> None:
-    """Name and length, edits, and whose it was."""
+def test_a_segment_describes_its_edits() -> None:
+    """The text has name, length, edits and the origin."""
     row = SegmentRow(name="stem", tokens=9, changed=3, swapped=5, inherited=2)
     assert segment_text(row) == "stem:9 (from r2, token 3 changed and tokens 5 and 6 swapped)"
     assert segment_text(SegmentRow(name="tail", tokens=1)) == "tail:1"
@@ -265,7 +265,7 @@ def test_a_segment_says_what_was_done_to_it() -> None:
 
 
 def test_gaps_are_drawn_in_proportion_beside_the_noise() -> None:
-    """The first difference apart from the others."""
+    """The first difference has a colour of its own."""
     case = samples.case(noise_nats=0.48)
     picture = margin_chart(case)
     assert picture is not None
@@ -277,7 +277,7 @@ def test_gaps_are_drawn_in_proportion_beside_the_noise() -> None:
 
 
 def test_noise_above_every_gap_is_the_top_of_the_strip() -> None:
-    """So that nobody takes a difference within it for one above."""
+    """Otherwise a difference within the noise would seem to exceed it."""
     picture = margin_chart(samples.case(noise_nats=1.922))
     assert picture is not None
     assert picture.floor == TOP
@@ -285,7 +285,7 @@ def test_noise_above_every_gap_is_the_top_of_the_strip() -> None:
 
 
 def test_there_is_no_strip_without_gaps_and_no_floor_without_noise() -> None:
-    """What the oracle did not tell is not drawn."""
+    """What the oracle does not report is not drawn."""
     silent = [msgspec.structs.replace(row, expected_gap=None) for row in samples.case().tokens]
     assert margin_chart(samples.case(tokens=silent)) is None
     assert margin_chart(samples.case(tokens=[])) is None
@@ -295,7 +295,7 @@ def test_there_is_no_strip_without_gaps_and_no_floor_without_noise() -> None:
 
 
 def test_a_long_answer_is_drawn_around_its_first_difference() -> None:
-    """No stroke is thinner than it can be seen."""
+    """No column is too thin to be seen."""
     picture = margin_chart(samples.case(tokens=[samples.token(i, 700) for i in range(1000)], first_difference=700))
     assert picture is not None
     assert len(picture.columns) <= 131
@@ -315,7 +315,7 @@ def test_a_long_answer_is_drawn_around_its_first_difference() -> None:
 def test_a_bullet_holds_the_count_against_what_may_be(
     least: int | None, most: int, count: int, x: float, broken: bool
 ) -> None:
-    """On the line of the whole prompt."""
+    """The bullet's scale is the whole prompt."""
     row = samples.request(0, prompt_tokens=100, cached_at_least=least, cached_at_most=most, cached_tokens=count)
     graph = bullet(row)
     assert graph is not None
@@ -325,7 +325,7 @@ def test_a_bullet_holds_the_count_against_what_may_be(
 
 @pytest.mark.parametrize("unknown", ["cached_tokens", "cached_at_most"])
 def test_there_is_no_bullet_without_a_count_or_a_bound(unknown: str) -> None:
-    """Missing is not zero."""
+    """A missing value is not zero."""
     assert bullet(samples.request(0, **{unknown: None})) is None
 
 
@@ -333,13 +333,13 @@ def test_there_is_no_bullet_without_a_count_or_a_bound(unknown: str) -> None:
 
 
 def page_of(case: Case) -> tuple[str, Page]:
-    """The page of a run with this case, as text and as a browser sees it."""
+    """Return the page of a run with this case, as text and as parsed by a browser."""
     source = render_html(samples.results(case))
     return source, Page(source)
 
 
-def test_a_case_is_told_in_the_order_of_understanding_it() -> None:
-    """What went wrong, when, to which prompts, in which tokens, whose it was, how often, and how to see it again."""
+def test_the_sections_of_a_case_are_in_order() -> None:
+    """The order is what failed, when, in which prompts and tokens, the origin, the rate, and the reproduction."""
     source, _ = page_of(msgspec.structs.replace(case_samples.stale(), provenance=["Request 1 read wrong KV."]))
     wanted = [
         'class="sentence"', "Timeline</h4>", "Prompts and shared prefixes", "cold and warm",
@@ -351,7 +351,7 @@ def test_a_case_is_told_in_the_order_of_understanding_it() -> None:
 
 
 def test_the_tables_say_what_the_pictures_show() -> None:
-    """For who cannot see them."""
+    """The tables are for readers who cannot see the pictures."""
     case = with_request(case_samples.stale(), 1, preempted_at=[0.97], resumed_at=[1.011], aborted="while decoding")
     _, page = page_of(case)
     for part in (
@@ -370,9 +370,9 @@ def test_the_tables_say_what_the_pictures_show() -> None:
         assert part in page.text, part
 
 
-def test_every_picture_has_a_name_and_its_words_or_is_hidden_from_who_cannot_see() -> None:
-    """No unnamed picture, and none that says its numbers twice."""
-    _, page = page_of(case_samples.crowd(20))
+def test_every_picture_is_named_or_hidden_from_screen_readers() -> None:
+    """No picture is without a name, and none repeats its numbers to a screen reader."""
+    _, page = page_of(case_samples.many_requests(20))
     pictures = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert len(pictures) > 3
     ids = set(page.attributes("id"))
@@ -382,20 +382,20 @@ def test_every_picture_has_a_name_and_its_words_or_is_hidden_from_who_cannot_see
 
 
 def test_the_engines_own_gap_has_a_column_where_it_is_known() -> None:
-    """And none where it is not."""
+    """Without the engine's own margin there is no such column."""
     rows = [msgspec.structs.replace(row, observed_gap=0.123) for row in samples.case().tokens]
-    for tokens, told in ((rows, True), (samples.case().tokens, False)):
+    for tokens, shown in ((rows, True), (samples.case().tokens, False)):
         _, page = page_of(samples.case(tokens=tokens))
-        assert ("Warm margin" in page.text) is told
-        assert ("0.123 nats" in page.text) is told
+        assert ("Warm margin" in page.text) is shown
+        assert ("0.123 nats" in page.text) is shown
 
 
 @pytest.mark.parametrize("count", [2, 60])
 def test_hostile_names_stay_text_in_the_pictures(count: int) -> None:
-    """Adapters, segments, kinds of change: all of them are somebody else's."""
-    case = case_samples.crowd(count)
-    told = samples._poison(msgspec.to_builtins(samples.results(case)), samples.HOSTILE)
-    source = render_html(msgspec.convert(told, Results))
+    """Names of adapters, segments and changes may come from elsewhere."""
+    case = case_samples.many_requests(count)
+    shown = samples._poison(msgspec.to_builtins(samples.results(case)), samples.HOSTILE)
+    source = render_html(msgspec.convert(shown, Results))
     page = Page(source)
     assert page.open == []
     tags = {tag for tag, _ in page.elements}
@@ -406,19 +406,19 @@ def test_hostile_names_stay_text_in_the_pictures(count: int) -> None:
 
 
 def test_fifty_cases_with_all_their_pictures_stay_small() -> None:
-    """Below five megabytes."""
+    """The page is smaller than five megabytes."""
     cases = [msgspec.structs.replace(case_samples.stale(), id=f"{i:08x}") for i in range(50)]
     assert len(render_html(samples.results(*cases)).encode()) < 5_000_000
 
 
 def blended(colour: str, back: str, opacity: float) -> str:
-    """A colour that lies on another and lets some of it through."""
+    """Return a colour blended over another with an opacity."""
     pairs = [(int(colour[i : i + 2], 16), int(back[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(one * opacity + other * (1 - opacity)):02x}" for one, other in pairs)
 
 
 def test_words_can_be_read_on_every_tone_in_both_themes() -> None:
-    """Labels lie on the tones; notes, pins and answers on the paler ground of a lane."""
+    """Labels lie on the colours; notes, marks and answers lie on the lighter ground of a lane."""
     sheets = [str(TEMPLATES.files((name,))) for name in ("style.css", "case.css")]
     for place in (0, 1):
         parts = [re.split(r"@media \(prefers", sheet)[place] for sheet in sheets]

@@ -1,4 +1,4 @@
-"""The report names each kind of request that the run stopped sending: since when, why, and what that narrows."""
+"""The report names each request kind that the run stopped sending: since when, why, and which tests it narrows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SEEN = DroppedKind(
 
 
 def dropped(at: float, *, case: str = "", requirement: str = "", **more: Any) -> dict[str, Any]:
-    """The event of a kind."""
+    """Return the event of a dropped request kind."""
     fields = {"kind": KIND, "cell": "default", "requirement": requirement, "why": "it ended", "case": case}
     return {"event": "kind_dropped", "at": at, "dropped": fields, **more}
 
 
 def test_the_report_and_the_summary_name_the_kind() -> None:
-    """With a link to the case, and nothing of it in a run that dropped none."""
+    """The kind links to its case. A run that dropped none does not mention it."""
     shown = samples.results(samples.case(), dropped_kinds=[SEEN])
     page, summary = render_html(shown), summary_markdown(shown)
     for text in (page, summary):
@@ -47,8 +47,8 @@ def test_the_report_and_the_summary_name_the_kind() -> None:
         assert TITLE not in text
 
 
-def test_a_kind_that_no_case_confirmed_says_so() -> None:
-    """The calibration saw one death, and the run had no time for more."""
+def test_a_kind_that_no_case_confirmed_is_marked() -> None:
+    """The calibration saw one crash, and the run had no time to confirm it."""
     unconfirmed = DroppedKind(kind=KIND, at=1.0, cell="default", why="it ended")
     shown = samples.results(dropped_kinds=[unconfirmed])
     assert "in the calibration; no case has confirmed it" in render_html(shown)
@@ -56,7 +56,7 @@ def test_a_kind_that_no_case_confirmed_says_so() -> None:
 
 
 def test_results_have_the_first_time_and_the_confirmed_case_of_each_layer() -> None:
-    """And the requirements whose later tests did not send it there."""
+    """The results also name the requirements whose later tests did not send the kind there."""
     events = [
         {"at": 100.0, **STARTED},
         {"at": 100.5, **SOUND},

@@ -1,4 +1,4 @@
-"""Images are drawn in the bars of prompts as patches of colour, whatever a case file says of them."""
+"""Images are drawn in the bars of prompts as coloured patches, whatever a case file contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = '"><script>alert(1)</script>'
 
 
 def case(image: ImageRow, tokens: int = 40) -> Case:
-    """Return a case with one prompt, of a nonce and an image."""
+    """Return a case with one prompt of a nonce and an image."""
     shown, tail = SegmentRow(name="first", tokens=tokens, image=image), SegmentRow(name="tail", tokens=40 - tokens)
     return samples.case(requests=[samples.request(0, prompt_tokens=44, segments=[NONCE, shown, tail])])
 
@@ -35,7 +35,7 @@ def bars(image: ImageRow, tokens: int = 40) -> PromptBars:
 
 
 def test_a_thumbnail_is_as_high_as_the_bar_and_begins_with_it() -> None:
-    """Its patches are in their order, row by row."""
+    """The patches are in order, row by row."""
     (lane,) = bars(CAT).lanes
     image = lane.pieces[1].image
     assert image is not None
@@ -51,13 +51,13 @@ def test_a_thumbnail_is_as_high_as_the_bar_and_begins_with_it() -> None:
 
 @pytest.mark.parametrize(("changed", "marks_"), [(True, 1), (False, 0)])
 def test_a_changed_pixel_is_marked(changed: bool, marks_: int) -> None:
-    """As a changed token is, in the middle of the image."""
+    """The mark is in the middle of the image, like that of a changed token."""
     edits = bars(msgspec.structs.replace(CAT, changed=changed)).lanes[0].pieces[1].edits
     assert edits == [Scale(44.0).x(24.5)] * marks_
 
 
 def test_a_thumbnail_fits_into_a_short_segment() -> None:
-    """Of one token of 44."""
+    """The segment has one token of 44."""
     image = bars(CAT, tokens=1).lanes[0].pieces[1].image
     assert image is not None
     assert 2 * image.side <= round(Scale(44.0).x(1) - Scale(44.0).x(0), 1)
@@ -65,13 +65,13 @@ def test_a_thumbnail_fits_into_a_short_segment() -> None:
 
 @pytest.mark.parametrize("colours", [[], [1, 2], [1, 2, 3]])
 def test_colours_that_are_no_square_are_not_drawn(colours: list[int]) -> None:
-    """The rest of the bar is."""
+    """The rest of the bar is drawn."""
     (lane,) = bars(msgspec.structs.replace(CAT, colours=colours)).lanes
     assert lane.pieces[1].image is None
 
 
-def test_what_a_case_file_says_of_an_image_is_inert() -> None:
-    """Names are text, and colours are numbers that end as six digits."""
+def test_image_data_of_a_case_file_is_inert() -> None:
+    """Names are text, and colours become numbers of six digits."""
     hostile = ImageRow(
         name=HOSTILE, uuid=HOSTILE, encoding=HOSTILE, arguments=HOSTILE, colours=[-1, 1 << 40, 2**52 + 7, 9]
     )
@@ -85,22 +85,24 @@ def test_what_a_case_file_says_of_an_image_is_inert() -> None:
 
 
 def test_the_legend_names_images_only_if_there_are_any() -> None:
-    """And words say what is different about one."""
+    """The text of a segment describes the image."""
     plain = samples.case(requests=[samples.request(0, prompt_tokens=4, segments=[NONCE])])
     assert LEGEND not in render_html(samples.results(plain))
     said = segment_text(SegmentRow(name="first", tokens=16, image=CAT))
     assert said == "first:16 (image cat, one pixel changed, named mine by the client, sent as png)"
-    told = msgspec.structs.replace(CAT, arguments="do_rescale=True")
-    assert segment_text(SegmentRow(name="first", tokens=16, image=told)).endswith("processed with do_rescale=True)")
+    described = msgspec.structs.replace(CAT, arguments="do_rescale=True")
+    assert segment_text(SegmentRow(name="first", tokens=16, image=described)).endswith(
+        "processed with do_rescale=True)"
+    )
 
 
 def test_colours_are_those_of_the_image_that_was_sent() -> None:
-    """One for each patch, and others for another image."""
+    """There is a colour for each patch, and another image has other colours."""
     cat, dog = (Segment("s", 16, image=Image(name, 3, Encoding.PNG, "mine")) for name in ("cat", "dog"))
     found, other = (marks(one, segment_tokens("n", one))["image"] for one in (cat, dog))
     assert (found.name, found.changed, found.uuid, found.encoding) == ("cat", True, "mine", "png")
     assert len(found.colours) == PATCHES * PATCHES
     assert found.arguments == ""
-    told = Segment("s", 16, image=Image("cat", arguments=Arguments.RESCALED))
-    assert marks(told, segment_tokens("n", told))["image"].arguments == "do_rescale=True, rescale_factor=2.0"
+    described = Segment("s", 16, image=Image("cat", arguments=Arguments.RESCALED))
+    assert marks(described, segment_tokens("n", described))["image"].arguments == "do_rescale=True, rescale_factor=2.0"
     assert found.colours != other.colours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
@@ -26,7 +26,7 @@ GONE = FindingReplay(
 
 
 def test_the_section_lists_each_replay_and_marks_a_regression() -> None:
-    """With its place in the run, and a link at the top."""
+    """Each replay has its place in the run, and the page links to the section."""
     page = render_html(results(case(), findings=[FIXED, GONE]))
     section = page.partition('<section id="known-findings"')[2].partition("</section>")[0]
     assert 'href="#known-findings">Known findings (2)</a>' in page
@@ -39,27 +39,27 @@ def test_the_section_lists_each_replay_and_marks_a_regression() -> None:
 
 
 def test_a_run_without_replays_has_no_such_section() -> None:
-    """Nor a link."""
+    """The page has no link to the section either."""
     assert "known-findings" not in render_html(results(case()))
 
 
-def test_a_waiver_shows_the_words_that_it_asks_for() -> None:
-    """Two crashes of the same requests are told apart by them: in the report, the terminal and the summary."""
-    asking = waiver("used", says="KeyError: <b>")
-    assert asking.scope == "CHAT-2|lost reuse|*, saying KeyError: <b>"
-    assert "says: KeyError: &lt;b&gt;" in render_html(results(case(), waivers=[asking]))
+def test_a_waiver_shows_the_message_that_it_matches() -> None:
+    """Two crashes of the same requests differ only by these words in report, terminal and summary."""
+    waived = waiver("used", says="KeyError: <b>")
+    assert waived.scope == "CHAT-2|lost reuse|*, saying KeyError: <b>"
+    assert "says: KeyError: &lt;b&gt;" in render_html(results(case(), waivers=[waived]))
     assert "says: " not in render_html(results(case(), waivers=[waiver("used")]))
 
 
 def test_a_waiver_names_its_finding() -> None:
-    """Below its reason and link."""
+    """The finding is below the waiver's reason and link."""
     page = render_html(results(case(), waivers=[waiver("used", finding="vllm/known-cause")]))
     assert "finding vllm/known-cause" in page
     assert "finding vllm/" not in render_html(results(case(), waivers=[waiver("used")]))
 
 
-def test_what_an_engine_said_is_inert() -> None:
-    """The words of a failure come from the engine."""
+def test_messages_of_an_engine_are_inert() -> None:
+    """The message of a failure comes from the engine."""
     hostile = FindingReplay(
         finding="a/b", requirement="X-1", cell=HOSTILE, result=ReplayResult.OTHERWISE, words=HOSTILE
     )
@@ -68,10 +68,10 @@ def test_what_an_engine_said_is_inert() -> None:
 
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_section_is_readable_in_a_browser(tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
-    """On a desk and in a hand."""
+    """The section fits desktop and phone."""
     folder = tmp_path_factory.mktemp(scheme)
     with a_browser() as browser, pages_of(browser, folder) as opened:
         page = opened(results(case(), findings=[FIXED, GONE]), color_scheme=scheme)
         assert page.locator("#known-findings").count() == 1
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, folder / "page.png")

@@ -1,4 +1,4 @@
-"""A page of very many cases stays one that opens: one case of each cause is drawn before any other, all are listed."""
+"""A page of very many cases stays small: one case of each cause is drawn first, and all cases are listed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from coldproof.reports.schema.case import Case
 
 
 def cases(*signatures: str) -> list[Case]:
-    """Cases of these signatures, named by their place."""
+    """Return cases with these signatures, named by their position."""
     return [report_samples.case(id=f"LORA-1-{i:08d}", signature=s) for i, s in enumerate(signatures)]
 
 
 @pytest.mark.parametrize(
-    ("signatures", "most", "told"),
+    ("signatures", "most", "shown"),
     [
         ("aab", 5, [0, 1, 2]),
         ("aaab", 2, [0, 3]),
@@ -26,16 +26,16 @@ def cases(*signatures: str) -> list[Case]:
         ("", 3, []),
     ],
 )
-def test_each_cause_is_told_before_any_is_told_twice(signatures: str, most: int, told: list[int]) -> None:
-    """In their order, and nobody gets lost."""
+def test_each_cause_is_shown_before_any_is_shown_twice(signatures: str, most: int, shown: list[int]) -> None:
+    """Cases keep their order, and none is lost."""
     given = cases(*signatures)
     drawn, listed = drawn_and_listed(given, most=most)
-    assert [given.index(case) for case in drawn] == told
+    assert [given.index(case) for case in drawn] == shown
     assert sorted([*drawn, *listed], key=given.index) == given
 
 
 def test_what_is_not_drawn_is_listed_with_its_file_and_the_page_says_so() -> None:
-    """A hundred and three of one cause: three lead to their reports instead of to a section."""
+    """Of 103 cases of one cause, three link to their reports instead of to a section."""
     given = cases(*["a"] * 103)
     html = render_html(msgspec.structs.replace(report_samples.results(*given), causes=[]))
     page = Page(html)

@@ -1,4 +1,4 @@
-"""The report shows which states were reached often, once and never, and which cannot be."""
+"""The report shows which states were reached often, once or never, and which cannot occur."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HIDDEN = msgspec.structs.replace(TABLE, id="chunk", title="Chunks", needs="recor
 
 
 def reaching(*tables: StateTable, **cells: dict[str, int]) -> Results:
-    """Results with these tables, and with cells by the position of the requirement."""
+    """Return results with these tables, and with cells by the position of the requirement."""
     plain = samples.results()
     changed = [
         msgspec.structs.replace(one, reach=cells.get(f"r{number}", {})) for number, one in enumerate(plain.requirements)
@@ -36,7 +36,7 @@ def reaching(*tables: StateTable, **cells: dict[str, int]) -> Results:
 
 
 def test_each_field_has_its_count_and_its_class() -> None:
-    """A state that cannot exist says why, to everybody."""
+    """A state that cannot occur has its reason for all readers."""
     page = render_html(reaching(TABLE, HIDDEN))
     Page(page)
     assert f'<td class="reach-often">{number(1234)}</td>' in page
@@ -49,7 +49,7 @@ def test_each_field_has_its_count_and_its_class() -> None:
 
 
 def test_a_run_without_tables_has_no_section() -> None:
-    """As older results are."""
+    """Results of older versions have no tables."""
     page = render_html(samples.results())
     assert 'id="reach"' not in page
     assert 'href="#reach"' not in page
@@ -59,12 +59,12 @@ def test_a_run_without_tables_has_no_section() -> None:
     ("count", "name"), [(None, "absent"), (0, "never"), (1, "once"), (2, "few"), (9, "few"), (10, "often")]
 )
 def test_counts_have_a_level(count: int | None, name: str) -> None:
-    """Once may be luck."""
+    """A state that was reached once may have been reached by chance."""
     assert level(count) == name
 
 
-def test_requirements_are_compared_by_what_they_alone_reach() -> None:
-    """Those that reached most first."""
+def test_requirements_are_compared_by_states_that_only_they_reach() -> None:
+    """Requirements that reached most come first."""
     found = reaching(TABLE, r0={"a": 3}, r1={"a": 1, "b": 2})
     rows = by_requirement(found)
     assert [(row.reached, row.alone) for row in rows] == [(2, 1), (1, 0)]

@@ -1,4 +1,4 @@
-"""The matrix and each requirement's own page: every verdict in its place, every link to its evidence."""
+"""The matrix and each requirement's own section: every verdict at its place, every link to its evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HITS = Distribution(
 
 
 def verdicts(of: Matrix) -> dict[str, list[str | None]]:
-    """Requirement -> its verdicts in the columns' order."""
+    """Return the verdicts of each requirement in the order of the columns."""
     return {
         row.view.requirement.id: [None if cell is None else cell.row.verdict.value for cell in row.cells]
         for area in of.areas
@@ -36,26 +36,26 @@ def verdicts(of: Matrix) -> dict[str, list[str | None]]:
 
 
 def made(*requirements: RequirementResult) -> Matrix:
-    """The matrix of these."""
+    """Return the matrix of these requirements."""
     return matrix(requirement_views(requirements))
 
 
 def page(*requirements: RequirementResult, **changes: object) -> Page:
-    """The page of a run of these."""
+    """Return the page of a run with these requirements."""
     return Page(render_html(samples.results(requirements=list(requirements), **changes)))
 
 
-def told_about(**changes: object) -> RequirementResult:
-    """One requirement with these changes."""
+def one_requirement(**changes: object) -> RequirementResult:
+    """Return one requirement with these changes."""
     return msgspec.structs.replace(samples.requirement("LORA-1", "reload"), **changes)
 
 
 def test_the_columns_of_layers_say_what_a_layer_is() -> None:
-    """Before anybody has read the guide."""
+    """A reader may not know the guide."""
     names = ("exact", "server")
     layers = [LayerVerdict(layer=name, verdict=Verdict.CONFORMS, examples=9, requests=9) for name in names]
     cells = [samples.cell("default", layer=name) for name in names]
-    source = render_html(samples.results(requirements=[told_about(layers=layers, cells=cells)]))
+    source = render_html(samples.results(requirements=[one_requirement(layers=layers, cells=cells)]))
     head = source[source.index('id="matrix"') : source.index("</thead>", source.index('id="matrix"'))]
     assert all(LAYER_ABOUT[name] in head for name in names)
     assert LAYER_ABOUT["model"] not in head
@@ -65,7 +65,7 @@ def test_the_columns_of_layers_say_what_a_layer_is() -> None:
 
 
 def test_every_requirement_stands_against_every_cell() -> None:
-    """The cell that most requirements ran in comes first; a requirement that is not for a cell has no square there."""
+    """The cell with the most requirements comes first. A requirement without a cell has an empty field there."""
     grid = made(
         samples.requirement("LORA-1", "reload", samples.cell("tight", Verdict.VIOLATED), samples.cell("default")),
         samples.requirement("SALT-1", "salts", samples.cell("default", Verdict.ERROR)),
@@ -81,7 +81,7 @@ def test_requirements_stand_under_their_areas() -> None:
 
 
 def test_requirements_have_a_verdict_over_all_cells_unless_one_cell_says_it() -> None:
-    """A verdict that no cell has (a teardown that broke) is never lost."""
+    """A verdict that no cell has, such as that of a failed teardown, is shown."""
     odd = msgspec.structs.replace(samples.requirement("LORA-2", "x"), verdict=Verdict.ERROR)
     assert not made(samples.requirement("LORA-1", "x")).overall
     assert made(samples.requirement("LORA-1", "x", samples.cell("a"), samples.cell("b"))).overall
@@ -90,13 +90,13 @@ def test_requirements_have_a_verdict_over_all_cells_unless_one_cell_says_it() ->
 
 
 def test_every_area_of_the_suites_is_explained() -> None:
-    """A new suite's ids say what they are about, and no word is left of one that is gone."""
+    """Every area of the suites has a title, and no title is left of a removed one."""
     source = "".join(file.read_text() for file in (ROOT / "suites").glob("test_*.py"))
     assert set(re.findall(r'@requirement\(\s*"([A-Z]+)-\d', source)) == set(AREA_TITLES)
 
 
 def test_squares_lead_to_the_requirement_in_that_cell() -> None:
-    """By anchors that can be guessed from the names."""
+    """Anchors follow from the names."""
     shown = page(samples.requirement("LORA-1", "x", samples.cell("tight"), samples.cell("default")))
     links = set(shown.attributes("href", tag="a"))
     assert {"#requirement-lora-1", "#requirement-lora-1-in-tight", "#requirement-lora-1-in-default"} <= links
@@ -105,15 +105,15 @@ def test_squares_lead_to_the_requirement_in_that_cell() -> None:
 
 
 def test_anchors_stay_apart_whatever_the_names() -> None:
-    """Ids and cells that differ only in what an anchor cannot hold."""
+    """Ids and cells may differ only in characters that an anchor cannot contain."""
     twins = [samples.requirement(name, "x", samples.cell("a b"), samples.cell("a/b")) for name in ("R-1", "r-1", "R-1")]
     ids = list(page(*twins).attributes("id"))
     assert len(ids) == len(set(ids))
     assert {"requirement-r-1", "requirement-r-1-2", "requirement-r-1-3", "cell-a-b", "cell-a-b-2"} <= set(ids)
 
 
-def test_an_empty_square_says_so_to_who_cannot_see_it() -> None:
-    """And a verdict is a symbol and a word, never colour alone."""
+def test_an_empty_field_has_text_for_screen_readers() -> None:
+    """A verdict is a symbol and a word, never a colour alone."""
     shown = page(
         samples.requirement("LORA-1", "x", samples.cell("default"), samples.cell("tight", Verdict.NOT_EXERCISED)),
         samples.requirement("SALT-1", "x", samples.cell("default")),
@@ -125,7 +125,7 @@ def test_an_empty_square_says_so_to_who_cannot_see_it() -> None:
 
 
 def test_a_hundred_cells_and_forty_requirements_stay_small() -> None:
-    """All of them in one table, and on paper under each requirement instead."""
+    """All cells are in one table on screen; on paper they are listed under each requirement."""
     names = [f"{name}-{variant}" for variant in range(5) for name in CELLS][:100]
     many = [samples.requirement(f"R-{i}", "x", *(samples.cell(name) for name in names[i % 4 :: 4])) for i in range(40)]
     source = render_html(samples.results(requirements=many))
@@ -135,8 +135,8 @@ def test_a_hundred_cells_and_forty_requirements_stay_small() -> None:
     assert "The 101 columns do not fit on a printed page" in shown.text
 
 
-def test_a_run_without_requirements_has_no_matrix_and_no_praise() -> None:
-    """Nor does an invalid run show any verdict in one."""
+def test_a_run_without_requirements_has_no_matrix_and_no_verdict() -> None:
+    """An invalid run shows no verdict either."""
     assert "so nothing is verified" in page().text
     blind = [results_module.SelfTestRow(planted="stale", caught=False, said="nothing")]
     assert "matrix" not in list(page(samples.requirement("LORA-1", "x"), selftest=blind).attributes("id"))
@@ -145,8 +145,8 @@ def test_a_run_without_requirements_has_no_matrix_and_no_praise() -> None:
 # The filter, and links
 
 
-def test_whatever_is_filtered_says_its_verdict_and_its_area() -> None:
-    """In the matrix, the requirements, the causes, the cases and what was not shown alike."""
+def test_every_filtered_element_has_its_verdict_and_area() -> None:
+    """This holds for the matrix, requirements, causes, cases and what was not exercised."""
     shown = Page(render_html(samples.results(samples.case())))
     filtered = [attributes for _, attributes in shown.elements if "data-row" in attributes]
     kinds = {box["value"] for tag, box in shown.elements if tag == "input" and box.get("type") == "checkbox"}
@@ -156,8 +156,8 @@ def test_whatever_is_filtered_says_its_verdict_and_its_area() -> None:
     assert {"lora", "ground", "press"} <= known
 
 
-def test_rows_of_the_matrix_are_found_by_all_that_is_said_of_the_requirement() -> None:
-    """Their twins are the requirements' own parts of the page, so that both are shown or neither."""
+def test_rows_of_the_matrix_match_the_sections_of_requirements() -> None:
+    """A row and its section are shown or hidden together."""
     shown = Page(render_html(samples.results(samples.case())))
     twins = list(shown.attributes("data-twin"))
     assert len(twins) == len(samples.results().requirements)
@@ -165,14 +165,14 @@ def test_rows_of_the_matrix_are_found_by_all_that_is_said_of_the_requirement() -
 
 
 def test_a_cause_of_several_areas_is_in_each() -> None:
-    """And hostile ids are no area of another name."""
+    """A hostile id is not an area of another name."""
     assert areas(["LORA-1", "LORA-3", "SALT-1"]) == "lora salt"
     assert areas([samples.HOSTILE]) == areas([samples.HOSTILE]).strip()
     assert re.fullmatch(r"[a-z0-9_. -]+", areas([samples.HOSTILE]))
 
 
 def test_every_part_can_be_linked_to() -> None:
-    """Each section, requirement, cell and case has a link to itself that says what it is of."""
+    """Each section, requirement, cell and case has a link to itself with a label."""
     shown = Page(render_html(samples.results(samples.case())))
     own = {a["href"][1:]: a["aria-label"] for tag, a in shown.elements if tag == "a" and a.get("class") == "here"}
     parts = {i for tag in ("section", "tbody", "tr") for i in shown.attributes("id", tag=tag)}
@@ -184,8 +184,8 @@ def test_every_part_can_be_linked_to() -> None:
 # A requirement's own page
 
 
-def test_a_statement_is_told_in_its_parts() -> None:
-    """Of two tests of one requirement each has its own reasons; line ends of the source are none of the page's."""
+def test_a_statement_is_split_into_its_parts() -> None:
+    """Several tests of one requirement keep their own reasons, and line ends of the source are removed."""
     parts = statement_parts(
         "An engine does\n    this.\n\n    Why it can break: a key\n    lacks it (vllm#1). Oracle: cold start. Vacuous"
         " when nothing\n    was hit. So much for that.\n\nSo does that.\n\nWhy it can break: an odd path."
@@ -197,10 +197,10 @@ def test_a_statement_is_told_in_its_parts() -> None:
     assert statement_parts("") == statement_parts("\n\n \n")
 
 
-def test_a_requirement_says_why_it_matters_and_what_would_have_failed() -> None:
-    """With links to public reports, as threads name them."""
+def test_a_requirement_has_its_reports_and_failures() -> None:
+    """Public reports are linked and named as in threads."""
     shown = page(
-        told_about(
+        one_requirement(
             upstream=["https://github.com/vllm-project/vllm/issues/42125", "javascript:alert(1)"],
             fails_on=["A wrong token.", "A stall."],
         )
@@ -220,37 +220,37 @@ def test_a_requirement_says_why_it_matters_and_what_would_have_failed() -> None:
     ],
 )
 def test_only_a_plain_issue_is_named_in_short(address: str, name: str) -> None:
-    """Whatever else it is, the reader sees where the link leads."""
+    """Other addresses are shown in full, so that the reader sees where a link leads."""
     assert report_name(address) == name
 
 
 def test_a_distribution_is_a_picture_and_a_table_in_one() -> None:
-    """Bars in proportion to the most frequent value; every figure is in the table's text."""
-    shown = page(told_about(distributions=[HITS]))
+    """Bars are in proportion to the most frequent value, and the table has every number."""
+    shown = page(one_requirement(distributions=[HITS]))
     assert re.search(r"Cached tokens of a request.*requests 0.*30 1–15.*0 16–31.*120", shown.text)
     drawn = list(shown.attributes("width", tag="rect"))  # beside the other pictures' of the page
     assert [width for width in drawn if width in ("25.0", "0.0", "100.0")][:3] == ["25.0", "0.0", "100.0"]
 
 
-def test_a_distribution_of_nothing_is_no_division_by_nought() -> None:
-    """Such as a hand-written file may hold."""
+def test_an_empty_distribution_is_no_division_by_zero() -> None:
+    """A hand-written file may contain such a distribution."""
     none = [Distribution(name="x", unit="y", bins=[]), Distribution(name="x", unit="y", bins=[Bin(label="0", count=0)])]
-    shown = page(told_about(distributions=none))
+    shown = page(one_requirement(distributions=none))
     assert shown.text.count("ValueBary") == 2
     assert "0.0" in list(shown.attributes("width", tag="rect"))
 
 
-def test_evidence_that_is_needed_stands_before_all_other() -> None:
-    """Noughts too: they are why a verdict is not exercised."""
-    (view,) = requirement_views([told_about(evidence={"a": 1.0, "hits": 0.0, "z": 2.0}, needed=["hits", "gone"])])
+def test_needed_evidence_comes_first() -> None:
+    """Counters of zero are included, because they explain a verdict that is not exercised."""
+    (view,) = requirement_views([one_requirement(evidence={"a": 1.0, "hits": 0.0, "z": 2.0}, needed=["hits", "gone"])])
     assert (view.needed, view.further) == ({"hits": 0.0}, {"a": 1.0, "z": 2.0})
     assert "2 more counters" in page(view.requirement).text
 
 
-def test_hostile_words_are_words_here_too() -> None:
-    """Reports' addresses, reasons and bins may come from a file that somebody else wrote."""
+def test_hostile_text_of_requirements_is_inert() -> None:
+    """Addresses, reasons and bins may come from a file from elsewhere."""
     odd = Distribution(name=samples.HOSTILE, unit=samples.HOSTILE, bins=[Bin(label=samples.HOSTILE, count=1)])
-    shown = page(told_about(upstream=[samples.HOSTILE], fails_on=[samples.HOSTILE], distributions=[odd]))
+    shown = page(one_requirement(upstream=[samples.HOSTILE], fails_on=[samples.HOSTILE], distributions=[odd]))
     assert shown.open == []
     assert not {"img", "iframe"} & {tag for tag, _ in shown.elements}
     assert [tag for tag, _ in shown.elements].count("script") == 1
@@ -260,14 +260,14 @@ def test_hostile_words_are_words_here_too() -> None:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance, as WCAG computes it."""
+    """Return the relative luminance of a colour, as WCAG defines it."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def themes(sheet: str) -> list[dict[str, str]]:
-    """The custom properties of a sheet, light and dark."""
+    """Return the custom properties of a sheet, light and dark."""
     blocks = str(TEMPLATES.files((sheet,))).split("@media (prefers")[:2]
     return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
 
@@ -275,7 +275,7 @@ def themes(sheet: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("theme", [0, 1])
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_every_square_can_be_read_in_both_themes(verdict: Verdict, theme: int) -> None:
-    """The verdict, and the number of examples under it."""
+    """The contrast is checked for the verdict and for the number of examples."""
     kind = verdict.name.lower().replace("_", "-")
     back, inks = themes("matrix.css")[theme][f"t-{kind}"], themes("style.css")[theme]
     for ink in (f"v-{kind}", "quiet"):
@@ -284,6 +284,6 @@ def test_every_square_can_be_read_in_both_themes(verdict: Verdict, theme: int) -
 
 
 def test_results_with_all_of_it_survive_a_file() -> None:
-    """As every result must."""
-    results = samples.results(requirements=[told_about(distributions=[HITS], upstream=["x"], fails_on=["y"])])
+    """The results are equal after a round trip."""
+    results = samples.results(requirements=[one_requirement(distributions=[HITS], upstream=["x"], fails_on=["y"])])
     assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results

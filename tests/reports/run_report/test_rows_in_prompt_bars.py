@@ -1,4 +1,4 @@
-"""Embedding rows are drawn in the bars of prompts, to scale, and named in words."""
+"""Prompt embeddings are drawn in the bars of prompts, to scale, and described."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bars(stem: SegmentRow) -> PromptBars:
 
 
 def test_rows_are_drawn_where_they_are() -> None:
-    """Each range within its segment, from its first position to the end of its last."""
+    """Each range is within its segment, from its first position to the end of its last."""
     scale, (lane,) = Scale(44.0), bars(MIXED).lanes
     drawn = [(rows.x, round(rows.x + rows.width, 1)) for rows in lane.pieces[1].rows]
     assert drawn == [(scale.x(6), scale.x(16)), (scale.x(34), scale.x(35))]
@@ -40,14 +40,14 @@ def test_rows_are_drawn_where_they_are() -> None:
 
 @pytest.mark.parametrize(("stem", "there"), [(MIXED, True), (PLAIN, False)])
 def test_the_legend_names_rows_only_if_there_are_any(stem: SegmentRow, there: bool) -> None:
-    """And the page draws them."""
+    """The page draws them as well."""
     page = render_html(samples.results(case(stem)))
     assert (LEGEND in page) is there
     assert ('class="rows"' in page) is there
 
 
 def test_words_say_where_rows_are() -> None:
-    """Beside the edits."""
+    """The text names them along with the edits."""
     assert segment_text(MIXED) == "stem:40 (token 30 changed and embedding rows at 2-11 and 30-30)"
     assert segment_text(PLAIN) == "stem:40"
 
@@ -67,5 +67,5 @@ def test_a_segment_of_tokens_is_written_as_before() -> None:
     ],
 )
 def test_the_ranges_are_those_of_the_ids_that_were_sent(segment: Segment, found: dict[str, object]) -> None:
-    """Also where an edit moved a row."""
+    """An edit may have moved an embedding."""
     assert marks(segment, segment_tokens("n", segment)) == found

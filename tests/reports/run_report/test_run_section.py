@@ -1,4 +1,4 @@
-"""What a run had seen by when, where its time went, and the badge: counted once, drawn as it was counted."""
+"""The progress of a run over time, where its time went, and the badge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def example(at: float, **evidence: float) -> dict[str, Any]:
-    """An example's event with this evidence, as it is read back."""
+    """Return an example's event with this evidence, as it is read back."""
     seen = {ReportedEvidence[name.upper()].value: value for name, value in evidence.items()}
     return {"event": "example", "at": at, "requests": 3, "failed": False, "evidence": seen}
 
@@ -44,7 +44,7 @@ def example(at: float, **evidence: float) -> dict[str, Any]:
 
 
 def test_progress_sums_what_examples_saw() -> None:
-    """Seconds count from the run's start, and every sum only grows."""
+    """Times count from the start of the run, and sums only grow."""
     events = [
         example(110.0, hit_tokens=64, telling=2),
         {"event": "phase", "at": 115.0},
@@ -60,7 +60,7 @@ def test_progress_sums_what_examples_saw() -> None:
 
 @given(st.lists(st.floats(0, 3600), max_size=400))
 def test_progress_is_thinned_and_loses_no_sum(times: list[float]) -> None:
-    """However many examples there were, and whatever the clocks of parallel workers say."""
+    """Neither the number of examples nor the clocks of parallel workers matter."""
     points = progress([example(at, hit_tokens=1) for at in times], 0.0)
     assert len(points) <= PROGRESS_POINTS
     assert points == sorted(points, key=lambda point: (point.at, point.examples))
@@ -68,12 +68,12 @@ def test_progress_is_thinned_and_loses_no_sum(times: list[float]) -> None:
 
 
 def test_the_names_that_are_counted_are_evidence() -> None:
-    """Reports know the harness's words and not its code; a word that changed would be counted as nothing."""
+    """Reports know only the names of the evidence, so a renamed counter would count as zero."""
     assert {field.encode_name for field in msgspec.structs.fields(EvidenceSample)} <= set(COUNTERS)
 
 
-def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path) -> None:
-    """From the file that a run wrote, with an example as the run writes it."""
+def test_results_hold_progress_and_losses_of_the_events(tmp_path: Path) -> None:
+    """The events are read from the file that a run wrote."""
     written = {
         "event": "example",
         "at": 103.0,
@@ -84,9 +84,9 @@ def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path
         "findings": [{}],
     }
     lost = {"event": "engine_lost", "at": 104.5, "cell": "default", "log_tail": "killed"}
-    told = [STARTED, SOUND, announced("R-1"), written, lost, concluded("R-1", Verdict.CONFORMS), FINISHED]
+    log = [STARTED, SOUND, announced("R-1"), written, lost, concluded("R-1", Verdict.CONFORMS), FINISHED]
     path = tmp_path / "events.ndjson"
-    ordered = ({"event": event["event"], "at": 100.0, **event} for event in told)  # as the run's log has them
+    ordered = ({"event": event["event"], "at": 100.0, **event} for event in log)  # as the run's log has them
     path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in ordered))
     results = assemble(read_events(path))
     assert results.progress == [ProgressPoint(at=3.0, examples=1, requests=2, hit_tokens=96, failing=1)]
@@ -94,7 +94,7 @@ def test_results_hold_progress_and_losses_as_the_events_told_them(tmp_path: Path
 
 
 def test_each_panel_rises_to_its_total_and_marks_what_was_lost() -> None:
-    """The curve begins at the bottom, ends at the top and spans the run; one that never rose lies at the bottom."""
+    """The curve spans the run from bottom to top. A counter that never rose stays at the bottom."""
     results = samples.results()
     drawn = {panel.title: panel for panel in view.panels(results)}
     hits = drawn["Hit tokens"]
@@ -106,7 +106,7 @@ def test_each_panel_rises_to_its_total_and_marks_what_was_lost() -> None:
 
 
 def test_the_page_draws_the_panels_and_says_the_same_as_a_table() -> None:
-    """Each picture has a title; what stayed at zero has no picture; each moment is a row."""
+    """Each picture has a title, a counter of zero has no picture, and each sample is a row of the table."""
     results = samples.results()
     page = Page(render_html(results))
     assert "Hit tokens over the run's 6\u202fmin 53\u202fs: 163\u202f840 at its end" in "".join(page.texts)
@@ -116,7 +116,7 @@ def test_the_page_draws_the_panels_and_says_the_same_as_a_table() -> None:
 
 
 def test_a_run_from_before_there_was_progress_is_still_drawn() -> None:
-    """An older results.json has neither points nor losses."""
+    """An older results.json has neither progress nor losses."""
     page = Page(render_html(samples.results(progress=[], losses=[])))
     assert "No example was recorded with a time." in page.text
 
@@ -124,8 +124,8 @@ def test_a_run_from_before_there_was_progress_is_still_drawn() -> None:
 # Where the time went
 
 
-def test_time_is_told_by_requirement_longest_first() -> None:
-    """The bar is of the longest; of it the part that went into drawing, never more than all."""
+def test_time_is_listed_by_requirement_longest_first() -> None:
+    """The bar is relative to the longest requirement; its drawing part is never larger than the whole."""
     long = samples.requirement("B-1", "is slow", samples.cell(seconds=80.0, drawn=20.0))
     short = samples.requirement("A-1", "is quick", samples.cell(seconds=10.0, drawn=10.5), samples.cell(seconds=10.0))
     idle = samples.requirement("C-1", "did not run", samples.cell(seconds=0.0))
@@ -137,8 +137,8 @@ def test_time_is_told_by_requirement_longest_first() -> None:
 
 
 @pytest.mark.parametrize(("lasted", "rest"), [(130.0, 50.0), (60.0, 0.0)])
-def test_time_is_told_by_kind_of_work(lasted: float, rest: float) -> None:
-    """Parallel workers do more than the run lasted: then nothing is left over, and nothing is below zero."""
+def test_time_is_listed_by_kind_of_work(lasted: float, rest: float) -> None:
+    """Parallel workers may work longer than the run lasts; then nothing is left over."""
     one = samples.requirement("B-1", "is slow", samples.cell(seconds=80.0, drawn=20.0))
     found = view.time_by_work(samples.results(requirements=[one], duration_s=lasted))
     assert [span.seconds for span in found] == [20.0, 60.0, rest]
@@ -157,8 +157,8 @@ def test_time_is_told_by_kind_of_work(lasted: float, rest: float) -> None:
         ),
     ],
 )
-def test_engine_starts_are_told_in_words(starts: list[float], lost: list[EngineLoss], words: str) -> None:
-    """How many, how long, and how many because one was lost."""
+def test_engine_starts_are_described(starts: list[float], lost: list[EngineLoss], words: str) -> None:
+    """The text has their number and duration, and how many starts followed a lost engine."""
     assert view.engine_starts(starts, lost) == words
 
 
@@ -171,7 +171,7 @@ def test_engine_starts_are_told_in_words(starts: list[float], lost: list[EngineL
     ],
 )
 def test_the_command_to_repeat_has_the_seed(command: str, seed: str, repeated: str) -> None:
-    """Once, and as one word whatever it is."""
+    """The seed appears once and as a single word."""
     assert view.repeat_command(samples.results(command=command, seed=seed)) == repeated
 
 
@@ -179,7 +179,7 @@ def test_the_command_to_repeat_has_the_seed(command: str, seed: str, repeated: s
 
 
 def only(verdict: Verdict, *more: Verdict, **changes: Any) -> Results:
-    """A run of one requirement for each verdict, with the exit code that such a run has."""
+    """Return a run of one requirement for each verdict, with the exit code of such a run."""
     requirements = [samples.requirement(f"R-{v}", "holds", samples.cell(verdict=v)) for v in (verdict, *more)]
     fine = {Verdict.CONFORMS, Verdict.KNOWN_ISSUE, Verdict.UNSUPPORTED}
     return samples.results(**{"requirements": requirements, "exit_code": int(not {verdict, *more} <= fine), **changes})
@@ -206,7 +206,7 @@ FAULT = InjectedFault(name="salts are cut", summary="s", stands_for="f", acted=T
     ],
 )
 def test_the_badge_says_no_more_than_the_run_showed(results: Results, word: RunStatus) -> None:
-    """A violation stands whatever else went wrong; all else takes a run that passed."""
+    """A violation always shows; any other result needs a run that passed."""
     assert run_status(results) is word
     root = ElementTree.fromstring(badge_svg(results))
     assert [text.text for text in root.iter(f"{SVG}text")] == ["prefix cache", word.value]
@@ -217,7 +217,7 @@ def test_the_badge_says_no_more_than_the_run_showed(results: Results, word: RunS
 
 
 def test_the_badge_loads_nothing_and_its_words_can_be_read() -> None:
-    """White on each of its colours, the same in a light page and a dark one."""
+    """The text is white on each colour, the same in light and dark pages."""
     for results in (only(Verdict.CONFORMS), only(Verdict.KNOWN_ISSUE), only(Verdict.VIOLATED), only(Verdict.ERROR)):
         source = badge_svg(results)
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|href|<style|<script|@import", source)
@@ -227,7 +227,7 @@ def test_the_badge_loads_nothing_and_its_words_can_be_read() -> None:
 
 
 def test_hostile_text_is_inert_in_the_badge() -> None:
-    """An engine's name is text, in legal XML."""
+    """The name of an engine is text in valid XML."""
     source = badge_svg(samples.poisoned(samples.HOSTILE))
     assert visible(source) == source
     assert {element.tag.removeprefix(SVG) for element in ElementTree.fromstring(source).iter()} == {
@@ -236,7 +236,7 @@ def test_hostile_text_is_inert_in_the_badge() -> None:
 
 
 def test_the_headline_looks_like_its_verdict() -> None:
-    """Also where the engines were broken on purpose, so that nothing is said of the engine as it is."""
+    """A run with an injected fault makes no statement about the unmodified engine."""
     assert headline_style(only(Verdict.VIOLATED, fault=FAULT)) is Verdict.VIOLATED
     assert headline_style(only(Verdict.CONFORMS)) is Verdict.CONFORMS
     assert headline_style(only(Verdict.CONFORMS, Verdict.INCONCLUSIVE)) is Verdict.NOT_EXERCISED
@@ -246,7 +246,7 @@ def test_the_headline_looks_like_its_verdict() -> None:
 
 
 def test_the_summary_says_the_verdict_first_and_lists_only_what_needs_a_hand() -> None:
-    """What conforms is named in one line; where to look comes last."""
+    """Conforming requirements take one line, and the files to look at come last."""
     lines = summary_markdown(samples.results(samples.case())).splitlines()
     assert lines[0] == "## Coldproof: ✕ prefix cache not conformant"
     assert "**1** ✕ VIOLATED · **1** ! ERROR · **1** ? INCONCLUSIVE" in "\n".join(lines)
@@ -258,7 +258,7 @@ def test_the_summary_says_the_verdict_first_and_lists_only_what_needs_a_hand() -
     assert "cases/ID.md" in lines[-1]
 
 
-def test_times_of_day_are_written_as_people_write_them() -> None:
-    """What is no such time is left alone: it may be anybody's text."""
+def test_times_of_day_are_formatted() -> None:
+    """Any other text stays unchanged."""
     assert day_and_time("2026-11-21T23:57:30+00:00") == day_and_time("2026-11-21T23:57:30Z") == "2026-11-21 23:57 UTC"
     assert day_and_time("2026-11-21T23:57:30+02:00 <b>") == "2026-11-21T23:57:30+02:00 <b>"

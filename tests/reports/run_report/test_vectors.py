@@ -1,4 +1,4 @@
-"""A case about a pooled answer shows both vectors, how far apart they are, and what is allowed."""
+"""A case about a pooled answer shows both vectors, their difference and the tolerance."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CASE = report_samples.case(tokens=[], first_difference=17, vector=ROW)
 
 
 def test_the_values_that_differ_are_marked() -> None:
-    """By the tolerance; what is no number differs."""
+    """Values are compared by the tolerance, and a value that is not a number differs."""
     (view,) = case_views([CASE], unfolded=1)
     assert [one.differs for one in view.values] == [False, True, True]
     assert case_views([report_samples.case()], unfolded=1)[0].values == []
 
 
 def test_the_page_shows_both() -> None:
-    """With the cosine, and which token they are of."""
+    """The page has the cosine and the token of the vectors."""
     page = render_html(report_samples.results(CASE))
     for words in ("Vectors of r", "Of token 17", "cosine", "0.580000", "first 3 of 128 values", "0.25", "0.3"):
         assert words in page, words
@@ -38,14 +38,14 @@ def test_the_page_shows_both() -> None:
 
 
 def test_the_bug_report_shows_both() -> None:
-    """The first values of each."""
+    """The report has the first values of each vector."""
     text = bug_report(CASE, statement="A statement.", environment={})
     assert "observed: `[0.5, 0.3, None]` and 125 more values" in text
     assert "expected (cold start): `[0.5, 0.25, -0.125]`" in text
 
 
 def test_a_case_with_vectors_survives_its_file() -> None:
-    """Older files have none."""
+    """Older files have no vector."""
     raw = msgspec.json.encode(CASE)
     assert msgspec.json.decode(raw, type=Case) == CASE
     older = msgspec.json.decode(raw)

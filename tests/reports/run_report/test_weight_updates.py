@@ -1,4 +1,4 @@
-"""The table of updates of the weights: its data, its verdicts, and what a reader sees of it."""
+"""The table of weight updates: its data, its verdicts and how it is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
 from support.nightly import with_samples
 from support.page import Page
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
@@ -38,13 +38,13 @@ TITLE = "Updates of the weights"
 
 
 def count(by: Invalidation = Invalidation.RESET, requests: int = 40, **more: Any) -> UpdateCount:
-    """The counts of one pair."""
+    """Return the counts of one pair."""
     facts: dict[str, Any] = {"requirement": "WEIGHT-1", "cell": "default", "route": PATH, "policy": "on reset"}
     return UpdateCount(invalidation=by, requests=requests, **{**facts, **more})
 
 
 def run(*counts: UpdateCount, verdict: Verdict = Verdict.CONFORMS, **capabilities: bool) -> Results:
-    """A run of WEIGHT-1 with these counts and this verdict. `capabilities`: by the names of `Capability`."""
+    """Return a run of WEIGHT-1 with these counts and this verdict. `capabilities`: by the names of `Capability`."""
     result = samples.results()
     assert result.engine is not None
     found = {Capability[name].value: {"present": there, "evidence": "probed"} for name, there in capabilities.items()}
@@ -54,7 +54,7 @@ def run(*counts: UpdateCount, verdict: Verdict = Verdict.CONFORMS, **capabilitie
 
 
 def fields(results: Results) -> dict[tuple[str, str, str], PairField]:
-    """Layer, calls, route -> field."""
+    """Return the fields of the table by layer, calls and route."""
     matrix = update_matrix(results)
     assert matrix is not None
     return {
@@ -66,12 +66,12 @@ def fields(results: Results) -> dict[tuple[str, str, str], PairField]:
 
 
 def reset_field(results: Results) -> PairField:
-    """The field of a reset after an update from another path."""
+    """Return the field of a reset after an update from another path."""
     return fields(results)["", Invalidation.RESET, PATH]
 
 
 def test_the_names_are_those_of_the_harness() -> None:
-    """The reports import nothing of it. A new route or promise needs its entry here."""
+    """Reports do not import the harness, so a new route or policy needs an entry here."""
     known = {capability.value for capability in Capability}
     assert {*INVALIDATION_NEEDS.values(), *ROUTE_NEEDS.values()} <= known
     assert set(ROUTE_NEEDS) == {route.value for route in WeightRoute}
@@ -97,14 +97,14 @@ def test_the_names_are_those_of_the_harness() -> None:
 def test_a_pair_is_right_only_if_it_was_exercised_and_nothing_in_its_cell_is_unsure(
     counts: list[UpdateCount], verdict: Verdict, shown: tuple[Verdict, str]
 ) -> None:
-    """Wrong requests have the verdict of their requirement; those of another pair say nothing about this one."""
+    """Wrong requests have the verdict of their requirement and do not count for another pair."""
     field = reset_field(run(*counts, verdict=verdict))
     assert (field.verdict, field.words) == shown
     assert field.wrong is ("wrong" in shown[1] and "none" not in shown[1])
 
 
 def test_a_pair_that_the_engine_does_not_have_says_what_it_lacks() -> None:
-    """By the route or by the invalidation. What is not known to be absent was only not exercised."""
+    """The route or the invalidation may be missing. A pair that is not known to be absent was not exercised."""
     seen = fields(run(count(), count(route=SAME_PATH, requests=0), PAUSE_WAIT=False, WEIGHTS_SAME_PATH=False))
     assert seen["", Invalidation.WAIT_AROUND, PATH] == PairField(
         Verdict.UNSUPPORTED, f"{Capability.PAUSE_WAIT.value}: probed"
@@ -114,14 +114,14 @@ def test_a_pair_that_the_engine_does_not_have_says_what_it_lacks() -> None:
 
 
 def test_a_route_that_the_engine_has_is_a_column_without_any_request() -> None:
-    """What it has and nobody tried must not look like what it does not have."""
+    """A route that was not tried must differ from one that the engine lacks."""
     seen = fields(run(count(), WEIGHTS_SAME_PATH=True, WEIGHTS_IN_PLACE=False))
     assert {route for _, _, route in seen} == {PATH, SAME_PATH}
     assert seen["", Invalidation.RESET, SAME_PATH] == PairField(Verdict.NOT_EXERCISED, "no request")
 
 
 def test_the_rows_follow_the_promise() -> None:
-    """A run that tests the salt says nothing about resets."""
+    """A run that tests the salt makes no statement about resets."""
     names = [
         {calls for _, calls, _ in fields(run(count(by, policy=policy)))}
         for by, policy in ((Invalidation.UPDATE, "invalidates"), (Invalidation.SALT, "version in the salt"))
@@ -131,7 +131,7 @@ def test_the_rows_follow_the_promise() -> None:
 
 
 def test_without_a_promise_there_is_no_verdict_but_a_count_of_hits() -> None:
-    """That is what a loop without the invalidation would see."""
+    """The count shows what a training loop without the invalidation would see."""
     key = ("", Invalidation.NOTHING, PATH)
     assert fields(run(count(Invalidation.NOTHING, 6, hits=5)))[key] == PairField(None, "5 of 6 hit old KV")
     unknown = fields(run(count(Invalidation.NOTHING, 6, hits=5), count(Invalidation.NOTHING, 1)))[key]
@@ -139,7 +139,7 @@ def test_without_a_promise_there_is_no_verdict_but_a_count_of_hits() -> None:
 
 
 def layered() -> Results:
-    """Two layers: in one of them, a pair is violated."""
+    """Return a run of two layers, one of which has a violated pair."""
     counts = [
         count(layer="server"),
         count(layer="exact", wrong=2),
@@ -165,7 +165,7 @@ def layered() -> Results:
 
 
 def test_layers_are_counted_apart() -> None:
-    """A wrong answer in one says nothing about the other. They have the order of all tables."""
+    """A wrong answer in one layer does not count for the other. Layers have the usual order."""
     seen = fields(layered())
     assert list(dict.fromkeys(layer for layer, _, _ in seen)) == ["exact", "server"]
     assert seen["exact", Invalidation.RESET, PATH].verdict is Verdict.VIOLATED
@@ -173,7 +173,7 @@ def test_layers_are_counted_apart() -> None:
 
 
 def test_a_layer_in_which_no_request_counts_is_shown() -> None:
-    """Its requirement ran there. A layer without it, or that cannot have it, is not."""
+    """The requirement ran in that layer. A layer without the requirement or the capability is not shown."""
     shown = layered()
     only = [one for one in shown.weight_updates if one.layer == "exact"]
     layers = {layer for layer, _, _ in fields(msgspec.structs.replace(shown, weight_updates=only))}
@@ -188,7 +188,7 @@ def test_a_layer_in_which_no_request_counts_is_shown() -> None:
 
 
 def test_the_page_and_the_summary_show_the_table() -> None:
-    """With the promise, a link to the requirement, and wrong ones marked. A run without updates has none of it."""
+    """The table has the policy, links to the requirement, and marks for wrong requests. Other runs have no table."""
     source, summary = render_html(layered()), summary_markdown(layered())
     page = Page(source)
     assert "Tested promise: on reset: call /reset_prefix_cache" in page.text
@@ -202,7 +202,7 @@ def test_the_page_and_the_summary_show_the_table() -> None:
 
 
 def test_the_data_is_summed_over_the_examples_of_a_stored_run(tmp_path: Path) -> None:
-    """By requirement, cell, layer and pair. Examples of older runs have none."""
+    """Counts are added by requirement, cell, layer and pair. Examples of older runs have none."""
     pair = {"route": PATH, "invalidation": "update, cache reset", "policy": "on reset", "requests": 2, "wrong": 1}
     nothing = {**pair, "invalidation": "update, nothing else", "wrong": 0}
     example = {"event": "example", "requirement": "WEIGHT-1", "cell": "default", "history": {}, "findings": []}
@@ -235,16 +235,16 @@ def test_the_data_is_summed_over_the_examples_of_a_stored_run(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for the whole file."""
+    """Yield one browser for the tests of this file."""
     with a_browser() as found:
         yield found
 
 
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 def test_the_table_is_readable_in_a_browser(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    """By the rules of axe-core, and on every screen."""
+    """axe-core finds no serious violation, and the table fits every screen."""
     with pages_of(browser, tmp_path) as open_page:
         page = open_page(layered(), color_scheme=scheme)
         assert page.locator("#weight-updates .v-violated .wrong").is_visible()
-        assert serious(page) == []
+        assert serious_violations(page) == []
         assert_it_fits_every_screen(page, tmp_path / "page.png")

@@ -1,4 +1,4 @@
-"""The bound on explained divergences: its error rate by enumeration, and what it notices."""
+"""The bound on explained divergences: its error rate by enumeration, and what it detects."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ NONE = Rate()
 
 
 def binomial(tokens: int, rate: float) -> list[float]:
-    """The probability of each number of divergences."""
+    """Return the probability of each number of divergences."""
     return [math.comb(tokens, k) * rate**k * (1 - rate) ** (tokens - k) for k in range(tokens + 1)]
 
 
 @pytest.mark.parametrize(("least", "of", "share"), [(0, 5, 0.3), (1, 5, 0.3), (3, 7, 0.9), (7, 7, 0.5), (8, 7, 0.5)])
 def test_the_tail_is_exact(least: int, of: int, share: float) -> None:
-    """Compared with fractions."""
+    """The result is compared with exact fractions."""
     yes = Fraction(share)
     exact = sum(math.comb(of, k) * yes**k * (1 - yes) ** (of - k) for k in range(least, of + 1))
     assert binomial_tail(least, of, share) == pytest.approx(float(exact), rel=1e-12)
 
 
 def test_the_tail_of_large_numbers_neither_overflows_nor_vanishes() -> None:
-    """A long run has some hundred thousand answers."""
+    """A long run has several hundred thousand answers."""
     assert 0.4 < binomial_tail(100_000, 200_000, 0.5) < 0.6
     assert binomial_tail(1, 10, 0.0) == 0.0
     assert binomial_tail(10, 10, 1.0) == 1.0
@@ -47,7 +47,9 @@ def test_the_tail_of_large_numbers_neither_overflows_nor_vanishes() -> None:
 @pytest.mark.parametrize("rate", [0.001, 0.02, 0.1, 0.3, 0.6])
 @pytest.mark.parametrize(("hits", "reference"), [(60, 60), (120, 40), (40, 120), (150, 15)])
 def test_equal_rates_exceed_the_bound_at_most_at_the_stated_error(hits: int, reference: int, rate: float) -> None:
-    """Every outcome, weighted by its probability; no draw. With one reference, and with both as one sample."""
+    """Every outcome is weighted by its probability, without random draws, for one reference and for both as one
+    sample.
+    """
     of_hits, of_reference = binomial(hits, rate), binomial(reference, rate)
     error = math.fsum(
         p * q
@@ -60,7 +62,7 @@ def test_equal_rates_exceed_the_bound_at_most_at_the_stated_error(hits: int, ref
 
 @pytest.mark.parametrize("rate", [0.005, 0.05, 0.3])
 def test_the_whole_rule_keeps_the_stated_error(rate: float) -> None:
-    """With both references, of which the misses have to be explained themselves."""
+    """Both references are used, and divergences without a hit have to be explained too."""
     tokens = 40
     each = binomial(tokens, rate)
     error = math.fsum(
@@ -75,7 +77,7 @@ def test_the_whole_rule_keeps_the_stated_error(rate: float) -> None:
 
 
 def test_a_run_keeps_its_error_over_all_its_bounds() -> None:
-    """One for each requirement in each cell, and one for each cell."""
+    """There is one bound for each requirement in each cell, and one for each cell."""
     assert pytest.approx(RUN_ERROR) == ERROR * TESTS
     assert RUN_ERROR <= 1e-4
 
@@ -98,19 +100,19 @@ def test_a_run_keeps_its_error_over_all_its_bounds() -> None:
         (Rate(36, 36), Rate(36, 36), Rate(7000, 0), True),
     ],
 )
-def test_what_is_too_many(hits: Rate, misses: Rate, cold: Rate, *, too_many: bool) -> None:
-    """And what is not."""
+def test_when_divergences_exceed_the_bound(hits: Rate, misses: Rate, cold: Rate, *, too_many: bool) -> None:
+    """The bound is exceeded exactly in these cases."""
     assert exceeds(hits, misses, cold) is too_many
 
 
 def test_answers_without_a_hit_may_vary_more_than_those_of_the_calibration() -> None:
-    """Their prompts and batches are others."""
+    """Their prompts and batches are different."""
     assert misses_explained(Rate(10_000, 120), Rate(7000, 30))
     assert not misses_explained(Rate(10_000, 600), Rate(7000, 30))
 
 
 def test_the_counters_are_rates_and_words() -> None:
-    """By the names of the evidence; what is not there is none."""
+    """Rates follow from the named counters, and a missing counter gives no rate."""
     names = ReportedEvidence
     evidence = {
         names.COMPARED_HITS: 36.0,

@@ -1,4 +1,4 @@
-"""What became of requirements and failures between two runs: new, fixed, still there, or not looked at any more."""
+"""How requirements and failures changed between two runs: new, fixed, still there, or no longer exercised."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ UNDECIDED = (Verdict.NOT_EXERCISED, Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED, V
 
 
 def case(signature: str = STALE, cell: str = "default", *, waived: bool = False, **changes: Any) -> Case:
-    """A case of LORA-3."""
+    """Return a case of LORA-3."""
     issue = "keyed by path (https://example.org/issues/1)" if waived else None
     return samples.case(requirement="LORA-3", cell=cell, signature=signature, known_issue=issue, **changes)
 
 
 def run(verdict: Verdict | None, *cases: Case, **changes: Any) -> Results:
-    """A run of LORA-3 in the default cell alone; without a verdict it has GROUND-1 only."""
+    """Return a run of LORA-3 in the default cell; without a verdict it has only GROUND-1."""
     cells = [] if verdict is None else [samples.cell("default", verdict)]
     return of(*cells, cases=cases, **changes)
 
 
 def of(*cells: CellResult, cases: tuple[Case, ...] = (), **changes: Any) -> Results:
-    """A run of LORA-3 in these cells, beside GROUND-1, which conforms."""
-    asked = [samples.requirement("LORA-3", "same path", *cells)] if cells else []
+    """Return a run of LORA-3 in these cells, and of GROUND-1, which conforms."""
+    requirements = [samples.requirement("LORA-3", "same path", *cells)] if cells else []
     ground = samples.requirement("GROUND-1", "alone and in a batch")
-    return samples.results(requirements=[ground, *asked], **{"cases": list(cases), **changes})
+    return samples.results(requirements=[ground, *requirements], **{"cases": list(cases), **changes})
 
 
 def violated(*signatures: str, **changes: Any) -> Results:
-    """A run in which LORA-3 fails in these ways in the default cell."""
+    """Return a run in which LORA-3 fails with these signatures in the default cell."""
     return run(Verdict.VIOLATED, *(case(sign) for sign in signatures), **changes)
 
 
 def waived(*signatures: str) -> Results:
-    """A run in which LORA-3 fails in these ways, all of them known issues."""
+    """Return a run in which LORA-3 fails with these signatures, all of them waived."""
     return run(Verdict.KNOWN_ISSUE, *(case(sign, waived=True) for sign in signatures))
 
 
@@ -64,12 +64,12 @@ def headline(old: Results, new: Results) -> str:
 
 
 def about(found: list[Change], requirement: str = "LORA-3") -> list[Change]:
-    """What is said of one requirement."""
+    """Return the findings about one requirement."""
     return [change for change in found if change.requirement == requirement]
 
 
 def kinds(old: Results, new: Results) -> list[tuple[ChangeKind, str]]:
-    """What became of LORA-3, with the signatures."""
+    """Return the kinds of change of LORA-3, with the signatures."""
     return [(finding.kind, finding.signature) for finding in about(compare(old, new))]
 
 
@@ -78,14 +78,14 @@ def kinds(old: Results, new: Results) -> list[tuple[ChangeKind, str]]:
 
 @pytest.mark.parametrize("before", [Verdict.CONFORMS, *UNDECIDED, None])
 def test_what_fails_and_was_not_known_to_is_newly_violated(before: Verdict | None) -> None:
-    """Whatever it was before, not in the run included: nobody knew of it."""
+    """The verdict before does not matter, also if the requirement was not in the run."""
     assert kinds(run(before), violated(STALE)) == [(ChangeKind.NEWLY_VIOLATED, STALE)]
     assert exit_code(compare(run(before), violated(STALE))) == 1
 
 
 @pytest.mark.parametrize("before", [violated(STALE), waived(STALE)], ids=FAILING)
 def test_what_failed_and_conforms_now_is_fixed(before: Results) -> None:
-    """A known issue too: its waiver can go. Nothing is gone beside it."""
+    """A known issue is fixed too, so its waiver can be removed."""
     comparison = compare(before, run(Verdict.CONFORMS))
     assert [(one.kind, one.signature, one.gone) for one in about(comparison)] == [(ChangeKind.FIXED, STALE, [])]
     assert exit_code(comparison) == 0
@@ -93,23 +93,23 @@ def test_what_failed_and_conforms_now_is_fixed(before: Results) -> None:
 
 @pytest.mark.parametrize("now", [*UNDECIDED, None])
 @pytest.mark.parametrize("before", [violated(STALE), waived(STALE), run(Verdict.CONFORMS)], ids=[*FAILING, "CONFORMS"])
-def test_what_is_not_decided_any_more_is_never_fixed(before: Results, now: Verdict | None) -> None:
-    """And fails the comparison: whoever stops looking finds nothing."""
+def test_a_requirement_that_is_no_longer_decided_is_not_fixed(before: Results, now: Verdict | None) -> None:
+    """Otherwise a run that does less would look better, so the comparison fails."""
     comparison = compare(before, run(now))
     assert [finding.kind for finding in about(comparison)] == [ChangeKind.NO_LONGER_EXERCISED]
     assert exit_code(comparison) == 1
 
 
 @pytest.mark.parametrize("now", UNDECIDED)
-def test_why_it_is_not_decided_is_said(now: Verdict) -> None:
-    """The reason is the later run's."""
+def test_the_reason_for_no_decision_is_shown(now: Verdict) -> None:
+    """The reason is that of the later run."""
     new = of(samples.cell("default", now, reason="never seen: hits"))
     assert about(compare(violated(STALE), new))[0].transitions[0].reason == "never seen: hits"
 
 
 @pytest.mark.parametrize("before", [*UNDECIDED, None])
 def test_what_conforms_and_was_not_decided_is_newly_exercised(before: Verdict | None) -> None:
-    """It is no fix: nobody had seen it fail."""
+    """It is not a fix, because no failure was known."""
     assert kinds(run(before), run(Verdict.CONFORMS)) == [(ChangeKind.NEWLY_EXERCISED, "")]
     assert exit_code(compare(run(before), run(Verdict.CONFORMS))) == 0
 
@@ -117,14 +117,14 @@ def test_what_conforms_and_was_not_decided_is_newly_exercised(before: Verdict | 
 @pytest.mark.parametrize("before", UNDECIDED)
 @pytest.mark.parametrize("now", UNDECIDED)
 def test_what_was_decided_in_neither_is_unchanged(before: Verdict, now: Verdict) -> None:
-    """Both verdicts are kept, for whoever unfolds it."""
+    """Both verdicts are kept for the details."""
     finding = about(compare(run(before), run(now)))[0]
     assert finding.kind is ChangeKind.UNCHANGED
     assert (finding.transitions[0].was, finding.transitions[0].now) == (before, now)
 
 
 def test_a_run_against_itself_has_nothing_new() -> None:
-    """With failures, waivers and gaps in it."""
+    """This holds for failures, waivers and undecided requirements."""
     comparison = compare(samples.results(samples.case()), samples.results(samples.case()))
     assert {finding.kind for finding in comparison} == {ChangeKind.STILL_VIOLATED, ChangeKind.UNCHANGED}
     assert exit_code(comparison) == 0
@@ -138,42 +138,42 @@ def test_a_run_against_itself_has_nothing_new() -> None:
 
 
 def test_the_same_signature_is_the_same_failure() -> None:
-    """Ids, nonces, sentences and versions are a run's own."""
+    """Ids, nonces, sentences and versions belong to a run and do not matter."""
     again = case(id="other", nonce="b0", sentence="Request 9 differs", engine_version="0.33.0", failing_request=9)
     assert kinds(violated(STALE), run(Verdict.VIOLATED, again)) == [(ChangeKind.STILL_VIOLATED, STALE)]
     assert exit_code(compare(violated(STALE), run(Verdict.VIOLATED, again))) == 0
 
 
-def test_another_signature_fails_otherwise() -> None:
-    """The earlier one is named, and not called fixed: the one may hide the other."""
+def test_another_signature_is_a_different_failure() -> None:
+    """The earlier failure is named but not called fixed, because one failure may hide the other."""
     comparison = compare(violated(STALE), violated(CORRUPT))
     (finding,) = about(comparison)
     assert (finding.kind, finding.signature, finding.gone) == (ChangeKind.FAILS_DIFFERENTLY, CORRUPT, [STALE])
     assert exit_code(comparison) == 1
 
 
-def test_of_two_failures_each_is_told_by_itself() -> None:
-    """One is the same, one is not."""
+def test_two_failures_are_compared_separately() -> None:
+    """One failure is the same and one is not."""
     assert kinds(violated(STALE), violated(CORRUPT, STALE)) == [
         (ChangeKind.FAILS_DIFFERENTLY, CORRUPT),
         (ChangeKind.STILL_VIOLATED, STALE),
     ]
 
 
-def test_a_failure_that_is_gone_beside_one_that_is_not_is_no_fix() -> None:
-    """The requirement still fails there."""
+def test_one_of_two_failures_fixed_is_no_fix() -> None:
+    """The requirement still fails in that cell."""
     (finding,) = about(compare(violated(STALE, CORRUPT), violated(STALE)))
     assert (finding.kind, finding.gone) == (ChangeKind.STILL_VIOLATED, [CORRUPT])
 
 
 def test_violations_without_a_case_are_not_taken_for_the_same() -> None:
-    """Unknown is not equal to unknown."""
+    """Two unknown failures are not assumed to be equal."""
     comparison = compare(run(Verdict.VIOLATED), run(Verdict.VIOLATED))
     assert [(finding.kind, finding.unsaved) for finding in about(comparison)] == [(ChangeKind.FAILS_DIFFERENTLY, True)]
 
 
 def test_a_case_of_another_requirement_is_another_failure() -> None:
-    """Many requirements fail with one signature."""
+    """Many requirements fail with the same signature."""
     other = samples.case(requirement="LORA-1", cell="default", signature=STALE)
     assert kinds(run(Verdict.CONFORMS, other), violated(STALE)) == [(ChangeKind.NEWLY_VIOLATED, STALE)]
 
@@ -183,30 +183,30 @@ def test_a_case_of_another_requirement_is_another_failure() -> None:
 
 @pytest.mark.parametrize("before", [violated(STALE), violated(CORRUPT), waived(CORRUPT), run(Verdict.CONFORMS)])
 def test_what_is_waived_now_and_was_not_is_newly_waived(before: Results) -> None:
-    """Somebody signed it off: that is told, and fails nothing."""
+    """A new waiver is reported and fails nothing."""
     assert kinds(before, waived(STALE)) == [(ChangeKind.NEWLY_WAIVED, STALE)]
     assert exit_code(compare(before, waived(STALE))) == 0
 
 
 def test_a_known_issue_stays_one() -> None:
-    """By its signature."""
+    """Known issues are matched by signature."""
     assert kinds(waived(STALE), waived(STALE)) == [(ChangeKind.STILL_WAIVED, STALE)]
 
 
-def test_a_waiver_that_is_gone_is_told_from_a_new_failure() -> None:
-    """The failure is the one of yesterday, so the comparison does not fail; the run itself does."""
+def test_a_removed_waiver_is_no_new_failure() -> None:
+    """The failure is old, so the comparison does not fail, but the run itself does."""
     assert kinds(waived(STALE), violated(STALE)) == [(ChangeKind.WAIVER_REMOVED, STALE)]
     assert exit_code(compare(waived(STALE), violated(STALE))) == 0
 
 
-def test_another_failure_beside_a_known_issue_fails_otherwise() -> None:
-    """The waiver of the one says nothing of the other."""
+def test_another_failure_beside_a_known_issue_is_a_different_failure() -> None:
+    """The waiver of one failure does not cover another."""
     new = run(Verdict.VIOLATED, case(STALE, waived=True), case(CORRUPT))
     assert kinds(waived(STALE), new) == [(ChangeKind.FAILS_DIFFERENTLY, CORRUPT), (ChangeKind.STILL_WAIVED, STALE)]
 
 
 def test_a_violation_is_never_lost_behind_waived_cases() -> None:
-    """Where the verdict is VIOLATED and all cases are waived, something else failed."""
+    """If the verdict is VIOLATED and all cases are waived, something else failed."""
     assert (ChangeKind.FAILS_DIFFERENTLY, "") in kinds(waived(STALE), run(Verdict.VIOLATED, case(STALE, waived=True)))
 
 
@@ -214,7 +214,7 @@ def test_a_violation_is_never_lost_behind_waived_cases() -> None:
 
 
 def test_one_signature_in_several_cells_is_one_finding() -> None:
-    """With each cell's way."""
+    """The finding has the transition of each cell."""
     old = of(samples.cell("tight"), samples.cell("default", Verdict.NOT_EXERCISED), samples.cell("hybrid"))
     new = of(
         *(samples.cell(name, Verdict.VIOLATED) for name in ("tight", "hybrid", "default", "tiny")),
@@ -229,8 +229,8 @@ def test_one_signature_in_several_cells_is_one_finding() -> None:
     ]
 
 
-def test_a_failure_that_another_cell_had_is_new_here_and_known_there() -> None:
-    """Somebody looks at it, and knows where else to look."""
+def test_a_failure_known_from_another_cell_is_new_and_names_that_cell() -> None:
+    """The finding names the cell in which the failure was known."""
     old = of(samples.cell("default", Verdict.VIOLATED), samples.cell("tight"), cases=(case(STALE),))
     new = of(samples.cell("default"), samples.cell("tight", Verdict.VIOLATED), cases=(case(STALE, "tight"),))
     first, second = about(compare(old, new))
@@ -239,7 +239,7 @@ def test_a_failure_that_another_cell_had_is_new_here_and_known_there() -> None:
 
 
 def test_fixed_in_one_cell_is_not_fixed_in_one_that_did_not_run() -> None:
-    """The one signature has two findings."""
+    """One signature then has two findings."""
     both = (case(STALE), case(STALE, "tight"))
     old = of(samples.cell("default", Verdict.VIOLATED), samples.cell("tight", Verdict.VIOLATED), cases=both)
     assert kinds(old, of(samples.cell("default"))) == [
@@ -248,8 +248,8 @@ def test_fixed_in_one_cell_is_not_fixed_in_one_that_did_not_run() -> None:
     ]
 
 
-def told(found: list[Change]) -> list[tuple[object, ...]]:
-    """All that is said of changes, without the runs themselves."""
+def facts_of(found: list[Change]) -> list[tuple[object, ...]]:
+    """Return the fields of changes, without the runs themselves."""
     return [
         (
             *(one.kind, one.column.label, one.requirement, one.signature, one.transitions, one.requests),
@@ -259,8 +259,8 @@ def told(found: list[Change]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_no_order_means_anything() -> None:
-    """Of requirements, cells, cases; a run with several workers writes them as they come."""
+def test_the_order_of_results_does_not_matter() -> None:
+    """Runs with several workers write requirements, cells and cases in any order."""
     old = violated(CORRUPT)
     cells = [samples.cell(name, Verdict.VIOLATED) for name in ("default", "tight", "hybrid")]
     cases = tuple(
@@ -272,26 +272,26 @@ def test_no_order_means_anything() -> None:
     new = of(*cells, cases=cases)
     turned = of(*reversed(cells), cases=tuple(reversed(cases)))
     turned = msgspec.structs.replace(turned, requirements=turned.requirements[::-1])
-    assert told(compare(old, new)) == told(compare(old, turned))
-    assert told(compare(new, old)) == told(compare(turned, old))
+    assert facts_of(compare(old, new)) == facts_of(compare(old, turned))
+    assert facts_of(compare(new, old)) == facts_of(compare(turned, old))
 
 
 # Runs that show nothing
 
 
 def invalid(results: Results) -> Results:
-    """The same run with a detector that missed a planted bug."""
+    """Return the run with a detector that missed a planted bug."""
     return msgspec.structs.replace(results, selftest=[SelfTestRow(planted="x", caught=False, said="no finding")])
 
 
 def test_no_verdict_of_an_invalid_run_counts() -> None:
-    """Neither its passes nor its failures."""
+    """Neither its passes nor its failures count."""
     assert kinds(violated(STALE), invalid(run(Verdict.CONFORMS))) == [(ChangeKind.NO_LONGER_EXERCISED, STALE)]
     assert kinds(invalid(violated(STALE)), violated(STALE)) == [(ChangeKind.NEWLY_VIOLATED, STALE)]
 
 
 def test_two_runs_without_a_verdict_are_no_pass() -> None:
-    """A nightly job that breaks every night must not be green."""
+    """A nightly job that fails every night must not be green."""
     nothing = samples.results(requirements=[])
     assert exit_code(compare(nothing, nothing)) == 1
     assert headline(nothing, nothing).startswith("NOTHING COMPARED")
@@ -305,8 +305,8 @@ def test_two_runs_without_a_verdict_are_no_pass() -> None:
         (violated(STALE), run(Verdict.CONFORMS), "NO NEW FAILURES — 1 fixed, 1 unchanged"),
     ],
 )
-def test_the_headline_says_whether_anything_is_new(old: Results, new: Results, word: str) -> None:
-    """And the exit code says the same."""
+def test_the_headline_states_whether_anything_is_new(old: Results, new: Results, word: str) -> None:
+    """The exit code agrees with the headline."""
     comparison = compare(old, new)
     assert headline(old, new) == word
     assert bool(exit_code(comparison)) == any(finding.kind in NEW for finding in comparison)

@@ -1,4 +1,4 @@
-"""Which of several runs can be compared, and in what they differ: told in words, and nothing else."""
+"""Which of several runs are comparable, and how they differ."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ assert CALIBRATION is not None
 
 
 def named(**runs: Results) -> list[Column]:
-    """Runs by their labels."""
+    """Return runs by their labels."""
     return [Column(label, label, source(results), cells_of(results)) for label, results in runs.items()]
 
 
-def asked(share: float, *ids: str) -> dict[str, Any]:
-    """Requirements, each in one cell with so many seconds."""
+def with_requirements(share: float, *ids: str) -> dict[str, Any]:
+    """Return requirements, each in one cell with this many seconds."""
     return {"requirements": [samples.requirement(name, "x", samples.cell(share=share)) for name in ids or ("A-1",)]}
 
 
@@ -37,7 +37,7 @@ DECISIVE = {
     "injected fault": {"fault": InjectedFault(name="f", summary="s", stands_for="f", acted=True)},
     "Coldproof": {"coldproof_version": "0.2.0"},
 }
-TOLD = {
+MINOR = {
     "seed": {"seed": "7"},
     "known issues": {"waivers": []},
     "machine": {"environment": {"machine": "arm64"}},
@@ -46,8 +46,8 @@ TOLD = {
 
 
 @pytest.mark.parametrize("what", DECISIVE)
-def test_what_makes_verdicts_say_something_else_keeps_runs_apart(what: str) -> None:
-    """It is told first, with who has what, and the run stands by itself."""
+def test_a_decisive_difference_separates_runs(what: str) -> None:
+    """Such a difference comes first with its values, and the run is not compared."""
     runs = named(A=run(), B=run(), C=run(**DECISIVE[what]))
     found = differences(runs)
     assert found[0].what == what
@@ -59,19 +59,19 @@ def test_what_makes_verdicts_say_something_else_keeps_runs_apart(what: str) -> N
     ]
 
 
-@pytest.mark.parametrize("what", TOLD)
-def test_what_changes_no_verdicts_meaning_is_told_and_keeps_nothing_apart(what: str) -> None:
-    """Another seed is the rule, not the exception."""
-    runs = named(A=run(), B=run(**TOLD[what]))
+@pytest.mark.parametrize("what", MINOR)
+def test_a_minor_difference_is_reported_and_separates_nothing(what: str) -> None:
+    """Another seed is usual and does not matter."""
+    runs = named(A=run(), B=run(**MINOR[what]))
     (found,) = differences(runs)
     assert (found.what, found.decisive) == (what, False)
     assert comparable_groups(runs) == ["Can be compared with each other: A and B."]
 
 
 def test_engines_adapters_and_cells_are_what_one_compares() -> None:
-    """They are no difference to be told."""
+    """Engines, adapters and cells are not reported as differences."""
     other = run("SGLang", "0.5", adapter="sglang", requirements=[samples.requirement("A-1", "x", samples.cell("c"))])
-    assert differences(named(A=run(**asked(0.0)), B=other)) == []
+    assert differences(named(A=run(**with_requirements(0.0)), B=other)) == []
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_engines_adapters_and_cells_are_what_one_compares() -> None:
         ((0.0, 0.0), False),
     ],
 )
-def test_a_much_other_budget_keeps_runs_apart(shares: tuple[float, float], apart: bool) -> None:
-    """By the time that one requirement had in one cell: who asked more of them is not ahead by that."""
-    runs = named(A=run(**asked(shares[0])), B=run(**asked(shares[1], "A-1", "A-2", "A-3")))
+def test_a_very_different_budget_separates_runs(shares: tuple[float, float], apart: bool) -> None:
+    """The time per requirement and cell is compared, so a run with more requirements is not penalised."""
+    runs = named(A=run(**with_requirements(shares[0])), B=run(**with_requirements(shares[1], "A-1", "A-2", "A-3")))
     assert [one.what for one in differences(runs)] == (["budget"] if apart else [])
     assert len(comparable_groups(runs)) == 1 + apart
 
 
 def test_one_commit_is_one_suite_whatever_its_package_says() -> None:
-    """A checkout that is not installed has no version; one that is no checkout has no commit."""
+    """A checkout that is not installed has no version, and an installation has no commit."""
 
     def at(version: str, commit: str) -> Results:
         return run(coldproof_version=version, environment={"coldproof commit": commit})
@@ -103,7 +103,7 @@ def test_one_commit_is_one_suite_whatever_its_package_says() -> None:
 
 
 def test_the_noise_floor_matters_under_the_margin_rule_only() -> None:
-    """Where every token counts there is none."""
+    """A token-exact comparison has no noise."""
 
     def measured(nats: float, *, exact: bool) -> Results:
         return run(calibration=msgspec.structs.replace(CALIBRATION, exact=exact, noise_nats=nats))
@@ -114,7 +114,7 @@ def test_the_noise_floor_matters_under_the_margin_rule_only() -> None:
 
 
 def test_the_largest_group_stands_first_and_the_others_say_why_they_are_apart() -> None:
-    """Each run is in just one of them."""
+    """Each run is in exactly one group."""
     smoke = {"profile": "smoke"}
     runs = named(A=run(), B=run(**smoke), C=run(**smoke), D=run(**smoke, worker="fingerprint"))
     assert comparable_groups(runs) == [
@@ -124,10 +124,10 @@ def test_the_largest_group_stands_first_and_the_others_say_why_they_are_apart() 
     ]
 
 
-def test_a_run_that_is_like_some_of_a_group_stands_apart_from_the_others() -> None:
-    """A budget is alike within a factor, so that the first of a group may be like a run that the second is not like."""
+def test_a_run_that_is_comparable_with_part_of_a_group_is_separate() -> None:
+    """Budgets are similar within a factor, so a third run may be similar to only one of a group."""
     seconds = {"A": 10.0, "B": 10.0 / LARGE_FACTOR * 1.1, "C": 10.0 * LARGE_FACTOR / 1.1}
-    runs = named(**{label: run(**asked(share)) for label, share in seconds.items()})
+    runs = named(**{label: run(**with_requirements(share)) for label, share in seconds.items()})
     assert comparable_groups(runs) == [
         "Can be compared with each other: A and B.",
         "Not comparable with the other runs: C. Differs from B in: budget.",
@@ -135,17 +135,21 @@ def test_a_run_that_is_like_some_of_a_group_stands_apart_from_the_others() -> No
 
 
 def test_an_invalid_run_is_compared_with_none() -> None:
-    """It is said to be that, and what it has of requirements is missed in no other."""
-    runs = named(A=run(**asked(0.0)), B=run(**asked(0.0, "A-1", "A-2"), selftest=BLIND))
+    """The run is reported as invalid, and its requirements are not missed in other runs."""
+    runs = named(A=run(**with_requirements(0.0)), B=run(**with_requirements(0.0, "A-1", "A-2"), selftest=BLIND))
     assert comparable_groups(runs) == ["Not comparable with the other runs: A."]
     (note,) = notes(runs)
     assert note.startswith("The run of B is invalid")
 
 
 def test_requirements_that_a_run_lacks_are_named_or_counted() -> None:
-    """Few by name; and a run that was interrupted is said to be incomplete."""
+    """A few are named, more are counted, and an interrupted run is reported as incomplete."""
     ids = [f"A-{place}" for place in range(8)]
-    runs = named(A=run(**asked(0.0, *ids)), B=run(**asked(0.0, *ids[2:]), complete=False), C=run(**asked(0.0, "A-1")))
+    runs = named(
+        A=run(**with_requirements(0.0, *ids)),
+        B=run(**with_requirements(0.0, *ids[2:]), complete=False),
+        C=run(**with_requirements(0.0, "A-1")),
+    )
     assert notes(runs) == [
         "The run of B is incomplete. Requirements that did not run are not verified.",
         "Not in the run of B: A-0 and A-1.",
@@ -154,7 +158,7 @@ def test_requirements_that_a_run_lacks_are_named_or_counted() -> None:
 
 
 def test_of_one_run_there_is_nothing_to_compare() -> None:
-    """No sentence, no difference."""
+    """There is no sentence and no difference."""
     runs = named(A=run())
     assert (comparable_groups(runs), differences(runs), notes(runs)) == ([], [], [])
 

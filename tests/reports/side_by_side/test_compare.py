@@ -1,4 +1,4 @@
-"""The comparison as Markdown, as a page and as a command: it says what there is, escapes it, exits as documented."""
+"""The comparison as Markdown, as a page and as a command: contents, escaping and exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare(old: Results, new: Results) -> SideBySide:
 
 
 def everything() -> tuple[Results, Results]:
-    """Two runs with a finding of every kind, doubts, and something slower."""
+    """Return two runs with a finding of every kind, warnings and slowdowns."""
     fails, waived = Verdict.VIOLATED, Verdict.KNOWN_ISSUE
     ways = {
         ChangeKind.NEWLY_VIOLATED: (Verdict.CONFORMS, fails),
@@ -75,12 +75,12 @@ def everything() -> tuple[Results, Results]:
 
 @pytest.fixture(scope="module")
 def full() -> SideBySide:
-    """A comparison with all that there can be in one."""
+    """Return a comparison with everything that one can have."""
     return compare(*everything())
 
 
 def section(text: str, title: str) -> str:
-    """A section of the Markdown, without its heading."""
+    """Return a section of the Markdown, without its heading."""
     return text.split(f"### {title}\n\n", 1)[1].split("\n### ", 1)[0]
 
 
@@ -88,15 +88,15 @@ def section(text: str, title: str) -> str:
 
 
 def test_every_kind_has_its_section_worst_first(full: SideBySide) -> None:
-    """What did not change is a number only: the page has the rest."""
+    """Unchanged requirements are only counted; the page has the rest."""
     found = re.findall(r"^### (.*)$", side_by_side_markdown(full), flags=re.MULTILINE)
     kinds = [kind.value.capitalize() for kind in ChangeKind if kind is not ChangeKind.UNCHANGED]
     assert found == ["What can be compared", *kinds, "Slower", "Requirements", "Why"]
     assert "1 conform in both runs, 0 have no verdict in either" in side_by_side_markdown(full)
 
 
-def test_a_finding_says_how_where_and_how_to_see_it_again() -> None:
-    """All that a maintainer asks first."""
+def test_a_finding_has_its_transition_place_and_replay() -> None:
+    """The entry has what a maintainer needs first."""
     text = section(side_by_side_markdown(compare(CLEAN, FAILING)), "Newly violated")
     for part in (
         "- **LORA-1** stale state: Request r3",
@@ -108,21 +108,21 @@ def test_a_finding_says_how_where_and_how_to_see_it_again() -> None:
         assert part in text
 
 
-def test_what_fails_otherwise_names_what_it_was(full: SideBySide) -> None:
-    """And a waiver its reason."""
+def test_a_different_failure_names_the_earlier_one(full: SideBySide) -> None:
+    """A waiver is shown with its reason."""
     text = side_by_side_markdown(full)
     assert "Did not occur this time: `signature0`" in section(text, "Fails in a different way")
     assert "Known issue: keyed by path" in section(text, "Newly waived")
     assert "in tiny-llama" in section(text, "No longer exercised")
 
 
-def test_slower_is_said_with_its_figures(full: SideBySide) -> None:
-    """A factor without how many it is from is gossip."""
+def test_a_slowdown_is_shown_with_its_figures(full: SideBySide) -> None:
+    """A factor is shown with the counts that it is based on."""
     assert "by a factor of 10.0 (1\u202f312 and 1\u202f312 requests)" in section(side_by_side_markdown(full), "Slower")
 
 
 def test_the_markdown_is_bounded() -> None:
-    """CI systems refuse a long one."""
+    """CI systems refuse a summary that is too long."""
     names = [f"R-{number}" for number in range(300)]
     conforms = samples.results(requirements=[samples.requirement(name, "x") for name in names])
     comparison = compare(conforms, samples.results(requirements=[]))
@@ -137,7 +137,7 @@ def test_the_markdown_is_bounded() -> None:
 
 
 def test_the_page_has_every_kind_with_its_meaning(full: SideBySide) -> None:
-    """In sections that its links lead to. What did not change is counted, and stands in the matrix."""
+    """Each kind has a section, and links lead to it. What did not change is counted, and stands in the matrix."""
     page = Page(render_side_by_side(full))
     assert page.open == []
     for kind in ChangeKind:
@@ -152,8 +152,8 @@ def test_the_page_has_every_kind_with_its_meaning(full: SideBySide) -> None:
     assert "by a factor of 10.0" in page.text
 
 
-def test_the_page_of_two_equal_runs_says_so() -> None:
-    """And has no empty table."""
+def test_the_page_of_two_equal_runs_states_that() -> None:
+    """The page has no empty table."""
     text = Page(render_side_by_side(compare(CLEAN, CLEAN))).text
     assert "NO NEW FAILURES" in text
     assert "No requirement changed." in text
@@ -162,7 +162,7 @@ def test_the_page_of_two_equal_runs_says_so() -> None:
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    """Whatever the order of what they hold."""
+    """The order of requirements and cases in the files does not matter."""
     old, new = everything()
     turned = msgspec.structs.replace(new, requirements=new.requirements[::-1], cases=new.cases[::-1])
     assert render_side_by_side(compare(old, new)) == render_side_by_side(compare(old, turned))
@@ -174,7 +174,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
-    """A clean run and one with a violation."""
+    """Write a conforming run and one with a violation, and return their files."""
     write_results(CLEAN, tmp_path / "clean.json")
     write_results(FAILING, tmp_path / "failing.json")
     return str(tmp_path / "clean.json"), str(tmp_path / "failing.json")
@@ -183,13 +183,13 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def test_without_a_file_the_markdown_is_on_stdout(
     files: tuple[str, str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """In UTF-8."""
+    """The output is UTF-8."""
     assert command_line.main(["compare", *files]) == 1
     assert capfdbinary.readouterr().out == side_by_side_markdown(compare(CLEAN, FAILING)).encode()
 
 
-def test_it_runs_in_a_locale_that_has_no_arrows(files: tuple[str, str]) -> None:
-    """As a process."""
+def test_the_command_runs_in_an_ascii_locale(files: tuple[str, str]) -> None:
+    """The command is run as a process."""
     ran = subprocess.run(
         [sys.executable, "-m", "coldproof", "compare", *files],
         capture_output=True,
@@ -202,15 +202,15 @@ def test_it_runs_in_a_locale_that_has_no_arrows(files: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("order", "code"), [((0, 1), 1), ((1, 0), 0), ((0, 0), 0), ((1, 1), 0)])
-def test_the_exit_code_says_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
-    """A violation of yesterday is not new, and its fix no failure."""
+def test_the_exit_code_shows_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
+    """An old violation is not new, and a fix is no failure."""
     assert command_line.main(["compare", *(files[place] for place in order)]) == code
 
 
 def test_files_are_written_and_stdout_stays_empty(
     files: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Both at once, with the exit code of the comparison."""
+    """Both files are written, and the exit code is that of the comparison."""
     page, text = tmp_path / "c.html", tmp_path / "c.md"
     assert command_line.main(["compare", *files, "--html", str(page), "--markdown", str(text)]) == 1
     sources = [
@@ -227,13 +227,13 @@ def test_files_are_written_and_stdout_stays_empty(
 def test_what_cannot_be_written_is_exit_code_3(
     option: str, files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which outranks what is new."""
+    """The write error takes precedence over new failures."""
     assert command_line.main(["compare", *files, option, str(tmp_path / "no" / "file")]) == 3
     assert re.fullmatch(r"coldproof compare: cannot write .*no/file: .*\n", capsys.readouterr().err)
 
 
 def test_a_full_disk_behind_stdout_is_exit_code_3(files: tuple[str, str]) -> None:
-    """And not Python's own code for a stream that it could not flush."""
+    """Python has an exit code of its own for a stream that cannot be flushed."""
     with open("/dev/full", "wb") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "coldproof", "compare", *files],
@@ -259,7 +259,7 @@ def test_a_full_disk_behind_stdout_is_exit_code_3(files: tuple[str, str]) -> Non
 def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
     place: int, content: bytes | None, says: str, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which names the file, be it the old or the new one."""
+    """The error names the file, which may be the old or the new one."""
     broken = Path(files[place])
     broken.unlink()
     if content is not None:
@@ -274,7 +274,7 @@ def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
 
 @pytest.mark.parametrize("arguments", [[], ["one.json"], ["a", "b", "c"], ["a", "b", "--pdf", "x"]])
 def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
+    """The error is one line."""
     with pytest.raises(SystemExit) as stop:
         command_line.main(["compare", *arguments])
     assert stop.value.code == 4

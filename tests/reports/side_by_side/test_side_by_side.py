@@ -1,4 +1,4 @@
-"""Several engines side by side: every verdict in its place, nothing mixed, every link to its evidence, one command."""
+"""Several engines side by side: verdicts, links to the evidence, comparability and the command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from coldproof.reports.side_by_side.page import render_side_by_side
 
 @pytest.fixture(scope="module")
 def full() -> SideBySide:
-    """A page with all that there can be in one."""
+    """Return a page with everything that one can have."""
     return engines(everything())
 
 
@@ -43,24 +43,24 @@ def engines(sources: list[Source]) -> SideBySide:
 
 
 def of(*runs: Results) -> SideBySide:
-    """These runs side by side."""
+    """Return these runs side by side."""
     return engines([source(one) for one in runs])
 
 
 def rows(shown: SideBySide) -> dict[str, Row]:
-    """By requirement."""
+    """Return the rows by requirement."""
     return {row.id: row for area in shown.areas for row in area.rows}
 
 
-def asked(verdict: Verdict, **changes: object) -> RequirementResult:
-    """One requirement with this verdict, in one cell, and these changes."""
+def one_requirement(verdict: Verdict, **changes: object) -> RequirementResult:
+    """Return one requirement with this verdict, in one cell, and these changes."""
     of_cell = {name: changes.pop(name) for name in ("absent", "missing") if name in changes}
     row = samples.cell(verdict=verdict, reason=str(changes.get("reason", "so it is")), **of_cell)
     return msgspec.structs.replace(samples.requirement("LORA-1", "reload", row), **changes)
 
 
 def squares(page: Page) -> list[str]:
-    """The classes of the matrix's squares, in the order of the page."""
+    """Return the classes of the matrix's fields, in the order of the page."""
     return [at["class"] for tag, at in page.elements if tag == "td" and at.get("class", "").startswith(("v-", "abs"))]
 
 
@@ -68,7 +68,7 @@ def squares(page: Page) -> list[str]:
 
 
 def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: SideBySide) -> None:
-    """And never a verdict; nor is any of an invalid run."""
+    """An invalid run has no verdict either."""
     found = {
         row.id: [None if square is None else square.requirement.verdict for square in row.cells]
         for row in rows(full).values()
@@ -81,7 +81,7 @@ def test_a_requirement_that_a_run_does_not_have_is_an_empty_square(full: SideByS
 
 
 def test_requirements_stand_by_number_whatever_the_order_of_the_runs() -> None:
-    """LORA-2 before LORA-10, areas by name."""
+    """LORA-2 comes before LORA-10, and areas are sorted by name."""
     names = ["SALT-1", "LORA-10", "LORA-2", "odd", "9" * 5000]
     runs = [run(requirements=[samples.requirement(name, "x") for name in order]) for order in (names, names[::-1])]
     assert list(rows(of(*runs))) == list(rows(of(*runs[::-1])))
@@ -89,7 +89,7 @@ def test_requirements_stand_by_number_whatever_the_order_of_the_runs() -> None:
 
 
 def test_a_square_says_how_much_was_tried_and_found_and_whether_all_cells_agree() -> None:
-    """What no cell has is not counted by cells."""
+    """A verdict that no cell has is not counted by cells."""
     two = samples.requirement("R-1", "x", samples.cell("a", Verdict.VIOLATED), samples.cell("b"), cases=("1", "2"))
     found = rows(of(run(requirements=[msgspec.structs.replace(two, verdict=Verdict.VIOLATED)])))["R-1"].cells[0]
     lost = rows(of(run(requirements=[msgspec.structs.replace(two, verdict=Verdict.ERROR)])))["R-1"].cells[0]
@@ -114,20 +114,22 @@ def test_a_square_says_how_much_was_tried_and_found_and_whether_all_cells_agree(
         ([run(engine=None), run()], ["no engine (0/results.json)", "vLLM 0.32.0"]),
     ],
 )
-def test_no_two_columns_are_called_alike(runs: list[Results], found: list[str]) -> None:
-    """As much is said of each as it takes, and no more."""
+def test_no_two_columns_have_the_same_label(runs: list[Results], found: list[str]) -> None:
+    """Each label has as many details as are needed, and no more."""
     assert labels([source(one, name=f"{place}/results.json") for place, one in enumerate(runs)]) == found
 
 
-def test_runs_with_nothing_to_tell_them_apart_are_numbered() -> None:
-    """As a caller may make that gives no names."""
+def test_indistinguishable_runs_are_numbered() -> None:
+    """Runs without file names may be equal."""
     assert labels([source(run(), name=""), source(run(), name="")]) == ["vLLM 0.32.0", "vLLM 0.32.0-2"]
 
 
-def test_a_statement_in_other_words_is_said() -> None:
-    """An older Coldproof may have asked another thing under the same id."""
-    changed = msgspec.structs.replace(asked(Verdict.CONFORMS), parts=StatementParts(required=["Another thing."]))
-    shown = of(run(requirements=[asked(Verdict.CONFORMS)]), run("SGLang", requirements=[changed]))
+def test_a_different_statement_is_reported() -> None:
+    """An older version may have tested something else under the same id."""
+    changed = msgspec.structs.replace(
+        one_requirement(Verdict.CONFORMS), parts=StatementParts(required=["Another thing."])
+    )
+    shown = of(run(requirements=[one_requirement(Verdict.CONFORMS)]), run("SGLang", requirements=[changed]))
     assert rows(shown)["LORA-1"].otherwise == ["SGLang 0.32.0"]
     assert "The statement differs in the run of SGLang 0.32.0." in Page(render_side_by_side(shown)).text
 
@@ -140,23 +142,25 @@ ANOTHER = "another cell, engine build or adapter"
 @pytest.mark.parametrize(
     ("requirement", "help"),
     [
-        (asked(Verdict.UNSUPPORTED, absent=["kv events"]), f"{ANOTHER} that has: kv events"),
-        (asked(Verdict.UNSUPPORTED, absent=["pool size known"]), f"{ANOTHER} that has: pool size known"),
-        (asked(Verdict.UNSUPPORTED, reason="kv events: 404"), ANOTHER),
+        (one_requirement(Verdict.UNSUPPORTED, absent=["kv events"]), f"{ANOTHER} that has: kv events"),
+        (one_requirement(Verdict.UNSUPPORTED, absent=["pool size known"]), f"{ANOTHER} that has: pool size known"),
+        (one_requirement(Verdict.UNSUPPORTED, reason="kv events: 404"), ANOTHER),
         (
-            asked(Verdict.NOT_EXERCISED, needed=["a", "b", "c"], evidence={"a": 1.0, "c": 3.0}, missing=["c"]),
+            one_requirement(
+                Verdict.NOT_EXERCISED, needed=["a", "b", "c"], evidence={"a": 1.0, "c": 3.0}, missing=["c"]
+            ),
             "a larger budget, or a cell that makes this evidence more likely: b; c",
         ),
-        (asked(Verdict.NOT_EXERCISED), "a larger budget, or a cell"),
-        (asked(Verdict.INCONCLUSIVE), "settings with reproducible cold answers, or more tries"),
-        (asked(Verdict.ERROR), "a run without errors; the engine's log is in the report folder"),
-        (asked(Verdict.CONFORMS), ""),
-        (asked(Verdict.VIOLATED), ""),
-        (asked(Verdict.KNOWN_ISSUE), ""),
+        (one_requirement(Verdict.NOT_EXERCISED), "a larger budget, or a cell"),
+        (one_requirement(Verdict.INCONCLUSIVE), "settings with reproducible cold answers, or more tries"),
+        (one_requirement(Verdict.ERROR), "a run without errors; the engine's log is in the report folder"),
+        (one_requirement(Verdict.CONFORMS), ""),
+        (one_requirement(Verdict.VIOLATED), ""),
+        (one_requirement(Verdict.KNOWN_ISSUE), ""),
     ],
 )
-def test_what_shows_nothing_says_what_would_help(requirement: RequirementResult, help: str) -> None:
-    """By the capability that is absent or unknown, or the evidence that stayed away."""
+def test_an_undecided_requirement_has_advice(requirement: RequirementResult, help: str) -> None:
+    """The advice names the missing capability or the missing evidence."""
     shown = of(run(requirements=[requirement]))
     (square,) = rows(shown)["LORA-1"].cells
     assert square is not None
@@ -166,9 +170,9 @@ def test_what_shows_nothing_says_what_would_help(requirement: RequirementResult,
 
 
 def test_the_page_says_why_each_engine_has_its_verdict(full: SideBySide) -> None:
-    """Reason, evidence, cells and causes under the statement; a long reason is whole in the fold."""
+    """Reason, evidence, cells and causes are below the statement, and a long reason is complete in the fold."""
     long = "because " * 60
-    shown = of(run(requirements=[asked(Verdict.UNSUPPORTED, reason=long)]))
+    shown = of(run(requirements=[one_requirement(Verdict.UNSUPPORTED, reason=long)]))
     assert long.strip() in Page(render_side_by_side(shown)).text
     text = Page(render_side_by_side(full)).text
     below = text[text.index("Statements and reasons", text.index("Requirements by engine")) :]
@@ -181,7 +185,7 @@ def test_the_page_says_why_each_engine_has_its_verdict(full: SideBySide) -> None
 
 
 def test_the_page_says_why_a_requirement_matters_and_how_it_is_detected() -> None:
-    """From the template that the report of one run uses, too."""
+    """The section uses the same template as the report of a run."""
     parts = StatementParts(required=["It does."], why_it_can_break=["a key."], oracle=["a cold start."])
     one = msgspec.structs.replace(samples.requirement("LORA-1", "reload"), parts=parts)
     text = Page(render_side_by_side(engines([source(run(requirements=[one]))]))).text
@@ -190,7 +194,7 @@ def test_the_page_says_why_a_requirement_matters_and_how_it_is_detected() -> Non
 
 
 def test_every_run_has_its_line_on_top(full: SideBySide) -> None:
-    """How many of each verdict, time to the verdict, rule, oracle and date; an invalid run has none of its verdicts."""
+    """The line has the counts of verdicts, times, rule, oracle and date. An invalid run shows no verdict."""
     page = Page(render_side_by_side(full))
     top = page.text[: page.text.index("What can be compared", page.text.index("Started"))]
     assert "4 runs of 3 engines, requirement by requirement" in top
@@ -203,8 +207,8 @@ def test_every_run_has_its_line_on_top(full: SideBySide) -> None:
     assert list(page.attributes("data-label")).count("Violated") == 3
 
 
-def test_a_broken_engine_is_marked_in_its_column() -> None:
-    """Its squares look like any other's."""
+def test_an_injected_fault_is_marked_in_its_column() -> None:
+    """The column is marked because its fields look like any others."""
     fault = InjectedFault(name="salts-are-cut", summary="s", stands_for="f", acted=True)
     shown = of(run(fault=fault))
     marked = [at["class"] for tag, at in Page(render_side_by_side(shown)).elements if tag == "strong"]
@@ -216,7 +220,7 @@ def test_a_broken_engine_is_marked_in_its_column() -> None:
 
 
 def test_squares_lead_into_the_runs_own_reports(tmp_path: Path) -> None:
-    """To the requirement's anchor, which is there, whatever its id."""
+    """Every link leads to an anchor that exists, for any id."""
     twins = [samples.requirement(name, "x") for name in ("R-1", "r-1", "LORA-3 ü/<")]
     write_all(run(requirements=twins), tmp_path / "a run")
     assert command_line.main(["side-by-side", str(tmp_path / "a run"), "--out", str(tmp_path / "index.html")]) == 0
@@ -229,8 +233,8 @@ def test_squares_lead_into_the_runs_own_reports(tmp_path: Path) -> None:
     assert anchors <= ids
 
 
-def test_a_square_without_a_link_says_the_same() -> None:
-    """The verdict is text of ours; only the way to the other page is missing."""
+def test_a_field_without_a_link_has_the_same_text() -> None:
+    """Only the link is missing."""
     with_link, without = (Page(render_side_by_side(engines([source(run(), link)]))) for link in ("a/index.html", ""))
     assert squares(with_link) == squares(without)
     assert not [link for link in without.attributes("href") if not link.startswith("#")]
@@ -238,7 +242,7 @@ def test_a_square_without_a_link_says_the_same() -> None:
 
 
 def test_the_filter_knows_every_verdict_of_a_row(full: SideBySide) -> None:
-    """In the matrix and below it alike, and the matrix's rows are found by what is said below."""
+    """The filter works on the matrix and on the sections below it."""
     page = Page(render_side_by_side(full))
     filtered = [at for _, at in page.elements if "data-row" in at]
     kinds = {box["value"] for tag, box in page.elements if tag == "input" and box.get("type") == "checkbox"}
@@ -250,7 +254,7 @@ def test_the_filter_knows_every_verdict_of_a_row(full: SideBySide) -> None:
 
 
 def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: SideBySide) -> None:
-    """Also with ids that differ only in what an anchor cannot hold."""
+    """Ids may differ only in characters that an anchor cannot contain."""
     odd = of(run(requirements=[samples.requirement(name, "x") for name in ("R 1", "R/1", "r-1", "S", "-title")]))
     for page in (Page(render_side_by_side(full)), Page(render_side_by_side(odd))):
         ids = list(page.attributes("id"))
@@ -260,7 +264,7 @@ def test_ids_are_unique_and_links_within_the_page_lead_somewhere(full: SideBySid
 
 
 def test_hostile_text_is_text() -> None:
-    """In names, reasons, ids, evidence and everywhere else of two runs: no element, no handler, no odd link."""
+    """Hostile text in any field makes no element, handler or odd link."""
     runs = [samples.poisoned(samples.HOSTILE + more) for more in (samples.SURROGATE, " | b\n# head")]
     shown = engines([source(runs[0], "", samples.HOSTILE), source(msgspec.structs.replace(runs[1], selftest=[]))])
     page = Page(render_side_by_side(shown))
@@ -280,7 +284,7 @@ def test_hostile_text_is_text() -> None:
 
 
 def test_the_page_loads_nothing_and_links_to_what_it_is_of(full: SideBySide) -> None:
-    """One file, to be sent by mail."""
+    """The page is one file that can be sent by mail."""
     source_text = render_side_by_side(full)
     assert "url(" not in source_text
     assert "@import" not in source_text
@@ -289,7 +293,7 @@ def test_the_page_loads_nothing_and_links_to_what_it_is_of(full: SideBySide) -> 
 
 
 def test_the_same_runs_give_the_same_bytes(full: SideBySide) -> None:
-    """Also read back from their files, where keys are sorted."""
+    """This includes runs that are read back from files with sorted keys."""
     stored = [
         source(msgspec.json.decode(encode(one.results), type=Results), one.link, one.name) for one in everything()
     ]
@@ -298,13 +302,13 @@ def test_the_same_runs_give_the_same_bytes(full: SideBySide) -> None:
 
 
 def test_every_verdict_has_its_meaning_on_the_page(full: SideBySide) -> None:
-    """A legend, as in a run's own report."""
+    """The page has the same legend as the report of a run."""
     text = Page(render_side_by_side(full)).text
     assert all(meaning in text for meaning in VERDICT_MEANING.values())
 
 
 def test_runs_without_a_verdict_that_counts_say_so() -> None:
-    """And draw no empty table."""
+    """No empty table is drawn."""
     shown = of(run(requirements=[]))
     assert "No run has a valid verdict." in Page(render_side_by_side(shown)).text
     assert "No run has a valid verdict." in side_by_side_markdown(shown)
@@ -312,7 +316,7 @@ def test_runs_without_a_verdict_that_counts_say_so() -> None:
 
 
 def test_many_runs_of_many_requirements_stay_small() -> None:
-    """Ten engines and forty requirements; and paper is told what it has no room for."""
+    """The page has ten engines and forty requirements, and the printed page reports what has no room."""
     many = [samples.requirement(f"R-{i}", "x", *(samples.cell(f"c{j}") for j in range(3))) for i in range(40)]
     source_text = render_side_by_side(of(*(run(f"engine {place}", requirements=many) for place in range(10))))
     assert len(source_text.encode()) < 2_000_000
@@ -323,7 +327,7 @@ def test_many_runs_of_many_requirements_stay_small() -> None:
 
 
 def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: SideBySide) -> None:
-    """In that order, each table with as many squares in every row."""
+    """The sections are in that order, and all rows of a table have the same number of fields."""
     text = side_by_side_markdown(full)
     assert re.findall("^### (.*)$", text, flags=re.MULTILINE) == ["What can be compared", "Requirements", "Why"]
     assert "| LORA-2 two | not in this run | ✓ CONFORMS, 40 examples | the run is invalid | not in this run |" in text
@@ -331,9 +335,12 @@ def test_the_markdown_has_engines_likeness_requirements_and_reasons(full: SideBy
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
-def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> None:
-    """A list that is cut loses no violation to what is unsupported."""
-    lacks = [asked(Verdict.UNSUPPORTED), msgspec.structs.replace(asked(Verdict.VIOLATED), id="SALT-1")]
+def test_the_markdown_lists_the_worst_reason_first_and_equal_ones_once() -> None:
+    """A list that is cut must not lose a violation."""
+    lacks = [
+        one_requirement(Verdict.UNSUPPORTED),
+        msgspec.structs.replace(one_requirement(Verdict.VIOLATED), id="SALT-1"),
+    ]
     text = side_by_side_markdown(of(run(requirements=lacks), run("SGLang", "0.5", requirements=lacks[:1])))
     assert re.findall("^- [*].*$", text, flags=re.MULTILINE) == [
         "- **SALT-1** ✕ VIOLATED vLLM 0.32.0: so it is.",
@@ -342,7 +349,7 @@ def test_the_markdown_tells_the_worst_reason_first_and_the_same_one_once() -> No
 
 
 def test_the_markdown_is_bounded() -> None:
-    """CI systems refuse a long one."""
+    """CI systems refuse a summary that is too long."""
     many = [samples.requirement(f"R-{i}", "x", samples.cell(verdict=Verdict.ERROR)) for i in range(300)]
     text = side_by_side_markdown(of(run(requirements=many)))
     assert "And 250 more requirements." in text
@@ -355,14 +362,14 @@ def test_the_markdown_is_bounded() -> None:
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
-    """A folder with the report folders of two runs."""
+    """Return a folder with the report folders of two runs."""
     write_all(run(), tmp_path / "vllm")
     write_all(run("SGLang", "0.5"), tmp_path / "sglang")
     return tmp_path
 
 
 def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Both forms are written as they were asked for, stdout stays empty, verdicts do not matter to the exit code."""
+    """Both formats are written, stdout stays empty, and verdicts do not change the exit code."""
     runs = [str(reports / "vllm"), str(reports / "sglang" / "results.json")]
     page, text = reports / "index.html", reports / "side.md"
     assert command_line.main(["side-by-side", *runs, "--out", str(page), "--markdown", str(text)]) == 0
@@ -378,7 +385,7 @@ def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.Ca
 
 
 def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Markdown alone it is not."""
+    """With Markdown alone no page is written."""
     monkeypatch.chdir(reports)
     assert command_line.main(["side-by-side", "vllm", "--markdown", "side.md"]) == 0
     assert not (reports / "index.html").exists()
@@ -397,7 +404,7 @@ def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: 
 def test_a_link_is_made_where_the_report_is_below_or_beside(
     out: str, link: str | None, name: str, reports: Path
 ) -> None:
-    """Anywhere else it would break as soon as either is moved, and tell where this machine keeps its files."""
+    """Elsewhere the link would break when either is moved, and would show the paths of this machine."""
     target = reports / out
     target.parent.mkdir(parents=True, exist_ok=True)
     assert command_line.main(["side-by-side", str(reports / "vllm"), "--out", str(target)]) == 0
@@ -409,7 +416,7 @@ def test_a_link_is_made_where_the_report_is_below_or_beside(
 
 
 def test_a_run_without_a_page_of_its_own_has_no_link(tmp_path: Path) -> None:
-    """A results.json may have been copied alone."""
+    """A results.json may have been copied without its page."""
     write_results(run(), tmp_path / "odd:name.json")
     assert command_line.main(["side-by-side", str(tmp_path / "odd:name.json"), "--out", str(tmp_path / "x.html")]) == 0
     page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
@@ -418,7 +425,7 @@ def test_a_run_without_a_page_of_its_own_has_no_link(tmp_path: Path) -> None:
 
 
 def test_a_hostile_folder_is_a_plain_link(tmp_path: Path) -> None:
-    """A name with a colon is no scheme, and one that is no UTF-8 is written out."""
+    """A colon in a name is not a scheme, and a name that is not UTF-8 is escaped."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/javascript:alert(1)\xff&\"'")
     write_all(run(), Path(folder))
     assert command_line.main(["side-by-side", folder, "--out", str(tmp_path / "x.html")]) == 0
@@ -440,7 +447,7 @@ def test_a_hostile_folder_is_a_plain_link(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
     content: bytes | None, says: str, reports: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which names the file; nothing is written."""
+    """The error names the file, and nothing is written."""
     broken = reports / "broken.json"
     if content is not None:
         broken.write_bytes(content)
@@ -465,7 +472,7 @@ def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
 def test_what_would_mislead_or_destroy_is_refused(
     arguments: list[str], says: str, reports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, with exit code 4, and no file is touched."""
+    """The error is one line with exit code 4, and no file is changed."""
     monkeypatch.chdir(reports)
     before = {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()}
     assert command_line.main(["side-by-side", *arguments]) == 4
@@ -477,22 +484,22 @@ def test_what_would_mislead_or_destroy_is_refused(
 
 @pytest.mark.parametrize("option", ["--out", "--markdown"])
 def test_what_cannot_be_written_is_exit_code_3(option: str, reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, as everywhere."""
+    """The error is one line."""
     assert command_line.main(["side-by-side", str(reports / "vllm"), option, str(reports / "no" / "file")]) == 3
     assert re.fullmatch(r"coldproof side-by-side: cannot write .*no/file: .*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "--pdf", "x"], ["a", "--out"]])
 def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
+    """The error is one line."""
     with pytest.raises(SystemExit) as stop:
         command_line.main(["side-by-side", *arguments])
     assert stop.value.code == 4
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_commands_tell_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the help of `coldproof`."""
+def test_the_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of `coldproof` lists the command."""
     with pytest.raises(SystemExit):
         command_line.main(["--help"])
     assert "which engine conforms to which requirement" in " ".join(capsys.readouterr().out.split())

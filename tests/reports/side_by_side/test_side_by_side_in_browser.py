@@ -1,4 +1,4 @@
-"""Runs side by side in a real browser: filtered, walked by keyboard, printed, in the hand, without scripts."""
+"""Runs side by side in a real browser: filter, keyboard, print, phone, and without scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
-from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, reached, serious
+from support.browsing import a_browser, assert_it_fits_every_screen, focus_stops, pages_of, serious_violations
 from support.nightly import with_samples
 from support.side_by_side_samples import everything, run, source
 
@@ -20,26 +20,26 @@ from coldproof.reports.side_by_side.page import render_side_by_side
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for the whole file."""
+    """Yield one browser for the tests of this file."""
     with a_browser() as found:
         yield found
 
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Opens a page."""
+    """Yield a function that opens a page."""
     with pages_of(browser, tmp_path) as open_page:
         yield open_page
 
 
 @pytest.fixture(scope="module")
 def full() -> str:
-    """A page with all that there can be in one."""
+    """Return a page with everything that one can have."""
     return render_side_by_side(side_by_side(everything(), ENGINES))
 
 
 def test_a_row_is_shown_while_one_of_its_verdicts_is(opened: Any, full: str) -> None:
-    """In the matrix and below it; what is hidden is counted."""
+    """Rows are filtered in the matrix and below it, and hidden rows are counted."""
     page = opened(full)
     shown = page.locator("[data-row]:visible")
     both = page.locator("[data-row][data-kind='v-violated v-not-exercised']:visible")
@@ -56,8 +56,8 @@ def test_a_row_is_shown_while_one_of_its_verdicts_is(opened: Any, full: str) -> 
     assert (shown.count(), page.locator("[data-row][data-area=salt]:visible").count()) == (2, 2)
 
 
-def test_an_id_leads_to_its_statement_and_a_link_shows_what_is_filtered_away(opened: Any, full: str) -> None:
-    """As in a run's own report."""
+def test_ids_link_to_statements_and_links_show_filtered_rows(opened: Any, full: str) -> None:
+    """The page behaves like the report of a run."""
     page = opened(full)
     page.locator("form[data-filter] input[value=v-known-issue]").uncheck()
     row = page.locator("#requirement-lora-10")
@@ -69,9 +69,9 @@ def test_an_id_leads_to_its_statement_and_a_link_shows_what_is_filtered_away(ope
 
 
 def test_the_keyboard_reaches_everything(opened: Any, full: str) -> None:
-    """Filter, verdicts, folds; and Enter opens one."""
+    """Filters, verdicts and folds can be reached, and Enter opens a fold."""
     page = opened(full)
-    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY", "DIV"} <= reached(page, 90)
+    assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY", "DIV"} <= focus_stops(page, 90)
     fold = page.locator("details.result").first
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
@@ -79,7 +79,7 @@ def test_the_keyboard_reaches_everything(opened: Any, full: str) -> None:
 
 
 def test_the_page_is_readable_without_scripts(opened: Any, full: str) -> None:
-    """All that is to be known, and no control that could do nothing."""
+    """All content is visible, and no control is shown that would do nothing."""
     page = opened(full, java_script_enabled=False)
     assert page.locator("[data-row]:visible").count() == page.locator("[data-row]").count()
     assert page.locator("button:visible, form:visible").count() == 0
@@ -89,7 +89,7 @@ def test_the_page_is_readable_without_scripts(opened: Any, full: str) -> None:
 
 
 def test_printing_opens_every_fold(opened: Any, full: str) -> None:
-    """What is on paper cannot be clicked."""
+    """A fold on paper cannot be opened."""
     page = opened(full)
     assert page.locator("details:not([open])").count() > 0
     assert page.pdf(format="A4").startswith(b"%PDF")
@@ -98,7 +98,7 @@ def test_printing_opens_every_fold(opened: Any, full: str) -> None:
 
 @pytest.mark.parametrize("engines", with_samples([1, 4, 9], 9))
 def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, engines: int) -> None:
-    """Tables that are wider scroll by themselves."""
+    """Wider tables scroll on their own."""
     sources = [*everything(), *(source(run(f"engine {place}")) for place in range(5))]
     assert_it_fits_every_screen(
         opened(render_side_by_side(side_by_side(sources[:engines], ENGINES))), tmp_path / "page.png"
@@ -106,7 +106,7 @@ def test_no_screen_scrolls_sideways(opened: Any, tmp_path: Path, engines: int) -
 
 
 def test_hostile_text_runs_nothing(opened: Any) -> None:
-    """No dialog, no message, no request; the fixture looks."""
+    """The fixture checks that there is no dialog, message or request."""
     bad = samples.poisoned(samples.HOSTILE)
     page = opened(render_side_by_side(side_by_side([source(bad), source(run(), "", samples.HOSTILE)], ENGINES)))
     assert page.locator("main img, main iframe, main script").count() == 0
@@ -116,10 +116,10 @@ def test_hostile_text_runs_nothing(opened: Any) -> None:
 @pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
 @pytest.mark.parametrize("width", with_samples([1300, 390], 1300))
 def test_axe_finds_nothing_serious(opened: Any, full: str, scheme: str, width: int) -> None:
-    """Contrast, names, order of headings, tables, with every fold open."""
+    """Contrast, names, headings and tables are checked with every fold open."""
     for shown in (full, series()):
         page = opened(shown, color_scheme=scheme, viewport={"width": width, "height": 900})
-        assert serious(page) == []
+        assert serious_violations(page) == []
 
 
 def series() -> str:

@@ -1,4 +1,4 @@
-"""Each fault of keys for embedding rows gives two prompts one key that vLLM tells apart. No engine is started."""
+"""Each fault of keys for prompt embeddings gives two prompts one key that vLLM distinguishes. No engine is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [row_id(f"{place}") for place in range(BLOCK)]
 SHOWN = (2, 3, BLOCK - 1)  # the positions at which the model gets the row
 
 
-def asked(
+def fields_of(
     *, rows: list[int] = ROWS, shown: tuple[int, ...] = SHOWN, salt: str | None = None, adapter: str | None = None
 ) -> dict[str, Any]:
     """Return the fields of a request for one block."""
@@ -60,19 +60,22 @@ def swapped() -> list[int]:
 
 
 PAIRS = {
-    "rows-are-not-hashed": lambda: (asked(), asked(rows=with_row(3, row_id("other")))),
-    "half-of-each-row-is-hashed": lambda: (asked(), asked(rows=with_row(3, row_id("3", 1)))),
-    "the-last-row-of-a-block-is-not-hashed": lambda: (asked(), asked(rows=with_row(BLOCK - 1, row_id("other")))),
-    "rows-are-hashed-as-their-sum": lambda: (asked(), asked(rows=swapped())),
-    "the-mask-is-not-hashed": lambda: (asked(), asked(shown=(2, 4, BLOCK - 1))),
-    "a-salt-is-dropped-from-rows": lambda: (asked(salt="red"), asked(salt="blue")),
-    "rows-forget-the-adapter": lambda: (asked(adapter="a"), asked()),
+    "rows-are-not-hashed": lambda: (fields_of(), fields_of(rows=with_row(3, row_id("other")))),
+    "half-of-each-row-is-hashed": lambda: (fields_of(), fields_of(rows=with_row(3, row_id("3", 1)))),
+    "the-last-row-of-a-block-is-not-hashed": lambda: (
+        fields_of(),
+        fields_of(rows=with_row(BLOCK - 1, row_id("other"))),
+    ),
+    "rows-are-hashed-as-their-sum": lambda: (fields_of(), fields_of(rows=swapped())),
+    "the-mask-is-not-hashed": lambda: (fields_of(), fields_of(shown=(2, 4, BLOCK - 1))),
+    "a-salt-is-dropped-from-rows": lambda: (fields_of(salt="red"), fields_of(salt="blue")),
+    "rows-forget-the-adapter": lambda: (fields_of(adapter="a"), fields_of()),
 }
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_fault_confuses_two_prompts_that_vllm_tells_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it acts as its description says."""
+def test_a_fault_confuses_two_prompts_that_vllm_distinguishes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This shows that the fault acts as its description says."""
     with setup.LOCK, setup.start_environment():
         one, other = PAIRS[name]()
         assert key(one) == key(one)

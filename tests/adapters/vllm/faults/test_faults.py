@@ -27,7 +27,9 @@ pytestmark = pytest.mark.engine
 
 
 def test_each_fault_fits_what_it_patches() -> None:
-    """Whatever it replaces exists in this vLLM; an engine that is not broken after all would be a survivor's excuse."""
+    """Everything that a fault replaces exists in this vLLM; otherwise a missed fault could be blamed on the
+    injection.
+    """
     wrong = {name: problem for name in FAULTS if (problem := misfit(name))}
     assert wrong == {}
 
@@ -43,27 +45,27 @@ def misfit(name: str) -> str:
 
 
 class Replaced:
-    """A patch that changes nothing, and keeps the names of what it would replace."""
+    """A patch that changes nothing and records the names that it would replace."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
     def setattr(self, owner: Any, name: str, _value: Any) -> None:
-        """Remember an attribute. Raises AttributeError for one that does not exist."""
+        """Record an attribute. Raises AttributeError for one that does not exist."""
         getattr(owner, name)
         self.names.append(name)
 
 
 @pytest.mark.parametrize("name", ["hits-are-counted-twice", "each-try-is-counted"])
 def test_a_fault_that_this_vllm_cannot_have_stops_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM 0.26 does not have the method. An engine that crashed of it at its first request counted as a detection."""
+    """vLLM 0.26 lacks the method, and an engine that crashed at its first request by it counted as a detection."""
     monkeypatch.delattr(manager(), "record_prefix_cache_stats")
     with pytest.raises(AttributeError, match="record_prefix_cache_stats"):
         plant(name, monkeypatch)
 
 
-def test_engines_started_inside_find_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By vLLM's own way of looking for plugins; outside, nothing of it is left."""
+def test_engines_started_inside_have_the_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM finds the fault by its own plugin mechanism, and nothing is left outside the context."""
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     before = dict(os.environ), list(sys.path)
     look = "from importlib.metadata import entry_points as e; print([p.value for p in e(group='vllm.general_plugins')])"
@@ -76,8 +78,8 @@ def test_engines_started_inside_find_the_fault(tmp_path: Path, monkeypatch: pyte
     assert (dict(os.environ), list(sys.path)) == before
 
 
-def test_the_first_action_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is enough, however often the fault acts."""
+def test_the_first_action_leaves_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One marker is enough, however often the fault acts."""
     monkeypatch.setitem(actions, "acted", 0)
     with plugin.injected("a-reset-only-says-so", tmp_path / "fault"):
         assert plugin.count_markers(tmp_path / "fault", "acted") == 0
@@ -86,8 +88,10 @@ def test_the_first_action_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.Monk
         assert plugin.count_markers(tmp_path / "fault", "acted") == 1
 
 
-def test_a_run_with_a_fault_finds_it_and_says_that_it_was_injected(tmp_path: Path) -> None:
-    """VIOLATED by what is about it, confirmed on a fresh engine that has it too; nobody takes that for the engine's."""
+def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
+    """The run is VIOLATED and confirmed on a fresh engine with the fault. The report says that the fault was
+    injected.
+    """
     command = [sys.executable, "-m", "pytest", "suites", "--worker", "fingerprint", "--cells", "default", "-q"]
     command += ["--fault", "hashes-forget-who-asks", "--requirements", "SALT-1", *COUNTED, "-p", "no:logging"]
     run = subprocess.run(
@@ -114,7 +118,7 @@ class Stoppable:
     stopped = False
 
     def stop(self) -> None:
-        """Remember that it was stopped."""
+        """Record that the engine was stopped."""
         self.stopped = True
 
 
@@ -126,7 +130,7 @@ class Stoppable:
 def test_an_engine_without_its_fault_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool, before: int, after: int, refused: bool
 ) -> None:
-    """One server's mark vouches for no other."""
+    """A marker of one server does not count for another one."""
     monkeypatch.setenv(plugin.FAULT_VARIABLE, "a-reset-only-says-so")
     monkeypatch.setenv(MARKERS_VARIABLE, str(tmp_path))
     engine = Stoppable()
@@ -143,8 +147,8 @@ def test_an_engine_without_its_fault_is_refused(
     assert engine.stopped is refused
 
 
-def test_an_engine_of_a_run_without_a_fault_needs_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked for."""
+def test_an_engine_of_a_run_without_a_fault_needs_no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No marker is required."""
     monkeypatch.delenv(plugin.FAULT_VARIABLE, raising=False)
     engine = Stoppable()
     start: Any = lambda: engine  # noqa: E731

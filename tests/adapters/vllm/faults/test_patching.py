@@ -1,4 +1,4 @@
-"""What a fault remembers belongs to one engine, because a process may have several. No engine."""
+"""The state of a fault belongs to one engine, because a process may have several. No engine is started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coldproof.adapters.vllm.faults.patching import count_up, state_of
 
 
 def test_state_is_made_once_for_each_engine() -> None:
-    """Two engines that grow old side by side do not age each other."""
+    """Two engines in one process do not share the state."""
     one, other = SimpleNamespace(), SimpleNamespace()
     state_of(one, "seen", list[str]).append("a block")
     assert state_of(one, "seen", list[str]) == ["a block"]
@@ -16,7 +16,7 @@ def test_state_is_made_once_for_each_engine() -> None:
 
 
 def test_events_are_counted_for_each_engine() -> None:
-    """And for each kind of event."""
+    """Events are counted per engine and per kind."""
     one, other = SimpleNamespace(), SimpleNamespace()
     assert [count_up(one, "resets") for _ in range(3)] == [1, 2, 3]
     assert count_up(one, "loads") == count_up(other, "resets") == 1

@@ -1,4 +1,4 @@
-"""Faults of sharers, old engines, groups and tiers at rare states: a workload of a few steps shows each."""
+"""Faults of shared blocks, old engines, groups and tiers in rare states: a workload of a few steps shows each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT, TIGHT = "default", "tight"
 
 
 def update(version: str) -> tuple[Step, ...]:
-    """New weights within a pause that clears the cache."""
+    """Return steps that load new weights in a pause that clears the cache."""
     return Pause(mode=PauseMode.KEEP, clear=True), UpdateWeights(version=version), Resume()
 
 
@@ -147,25 +147,25 @@ CASES: dict[str, tuple[str, Workload]] = {
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngines]:
-    """One for each cell."""
+    """Yield an engine for each cell."""
     with faulty_engines(tmp_path_factory.mktemp("rare")) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A counter with fewer bits: a workload of 65,535 hit tokens would take half a minute."""
+    """Lower the limit of the hit counter, because a workload of 65,535 hit tokens would take half a minute."""
     monkeypatch.setattr(ageing, "MOST_HITS", 255)
 
 
 @pytest.mark.parametrize("fault", with_samples(CASES, "duplicates-that-decode-fills-are-freed"))
 def test_a_few_steps_show_the_fault(engines: FaultyEngines, fault: str) -> None:
-    """The unmodified engine conforms to the same workload."""
+    """The unmodified engine conforms on the same workload."""
     cell, workload = CASES[fault]
     assert_shown(engines, fault, CELLS[cell], workload)
 
 
-def test_no_fault_is_left_out() -> None:
-    """Of a mechanism whose faults are rare."""
+def test_every_fault_has_a_workload() -> None:
+    """Every fault of these mechanisms has a workload."""
     mechanisms = (sharers, ageing, group_states, rare_transfers)
     assert {fault for mechanism in mechanisms for fault in mechanism.FAULTS} <= set(CASES)

@@ -1,6 +1,6 @@
-"""Faults of keys, adapters, hits and reports at rare states: a workload of a few steps reaches and shows each.
+"""Faults of keys, adapters, hits and reports in rare states: a workload of a few steps reaches and shows each.
 
-The suites may need many examples to draw such a state, so that a fault which they miss is not one that cannot be seen.
+The suites may need many examples to draw such a state. So a fault that they miss can still be shown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DEFAULT, TIGHT = "default", "tight"
 
 
 def load(name: str, content: str, route: Route = Route.LOAD) -> SetAdapter:
-    """A load; each content has its own path."""
+    """Return a step that loads an adapter. Each content has its own path."""
     return SetAdapter(name=name, content=content, path=f"files-{content}", route=route)
 
 
 def preempted(**more: str) -> tuple[Step, ...]:
-    """Two requests that outgrow the pool, and then the prompt of the one that is preempted, without what it had."""
+    """Return two requests that outgrow the pool, then the prompt of the preempted one without its adapter or salt."""
     growing = [ask((f"request {i}", 100), tokens=220, **more) for i in range(2)]
     return together(*growing), alone(("request 1", 100))
 
@@ -131,19 +131,19 @@ CASES: dict[str, tuple[str, Workload]] = {
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngines]:
-    """One for each cell."""
+    """Yield an engine for each cell."""
     with faulty_engines(tmp_path_factory.mktemp("rare")) as made:
         yield made
 
 
 @pytest.mark.parametrize("fault", with_samples(CASES, "the-parent-is-missing-after-a-hit-of-one-block"))
 def test_a_few_steps_show_the_fault(engines: FaultyEngines, fault: str) -> None:
-    """The unmodified engine conforms to the same workload."""
+    """The unmodified engine conforms on the same workload."""
     cell, workload = CASES[fault]
     assert_shown(engines, fault, CELLS[cell], workload)
 
 
-def test_no_fault_is_left_out() -> None:
-    """Of a mechanism whose faults are rare."""
+def test_every_fault_has_a_workload() -> None:
+    """Every fault of these mechanisms has a workload."""
     mechanisms = (rare_identities, adapter_states, rare_hits, rare_reports)
     assert {fault for mechanism in mechanisms for fault in mechanism.FAULTS} <= set(CASES)

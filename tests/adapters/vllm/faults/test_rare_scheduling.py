@@ -1,4 +1,4 @@
-"""Faults of queues, and of two events that meet: a workload of a few steps shows each."""
+"""Faults of queues, and of two simultaneous events: a workload of a few steps shows each."""
 
 from __future__ import annotations
 
@@ -110,19 +110,19 @@ CASES: dict[str, tuple[str, Workload]] = {
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngines]:
-    """One for each cell."""
+    """Yield an engine for each cell."""
     with faulty_engines(tmp_path_factory.mktemp("rare")) as made:
         yield made
 
 
 @pytest.mark.parametrize("fault", with_samples(CASES, "a-queue-of-more-than-sixteen-loses-its-oldest"))
 def test_a_few_steps_show_the_fault(engines: FaultyEngines, fault: str) -> None:
-    """The unmodified engine conforms to the same workload."""
+    """The unmodified engine conforms on the same workload."""
     cell, workload = CASES[fault]
     assert_shown(engines, fault, CELLS[cell], workload)
 
 
-def test_no_fault_is_left_out() -> None:
-    """Of a mechanism whose faults are rare."""
+def test_every_fault_has_a_workload() -> None:
+    """Every fault of these mechanisms has a workload."""
     mechanisms = (queue_states, collisions)
     assert {fault for mechanism in mechanisms for fault in mechanism.FAULTS} <= set(CASES)

@@ -1,4 +1,4 @@
-"""Whatever groups of layers vLLM accepts: answers by the closed form, hits when asked again, and nothing misread."""
+"""Any groups of layers that vLLM accepts: answers equal the closed form, repeated prompts hit, and no read is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST_STARTED = 6
 
 @st.composite
 def layers(draw: st.DrawFn) -> Layers:
-    """One row: attention over all or a window, in blocks of 4 to 256 tokens, or a state."""
+    """Draw one row: full or sliding-window attention in blocks of 4 to 256 tokens, or a state."""
     kind = draw(st.sampled_from(list(LayerKind)))
     window = draw(st.sampled_from((16, 64, 100, 128))) if kind in (LayerKind.WINDOW, LayerKind.WINDOW_MLA) else None
     block = None if kind is LayerKind.STATE else draw(st.sampled_from((None, 4, 8, 16, 64, 128, 256)))
@@ -37,13 +37,13 @@ def layers(draw: st.DrawFn) -> Layers:
 
 
 def copies_fail(topology: Topology) -> bool:
-    """Where vLLM 0.32.0 copies parts of blocks wrongly: see GROUP-1 in adapters/vllm/known_issues.toml."""
+    """Return whether vLLM 0.32.0 copies parts of blocks wrongly. See GROUP-1 in adapters/vllm/known_issues.toml."""
     return any(row.kind is LayerKind.STATE for row in topology) and any(row.block is not None for row in topology)
 
 
 @pytest.mark.nightly
 def test_any_topology_that_vllm_accepts(tmp_path: Path) -> None:
-    """What it refuses it refuses at the start; most of what is drawn it takes."""
+    """vLLM refuses unsupported topologies at its start, and accepts most of the drawn ones."""
     started: list[Topology] = []
 
     @settings(
@@ -76,13 +76,13 @@ def test_any_topology_that_vllm_accepts(tmp_path: Path) -> None:
 
 
 def answers_by_the_closed_form(engine: InprocEngine) -> None:
-    """A, A, B, A, three lengths of each side by side."""
+    """Send prompts A, A, B, A, each in three lengths side by side, and check answers, hits and reads."""
     prompts = [tuple(random.Random(name).choices(range(32, 127), k=600)) for name in "ab"]
     for number in (0, 0, 1, 0):
         ask = [CompletionRequest(model="base", prompt=prompts[number][:n], max_tokens=40) for n in (600, 333, 64)]
         served = engine.serve([Arrival(one) for one in ask], lambda *_: None, lambda: None)
-        for one, asked in zip(served, ask, strict=True):
+        for one, request in zip(served, ask, strict=True):
             assert isinstance(one.result, Completion)
-            assert tuple(t.id for t in one.result.tokens) == computed(Question(asked.prompt, None, 40)).ids
+            assert tuple(t.id for t in one.result.tokens) == computed(Question(request.prompt, None, 40)).ids
     assert engine.wrong_reads() == ()
     assert (engine.metrics().hit_tokens or 0) > 0

@@ -1,4 +1,4 @@
-"""What the fingerprint worker makes of a prompt with embedding rows, and the closed form of it."""
+"""How the fingerprint worker digests prompt embeddings, and the closed form of it."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ def new(*, tokens: list[int] | None, mask: list[bool] | None, dtype: torch.dtype
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_worker_digests_what_the_model_gets(dtype: torch.dtype) -> None:
-    """Rows by their values, in every number format, where the mask selects them; else the token ids."""
+    """Embeddings are digested by value, in every number format, where the mask selects them. Elsewhere token ids
+    count.
+    """
     found = prompt_of(new(tokens=[40, 7, 8, 41], mask=[True, False, False, True], dtype=dtype))
     assert found == (40, DIGESTS[1], DIGESTS[2], 41) == leaves(SEEN, WIDTH)
 
 
 def test_without_a_mask_all_positions_are_rows() -> None:
-    """Also where the rows are zeros."""
+    """Embeddings of zeros count too."""
     assert prompt_of(new(tokens=None, mask=None)) == tuple(DIGESTS)
 
 
 def test_a_prompt_of_tokens_is_as_it_was() -> None:
-    """Also for a vLLM that knows no embeddings."""
+    """A vLLM without embeddings has no such fields."""
     assert prompt_of(SimpleNamespace(prompt_token_ids=[1, 2])) == (1, 2)
     assert leaves((1, 2), WIDTH) == (1, 2)
 
 
 def test_a_row_that_differs_in_one_value_has_another_digest() -> None:
-    """And equal rows have the same."""
+    """Equal embeddings have equal digests."""
     one, other, again = row_digests(row_values((row_id("a"), row_id("a", 3), row_id("a")), WIDTH))
     assert one != other
     assert one == again
@@ -54,7 +56,7 @@ def test_a_row_that_differs_in_one_value_has_another_digest() -> None:
 
 
 class Cold(Oracle):
-    """A cold engine whose rows have a width."""
+    """A cold engine whose prompt embeddings have a width."""
 
     name = "cold-engine"
 
@@ -66,15 +68,15 @@ class Cold(Oracle):
         return computed(question, self.width)
 
 
-def test_a_worker_that_sees_other_rows_is_no_ground_to_judge_on() -> None:
-    """The closed form is compared with a cold engine for prompts with rows, too."""
+def test_a_worker_that_sees_other_embeddings_is_refused() -> None:
+    """The closed form is compared with a cold engine for prompt embeddings too."""
     ClosedForm(Cold(WIDTH), WIDTH).verify(["a"])
     with pytest.raises(OracleError, match="disagree"):
         ClosedForm(Cold(WIDTH + 1), WIDTH).verify(["a"])
 
 
 def test_an_answer_depends_on_each_row() -> None:
-    """And on where the rows are."""
+    """An answer depends on each embedding and on its position."""
     prompts = [SEEN, (40, row_id("a"), row_id("b", 1), 41), (40, row_id("b"), row_id("a"), 41), (40, 7, 8, 41)]
     answers = {computed(Question(prompt, None, 12), WIDTH).ids for prompt in prompts}
     assert len(answers) == len(prompts)

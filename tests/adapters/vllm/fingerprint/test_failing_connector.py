@@ -16,18 +16,18 @@ BLOCK, BLOCKS = 32, 6
 
 
 def planner(*, failing: bool = False) -> TransferPlanner:
-    """A planner for a window of 64 tokens beside full attention."""
+    """Return a planner for a window of 64 tokens and full attention."""
     return TransferPlanner(block=BLOCK, asynchronous=True, failing=failing, capacity=100, windows=(64, None))
 
 
 def request(tokens: int = BLOCK * BLOCKS + 1) -> Any:
-    """A request with so many tokens; block n has the hash n."""
+    """Return a request of this many tokens, whose block n has the hash n."""
     hashes = [bytes([number]) for number in range(tokens // BLOCK)]
     return SimpleNamespace(request_id="r", num_tokens=tokens, num_prompt_tokens=tokens, block_hashes=hashes)
 
 
 def key(group: int, number: int) -> Key:
-    """The key of a block."""
+    """Return the key of a block."""
     return group, bytes([number])
 
 
@@ -49,7 +49,9 @@ def test_of_a_window_only_the_last_blocks_are_needed() -> None:
     ],
 )
 def test_a_hit_ends_where_every_group_has_what_it_needs(missing: list[Key], tokens: int) -> None:
-    """A missing block of full attention ends all hits behind it, one of a window only those that would read it."""
+    """A missing block of full attention ends all hits after it; one of a window ends only the hits that would read
+    it.
+    """
     one = planner()
     everything = [key(group, number) for group in (WINDOW, FULL) for number in range(BLOCKS)]
     one.stored.update(dict.fromkeys(wanted for wanted in everything if wanted not in missing))
@@ -57,14 +59,14 @@ def test_a_hit_ends_where_every_group_has_what_it_needs(missing: list[Key], toke
 
 
 def test_a_group_that_both_kinds_share_keeps_everything() -> None:
-    """As in vLLM 0.20 with any connector. The specification of full attention then names the window of the others."""
+    """As in vLLM 0.20 with any connector, the specification of full attention then names the window of the others."""
     sizes = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32, "sliding_window": 64}
     assert window_of(FullAttentionSpec(**sizes)) is None
     assert window_of(SlidingWindowSpec(**sizes)) == 64
 
 
 def test_a_load_fails_in_the_last_block_of_every_group() -> None:
-    """A prompt of 194 tokens, which is two more than a multiple of three; the second load of a request succeeds."""
+    """A prompt of 194 tokens is two more than a multiple of three. The second load of a request succeeds."""
     one, sent = planner(failing=True), request(194)
     numbers = [number for number, _ in one.needed(sent, 2, 6)]
     assert one.unreadable(sent, numbers) == {1, 5}

@@ -1,4 +1,4 @@
-"""What the fingerprint worker makes of images: digests of pixels, and an encoder cache that the scheduler controls."""
+"""How the fingerprint worker handles images: digests of pixels, and an encoder cache that the scheduler controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOWER = 7
 
 
 def feature(name: str, *, at: int, hashed: str | None = None, dtype: Any = torch.uint8) -> Any:
-    """Return an image as vLLM's scheduler describes it: pixels that the processor made, and its own name of them."""
+    """Return an image as vLLM's scheduler describes it: pixels after processing, and vLLM's identifier."""
     square = np.frombuffer(pixels(image_id(name), SHAPE.side), np.uint8).reshape(SHAPE.side, SHAPE.side, 3)
     data = {"pixel_values": SimpleNamespace(data=torch.from_numpy(square.transpose(2, 0, 1).copy()).to(dtype))}
     place = SimpleNamespace(offset=at, length=SHAPE.tokens, is_embed=None)
@@ -30,7 +30,7 @@ def feature(name: str, *, at: int, hashed: str | None = None, dtype: Any = torch
 
 
 def delimited(name: str, *, at: int) -> Any:
-    """Return an image between two tokens that delimit it."""
+    """Return an image between two delimiter tokens."""
     found = feature(name, at=at)
     found.mm_position = SimpleNamespace(offset=at, length=6, is_embed=torch.tensor([False, *[True] * 4, False]))
     return found
@@ -46,7 +46,7 @@ def step(*, free: tuple[str, ...] = (), **inputs: list[int]) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_the_closed_form_sees_what_the_worker_sees(dtype: Any) -> None:
-    """The pixels after processing, whatever vLLM calls them."""
+    """Both digest the pixels after processing, whatever vLLM's identifier is."""
     request = new(feature("cat", at=1, hashed="anything", dtype=dtype), feature("dog", at=6, dtype=dtype))
     cat, dog = (image_positions(image_id(name), SHAPE.tokens) for name in ("cat", "dog"))
     seen = (40, *cat, 40, *dog, 40, 40)
@@ -54,7 +54,7 @@ def test_the_closed_form_sees_what_the_worker_sees(dtype: Any) -> None:
 
 
 def test_an_answer_depends_on_the_image_and_its_place() -> None:
-    """And on one pixel."""
+    """An answer depends on the image, its position and every pixel."""
     cat, dog, spot = (image_positions(image, 4) for image in (image_id("cat"), image_id("dog"), image_id("cat", 3)))
     prompts = [
         (*cat, 40, *dog, 40),
@@ -67,7 +67,7 @@ def test_an_answer_depends_on_the_image_and_its_place() -> None:
 
 
 def test_a_chunk_needs_the_encoders_output_of_its_images_only() -> None:
-    """Computed in this step or before, not of images that it does not reach; a miss ends the engine, as vLLM's does."""
+    """A chunk needs only the output of the images that it reaches. A miss ends the engine, as in vLLM."""
     items, cache = items_of(new(feature("cat", at=1), feature("dog", at=6))), EncoderCache()
     assert cache.drift(items, 0, 1, TOWER) == 0
     with pytest.raises(EncoderCacheMissError, match="Encoder cache miss for cat"):
@@ -81,7 +81,7 @@ def test_a_chunk_needs_the_encoders_output_of_its_images_only() -> None:
 
 
 def test_the_tokens_that_delimit_an_image_need_no_output() -> None:
-    """They are no patches of it, and still count as parts of the image."""
+    """Delimiters are not patches, but count as parts of the image."""
     items, cache = items_of(new(delimited("cat", at=1))), EncoderCache()
     assert cache.drift(items, 0, 2, TOWER) == cache.drift(items, 6, 9, TOWER) == 0
     for start, end in ((0, 3), (5, 7)):
@@ -91,7 +91,7 @@ def test_the_tokens_that_delimit_an_image_need_no_output() -> None:
 
 
 def test_pixels_that_the_scheduler_leaves_out_are_known_by_their_digest() -> None:
-    """But the encoder cannot compute anything from them."""
+    """The encoder cannot compute anything from pixels that were left out."""
     output: Any = pytest.importorskip("vllm.v1.core.sched.output")
     keep_digests()
     inputs: Any = pytest.importorskip("vllm.multimodal.inputs")
@@ -108,8 +108,8 @@ def test_pixels_that_the_scheduler_leaves_out_are_known_by_their_digest() -> Non
         cache.drift((known,), 0, 5, TOWER)
 
 
-def test_an_output_that_was_freed_is_gone() -> None:
-    """Before the images of the same step are computed."""
+def test_a_freed_output_is_not_available() -> None:
+    """Outputs are freed before the images of the same step are computed."""
     items, cache = items_of(new(feature("cat", at=1))), EncoderCache()
     cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
     cache.update(step(free=("cat",), r=[0]), {"r": (items, TOWER)}.__getitem__)
@@ -120,7 +120,7 @@ def test_an_output_that_was_freed_is_gone() -> None:
 
 
 def test_the_output_of_another_image_under_the_same_name_is_wrong() -> None:
-    """It changes all that follows from it."""
+    """The wrong output changes every later token."""
     cat, dog = items_of(new(feature("cat", at=1, hashed="x"))), items_of(new(feature("dog", at=1, hashed="x")))
     cache = EncoderCache()
     cache.update(step(a=[0]), {"a": (cat, TOWER)}.__getitem__)
@@ -128,8 +128,8 @@ def test_the_output_of_another_image_under_the_same_name_is_wrong() -> None:
     assert cache.drift(dog, 0, 5, TOWER) != 0
 
 
-def test_the_output_of_another_tower_is_wrong() -> None:
-    """Other weights, or another adapter where adapters change the tower, make another output of the same pixels."""
+def test_the_output_of_another_image_encoder_is_wrong() -> None:
+    """Other weights, or an adapter that changes the encoder, give another output for the same pixels."""
     items, cache = items_of(new(feature("cat", at=1))), EncoderCache()
     cache.update(step(r=[0]), {"r": (items, TOWER)}.__getitem__)
     assert cache.drift(items, 0, 5, TOWER) == 0

@@ -1,4 +1,4 @@
-"""Up to vLLM 0.24, the offloading connector asks for a handler for each direction instead of a worker."""
+"""Up to vLLM 0.24 the offloading connector needs a handler for each direction instead of a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE = 8  # bytes
 
 
 def test_each_direction_copies_its_way() -> None:
-    """What the first handler stored, the second one loads into other blocks of the pool, and both tell of it once."""
+    """The second handler loads what the first one stored into other blocks, and each reports its transfer once."""
     import torch
     from vllm.v1.kv_offload.base import (
         CanonicalKVCacheRef,

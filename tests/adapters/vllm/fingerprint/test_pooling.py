@@ -1,4 +1,4 @@
-"""The fingerprint worker pools: its vectors are those of the closed form, whatever is cached and however it is cut."""
+"""Pooled vectors of the fingerprint worker are those of the closed form, for any cache state and chunk size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EMBED = ("--runner", "pooling", "--convert", "embed", "--max-num-batched-tokens"
 
 
 def start(folder: Path, *arguments: str, prefix_caching: bool = True) -> InprocEngine:
-    """An engine with this worker."""
+    """Return an engine with this worker."""
     model, log = str(tiny_model(generated_files())), folder / "engine.log"
     options = VllmOptions(
         model=model, arguments=arguments, log=log, topology=FULL_ATTENTION, prefix_caching=prefix_caching
@@ -41,35 +41,35 @@ def start(folder: Path, *arguments: str, prefix_caching: bool = True) -> InprocE
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
-    """One that embeds, with small chunks."""
+    """Yield an embedding engine with small chunks."""
     made = start(tmp_path_factory.mktemp("pooling"), *EMBED)
     yield made
     made.stop()
 
 
-def asked(length: int, task: Task = Task.EMBED, *, name: str = "prompt", **more: Any) -> CompletionRequest:
-    """Prompts of one name are prefixes of one another."""
+def new_request(length: int, task: Task = Task.EMBED, *, name: str = "prompt", **more: Any) -> CompletionRequest:
+    """Return a request whose prompt is a prefix of all longer prompts of the same name."""
     prompt = tuple(random.Random(name).choices(range(32, 127), k=length))
     return CompletionRequest(model="base", prompt=prompt, max_tokens=0, surface=ResponseOptions(pooled=task), **more)
 
 
 def expected(request: CompletionRequest) -> Any:
-    """By arithmetic."""
+    """Return the vectors of the closed form."""
     return computed(Question(request.prompt, None, 0, request.surface)).pooled
 
 
 @pytest.mark.parametrize("task", [Task.EMBED, Task.TOKEN_EMBED])
 def test_vectors_are_those_of_the_closed_form(engine: InprocEngine, task: Task) -> None:
-    """Cold and warm, around the ends of blocks and chunks; alone and together."""
+    """Vectors agree cold and warm, at the ends of blocks and chunks, alone and in bursts."""
     hits = 0
     for length in (1, 23, 24, 25, 31, 32, 33, 64, 65, 129, 200, 200):
-        request = asked(length, task, name=task)
+        request = new_request(length, task, name=task)
         answer = engine.complete(request)
         assert answer.pooled == expected(request)
         assert (answer.tokens, answer.finish_reason) == ((), None)
         hits += answer.cached_tokens or 0
     assert (hits > 0) is not task.of_each_token  # vLLM does not look up a prompt of which each token has a vector
-    requests = [asked(length, task, name=name) for length, name in ((90, "a"), (70, "b"), (100, task))]
+    requests = [new_request(length, task, name=name) for length, name in ((90, "a"), (70, "b"), (100, task))]
     counts: list[tuple[int, int]] = []
     served = engine.serve([Arrival(one) for one in requests], lambda *one: counts.append(one), lambda: None)
     for one, request in zip(served, requests, strict=True):
@@ -78,41 +78,42 @@ def test_vectors_are_those_of_the_closed_form(engine: InprocEngine, task: Task) 
     assert sorted(counts) == [(0, 1), (1, 1), (2, 1)]
 
 
-def test_salts_keep_vectors_apart(engine: InprocEngine) -> None:
-    """The vector is the same, and is computed again."""
-    plain, salted = asked(100, name="salts"), asked(100, name="salts", cache_salt="red")
+def test_salts_separate_vectors(engine: InprocEngine) -> None:
+    """Under another salt the vector is the same but is computed again."""
+    plain, salted = new_request(100, name="salts"), new_request(100, name="salts", cache_salt="red")
     first, again, other = (engine.complete(one) for one in (plain, plain, salted))
     assert (first.cached_tokens, again.cached_tokens, other.cached_tokens) == (0, 96, 0)
     assert first.pooled == again.pooled == other.pooled
 
 
-def test_it_says_that_it_generates_nothing(engine: InprocEngine) -> None:
-    """And refuses what it cannot do."""
+def test_a_pooling_engine_generates_nothing(engine: InprocEngine) -> None:
+    """A pooling engine refuses to generate, and refuses tasks that it lacks."""
     present = {capability for capability, support in engine.capabilities.items() if support.present}
     assert present >= {Capability.POOLING, Capability.EMBEDDINGS, Capability.TOKEN_EMBEDDINGS, Capability.TOKEN_PROMPTS}
     assert not present & {Capability.TOKEN_OUTPUTS, Capability.CLASSIFICATIONS, Capability.CHAT, Capability.LOGPROBS}
     with pytest.raises(RequestRefused):
-        engine.complete(msgspec.structs.replace(asked(40), max_tokens=4, surface=ResponseOptions()))
+        engine.complete(msgspec.structs.replace(new_request(40), max_tokens=4, surface=ResponseOptions()))
     with pytest.raises(RequestRefused):
-        engine.complete(asked(40, Task.CLASSIFY))
-    assert engine.complete(asked(40)).pooled == expected(asked(40))
+        engine.complete(new_request(40, Task.CLASSIFY))
+    assert engine.complete(new_request(40)).pooled == expected(new_request(40))
 
 
 def test_a_wrong_slot_changes_the_vector(engine: InprocEngine) -> None:
-    """Of the prompt that reads it."""
-    engine.complete(asked(70, name="poisoned"))
+    """The vector of the prompt that reads the slot changes."""
+    engine.complete(new_request(70, name="poisoned"))
     assert engine._parts is not None
     engine._parts.core.model_executor.driver_worker.worker.poison()
-    answer = engine.complete(asked(70, name="poisoned"))
+    answer = engine.complete(new_request(70, name="poisoned"))
     assert answer.cached_tokens == 64
-    assert answer.pooled != expected(asked(70, name="poisoned"))
+    assert answer.pooled != expected(new_request(70, name="poisoned"))
     assert engine.wrong_reads()
     assert engine.reset_cache()
 
 
 def test_classes_are_other_values_than_embeddings() -> None:
-    """So that an engine that confuses the tasks is found out. Float32 represents all values exactly. A class has one
-    value, as scores must.
+    """Embeddings and classes differ, so that an engine which confuses the tasks is detected.
+
+    Float32 represents all values exactly. A class has one value, as scores need.
     """
     states = np.arange(3, dtype=np.uint64)
     embedding, classes = (pooled_rows(states, task) for task in ("embed", "classify"))
@@ -140,7 +141,7 @@ def test_only_a_cosine_is_compared_up_to_rounding(task: Task, further: float, eq
     assert not same(question, left, Answer(tokens=()))
 
 
-def test_a_worker_that_pools_otherwise_is_no_ground_to_judge_on(tmp_path: Path) -> None:
+def test_a_worker_that_pools_differently_is_refused(tmp_path: Path) -> None:
     """The closed form is compared with a cold engine first."""
     cold = start(tmp_path, *EMBED, prefix_caching=False)
     try:
@@ -159,7 +160,7 @@ def test_a_worker_that_pools_otherwise_is_no_ground_to_judge_on(tmp_path: Path) 
 
 @pytest.mark.nightly
 def test_a_model_that_pools_in_another_way_is_refused(tmp_path: Path) -> None:
-    """At its start, in one line."""
+    """The engine refuses it at its start, in one line."""
     with pytest.raises(EngineStartError, match="pools with --convert embed or classify only"):
         start(
             tmp_path,

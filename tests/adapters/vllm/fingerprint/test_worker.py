@@ -1,4 +1,4 @@
-"""vLLM with the fingerprint worker: its answers are the closed form's, and a wrong slot changes them and is named."""
+"""vLLM with the fingerprint worker: answers equal the closed form, and a wrong slot changes them and is reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Start = Callable[..., InprocEngine]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts engines that live as long as the test."""
+    """Yield a function that starts engines, which are stopped after the test."""
     engines: list[InprocEngine] = []
 
     def start_one(
@@ -73,33 +73,33 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def adapters() -> list[AdapterFiles]:
-    """Two contents."""
+    """Return two adapter contents."""
     config = read_config(tiny_model(CACHED))
     return [generate_adapter(CACHED, config, seed=seed, rank=8) for seed in (1, 2)]
 
 
 def prompt(name: str, length: int) -> tuple[int, ...]:
-    """Prompts of one name are prefixes of one another."""
+    """Return a prompt that is a prefix of all longer prompts of the same name."""
     return tuple(random.Random(name).choices(range(32, 127), k=length))
 
 
-def asked(tokens: tuple[int, ...], *, model: str = "base", count: int = 20, **more: Any) -> CompletionRequest:
-    """A request."""
+def new_request(tokens: tuple[int, ...], *, model: str = "base", count: int = 20, **more: Any) -> CompletionRequest:
+    """Return a request."""
     return CompletionRequest(model=model, prompt=tokens, max_tokens=count, **more)
 
 
 def ids(answer: Completion) -> tuple[int, ...]:
-    """Its tokens."""
+    """Return the token ids of an answer."""
     return tuple(token.id for token in answer.tokens)
 
 
 def expected(tokens: tuple[int, ...], content: str | None = None, count: int = 20) -> tuple[int, ...]:
-    """By arithmetic."""
+    """Return the answer of the closed form."""
     return computed(Question(tokens, content, count)).ids
 
 
 def runner(engine: InprocEngine) -> Any:
-    """The worker's own, to break things in."""
+    """Return the worker's runner, in which tests change slots."""
     assert engine._parts is not None
     return engine._parts.core.model_executor.driver_worker.worker.runner
 
@@ -109,11 +109,11 @@ ANSWERING = [name for name in TOPOLOGIES if name != "state-blocks"]  # its copie
 
 @pytest.mark.parametrize("name", with_samples(ANSWERING, "five-groups", "state"))
 def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> None:
-    """Cold and warm, with prompts around every block size, and hits where a prompt comes again."""
+    """Answers agree cold and warm, with prompts around every block size, and repeated prompts hit."""
     engine, hits = start(topology=TOPOLOGIES[name]), 0
     for length in (3, 4, 5, 31, 32, 33, 64, 65, 129, 255, 256, 257, 600):
         for _ in range(2):
-            answer = engine.complete(asked(prompt("a", length)))
+            answer = engine.complete(new_request(prompt("a", length)))
             assert ids(answer) == expected(prompt("a", length)), length
             hits += answer.cached_tokens or 0
     assert hits > 0
@@ -126,11 +126,11 @@ def test_every_topology_answers_by_the_closed_form(name: str, start: Start) -> N
 def test_a_state_is_not_there_in_the_step_that_makes_it(
     start: Start, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
-    """All requests of a step read their states before any is written: vLLM must not let one hit another's."""
+    """All requests of a step read their states before any is written, so vLLM must not let one hit another's state."""
     if broken:
         plant("states-are-hit-in-the-step-that-makes-them", monkeypatch)
     engine = start(topology=TOPOLOGIES["state"])
-    both = [Arrival(asked(prompt("a", 65)))] * 2
+    both = [Arrival(new_request(prompt("a", 65)))] * 2
     served = engine.serve(both, lambda _number, _count: None, lambda: None)
     right = [isinstance(one.result, Completion) and ids(one.result) == expected(prompt("a", 65)) for one in served]
     assert right == [True, not broken]
@@ -139,10 +139,10 @@ def test_a_state_is_not_there_in_the_step_that_makes_it(
 
 @pytest.mark.xfail(strict=True, reason="vLLM 0.32.0 copies only as much of a block as the first layer there needs")
 def test_parts_of_blocks_are_copied_whole(start: Start) -> None:
-    """A part of a block is hit and copied; groups of layers lie over one another, and each needs its whole page."""
+    """A partly hit block is copied. Groups of layers share pages, so each copy needs the whole page."""
     engine = start(topology=TOPOLOGIES["state-blocks"])
     for _ in range(2):
-        assert ids(engine.complete(asked(prompt("a", 600)))) == expected(prompt("a", 600))
+        assert ids(engine.complete(new_request(prompt("a", 600)))) == expected(prompt("a", 600))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,11 @@ def test_parts_of_blocks_are_copied_whole(start: Start) -> None:
     ids=["chunks", "drafts", "small blocks"],
 )
 def test_chunks_drafts_and_small_blocks(flags: tuple[str, ...], start: Start) -> None:
-    """Side by side and in turns."""
+    """Answers agree side by side and one after the other."""
     engine = start("--max-model-len", "512", "--num-gpu-blocks-override", "64", *flags)
     for _ in range(3):
         prompts = [prompt(name, length) for name, length in (("a", 100), ("a", 130), ("b", 97), ("c", 5))]
-        served = engine.serve([Arrival(asked(p, count=40)) for p in prompts], lambda *_: None, lambda: None)
+        served = engine.serve([Arrival(new_request(p, count=40)) for p in prompts], lambda *_: None, lambda: None)
         for one, tokens in zip(served, prompts, strict=True):
             assert isinstance(one.result, Completion)
             assert ids(one.result) == expected(tokens, count=40)
@@ -167,7 +167,9 @@ def test_chunks_drafts_and_small_blocks(flags: tuple[str, ...], start: Start) ->
 
 
 def test_a_draft_models_own_slots_decide_only_about_its_drafts(start: Start) -> None:
-    """What is lost of them changes no answer, no read of the model, and the acceptance; a reset brings it back."""
+    """Losing the draft model's slots changes acceptance, but no answer and no read of the model. A reset restores
+    it.
+    """
     config = {"method": "draft_model", "model": str(tiny_model(CACHED)), "num_speculative_tokens": 3}
     engine = start(
         "--max-model-len",
@@ -183,7 +185,7 @@ def test_a_draft_models_own_slots_decide_only_about_its_drafts(start: Start) -> 
 
     def accepted() -> float:
         before = engine.metrics().accepted_tokens or 0
-        assert ids(engine.complete(asked(tokens, count=40))) == expected(tokens, count=40)
+        assert ids(engine.complete(new_request(tokens, count=40))) == expected(tokens, count=40)
         return (engine.metrics().accepted_tokens or 0) - before
 
     cold = accepted()
@@ -200,25 +202,25 @@ def test_a_draft_models_own_slots_decide_only_about_its_drafts(start: Start) -> 
 
 
 def test_drafts_are_accepted_and_rejected(start: Start) -> None:
-    """Fewer steps than tokens, and more than if all were right."""
+    """There are fewer steps than tokens, and more than if all drafts were right."""
     engine = start("--max-model-len", "512", "--speculative-config", DRAFTS)
     before = engine.clock()
-    assert ids(engine.complete(asked(prompt("a", 50), count=80))) == expected(prompt("a", 50), count=80)
+    assert ids(engine.complete(new_request(prompt("a", 50), count=80))) == expected(prompt("a", 50), count=80)
     steps = round((engine.clock() - before) * 100)
     assert 80 / 4 < steps < 80
 
 
 @pytest.mark.parametrize("environment", [RUNNER_V1, RUNNER_V2], ids=["runner V1", "runner V2"])
 def test_preempted_and_aborted_requests_leave_nothing_wrong(start: Start, environment: Variables) -> None:
-    """In a pool that two of six requests fill. With model runner V2, a resumed request is a new one to the worker."""
+    """Two of six requests fill the pool. With model runner V2 a resumed request is new to the worker."""
     flags = ("--max-model-len", "256", "--num-gpu-blocks-override", "17", "--max-num-batched-tokens", "64")
     start(*flags)  # an engine keeps the environment for later ones, if nothing makes vLLM read it again
     engine = start(*flags, environment=environment)
     assert engine._parts is not None
     assert engine._parts.core.scheduler.use_v2_model_runner is (environment == RUNNER_V2)
     prompts = [prompt(name, 90) for name in "aabcde"]
-    arrivals = [Arrival(asked(p, count=100)) for p in prompts]
-    arrivals[2] = Arrival(asked(prompts[2], count=100, abort=Abort(after_tokens=3)))
+    arrivals = [Arrival(new_request(p, count=100)) for p in prompts]
+    arrivals[2] = Arrival(new_request(prompts[2], count=100, abort=Abort(after_tokens=3)))
     served = engine.serve(arrivals, lambda *_: None, lambda: None)
     for one, tokens in zip(served, prompts, strict=True):
         assert isinstance(one.result, Completion)
@@ -227,27 +229,31 @@ def test_preempted_and_aborted_requests_leave_nothing_wrong(start: Start, enviro
     assert engine.wrong_reads() == ()
 
 
-def test_adapters_count_by_what_their_files_hold(start: Start, tmp_path: Path) -> None:
-    """Whatever they are called; an answer under changed files is the new content's, where nothing was cached."""
+def test_adapters_are_identified_by_their_files(start: Start, tmp_path: Path) -> None:
+    """An adapter is identified by its files, so changed files give the new content's answer where nothing was
+    cached.
+    """
     engine, (first, second) = start(prefix_caching=False), adapters()
     path = place(first, tmp_path / "tenant")
     engine.load_adapter("tenant", str(path), in_place=False)
-    assert ids(engine.complete(asked(prompt("a", 70), model="tenant"))) == expected(prompt("a", 70), first.digest)
+    assert ids(engine.complete(new_request(prompt("a", 70), model="tenant"))) == expected(prompt("a", 70), first.digest)
     place(second, tmp_path / "tenant")
     engine.load_adapter("tenant", str(path), in_place=True)
-    assert ids(engine.complete(asked(prompt("a", 70), model="tenant"))) == expected(prompt("a", 70), second.digest)
-    assert ids(engine.complete(asked(prompt("a", 70)))) == expected(prompt("a", 70))
+    assert ids(engine.complete(new_request(prompt("a", 70), model="tenant"))) == expected(
+        prompt("a", 70), second.digest
+    )
+    assert ids(engine.complete(new_request(prompt("a", 70)))) == expected(prompt("a", 70))
 
 
-def test_a_stale_block_is_read_and_its_writer_named(start: Start, tmp_path: Path) -> None:
-    """vllm#42125's kin: the same path, other files, and the first content's blocks are hit."""
+def test_a_stale_read_is_reported_with_its_writer(start: Start, tmp_path: Path) -> None:
+    """As in vllm#42125, the path is the same, the files are different, and the first content's blocks hit."""
     engine, (first, second) = start(), adapters()
     path = place(first, tmp_path / "tenant")
     engine.load_adapter("tenant", str(path), in_place=False)
-    engine.complete(asked(prompt("a", 70), model="tenant", tag="one."))
+    engine.complete(new_request(prompt("a", 70), model="tenant", tag="one."))
     place(second, tmp_path / "tenant")
     engine.load_adapter("tenant", str(path), in_place=True)
-    answer = engine.complete(asked(prompt("a", 70), model="tenant", tag="two."))
+    answer = engine.complete(new_request(prompt("a", 70), model="tenant", tag="two."))
     assert answer.cached_tokens == 64
     assert ids(answer) != expected(prompt("a", 70), second.digest)
     (read,) = engine.wrong_reads()
@@ -261,13 +267,13 @@ def test_a_stale_block_is_read_and_its_writer_named(start: Start, tmp_path: Path
 
 @pytest.mark.parametrize(("value", "found"), [(ZEROED, ZEROED), (NEVER_WRITTEN, NEVER_WRITTEN), (123456789, 123456789)])
 def test_one_wrong_slot_changes_the_answer(value: int, found: int, start: Start) -> None:
-    """In one layer of two, at one position: named with its block, by whom nobody knows."""
+    """One slot of one layer is wrong; the read is reported with its block, and with an unknown writer."""
     engine = start()
-    engine.complete(asked(prompt("a", 70)))
+    engine.complete(new_request(prompt("a", 70)))
     layer = list(runner(engine).slots.values())[1]
     block = int(next(b for b in range(1, 50) if (layer.slots[b] ^ layer.key)[5] == digest_at(prompt("a", 70), 37)))
     layer.slots[block, 5] = value if value in (ZEROED, NEVER_WRITTEN) else value ^ int(layer.key)
-    answer = engine.complete(asked(prompt("a", 70)))
+    answer = engine.complete(new_request(prompt("a", 70)))
     assert ids(answer) != expected(prompt("a", 70))
     (read,) = engine.wrong_reads()
     assert (read.layer, read.column, read.block, read.first, read.last) == (1, 1, block, 37, 37)
@@ -275,19 +281,19 @@ def test_one_wrong_slot_changes_the_answer(value: int, found: int, start: Start)
 
 
 def digest_at(tokens: tuple[int, ...], position: int) -> int:
-    """What a slot of the base model holds there."""
+    """Return what a slot of the base model holds at a position."""
     seed = seed_of(None)
     return int(chain(tokens, start=0, before=seed, seed=seed)[position])
 
 
 def test_another_weight_version_is_another_answer(start: Start) -> None:
-    """And what the old one left is stale to it."""
+    """Blocks of the old version are stale for the new one."""
     engine, other = start(), tiny_model(CACHED, seed=1)
-    engine.complete(asked(prompt("a", 70)))
+    engine.complete(new_request(prompt("a", 70)))
     before = engine.weights_checksum()
     engine.update_weights(str(other), WeightRoute.PATH)
     assert engine.weights_checksum() != before
-    answer = engine.complete(asked(prompt("a", 70)))
+    answer = engine.complete(new_request(prompt("a", 70)))
     assert ids(answer) != expected(prompt("a", 70))
     (read,) = engine.wrong_reads()
     assert read.writer is not None
@@ -295,26 +301,26 @@ def test_another_weight_version_is_another_answer(start: Start) -> None:
     assert engine.reset_cache()
     digest = weights_digest(other)
     new = computed(Question(prompt("a", 70), None, 20, weights=digest))
-    assert ids(engine.complete(asked(prompt("a", 70)))) == new.ids != expected(prompt("a", 70))
+    assert ids(engine.complete(new_request(prompt("a", 70)))) == new.ids != expected(prompt("a", 70))
     engine.update_weights(str(tiny_model(CACHED)), WeightRoute.PATH)
     assert engine.weights_checksum() == before
     assert engine.reset_cache()
-    assert ids(engine.complete(asked(prompt("a", 70)))) == expected(prompt("a", 70))
+    assert ids(engine.complete(new_request(prompt("a", 70)))) == expected(prompt("a", 70))
 
 
 def test_sleep_discards_the_memory_of_the_cache(start: Start) -> None:
-    """As on a GPU: an index that still finds it would read what was never written. Level 0 only stops the scheduler."""
+    """As on a GPU, a stale index entry would read memory that was never written. Level 0 only stops the scheduler."""
     engine = start()
     for level, hit in ((0, 64), (1, 0)):
-        engine.complete(asked(prompt("a", 70)))
+        engine.complete(new_request(prompt("a", 70)))
         engine.sleep(level)
         engine.wake()
-        answer = engine.complete(asked(prompt("a", 70)))
+        answer = engine.complete(new_request(prompt("a", 70)))
         assert (ids(answer), answer.cached_tokens) == (expected(prompt("a", 70)), hit)
 
 
 def test_a_deep_sleep_forgets_the_weights_too(start: Start) -> None:
-    """Until they are loaded again, between the two parts of the wake-up that vLLM documents."""
+    """The weights have to be loaded again between the two parts of the wake-up that vLLM documents."""
     engine, model = start(), tiny_model(CACHED)
     before = engine.weights_checksum()
     for reload in (False, True):
@@ -324,25 +330,25 @@ def test_a_deep_sleep_forgets_the_weights_too(start: Start) -> None:
         if reload:
             engine.update_weights(str(model), WeightRoute.PATH)
         engine.wake(SleepPart.KV)
-        answer = engine.complete(asked(prompt("a", 70)))
+        answer = engine.complete(new_request(prompt("a", 70)))
         assert (ids(answer) == expected(prompt("a", 70)), answer.cached_tokens) == (reload, 0)
     assert engine.weights_checksum() == before
 
 
 @pytest.mark.parametrize("route", with_samples(WeightRoute, WeightRoute.TRANSFER, WeightRoute.PATH))
 def test_each_route_loads_the_weights(start: Start, route: WeightRoute) -> None:
-    """By vLLM's own methods. None of them empties the cache."""
+    """Each route uses vLLM's own methods, and none of them clears the cache."""
     engine, other = start(weight_transfer=True), tiny_model(CACHED, seed=1)
     assert engine.capabilities[Capability.WEIGHTS_TRANSFER].present
-    engine.complete(asked(prompt("a", 70)))
+    engine.complete(new_request(prompt("a", 70)))
     before = engine.weights_checksum()
     engine.update_weights(str(other), route)
     assert engine.weights_checksum() != before
-    hit = engine.complete(asked(prompt("a", 70)))
+    hit = engine.complete(new_request(prompt("a", 70)))
     new = computed(Question(prompt("a", 70), None, 20, weights=weights_digest(other)))
     assert (hit.cached_tokens, ids(hit) == new.ids) == (64, False)
     assert engine.reset_cache()
-    assert ids(engine.complete(asked(prompt("a", 70)))) == new.ids
+    assert ids(engine.complete(new_request(prompt("a", 70)))) == new.ids
     with pytest.raises(RequestRefused):
         engine.update_weights("/nowhere", route)
     engine.update_weights(str(tiny_model(CACHED)), route)  # a transfer that failed does not prevent the next one
@@ -351,7 +357,9 @@ def test_each_route_loads_the_weights(start: Start, route: WeightRoute) -> None:
 
 @pytest.mark.parametrize("clear", [True, False])
 def test_a_pause_keeps_requests_or_ends_them(start: Start, clear: bool) -> None:
-    """What was kept goes on, cleared or not; what was ended says so. In this process vLLM has no other mode."""
+    """Kept requests continue whether or not the cache is cleared, and aborted ones report it. vLLM has no other mode
+    here.
+    """
     engine = start()
     for mode, ended in ((PauseMode.KEEP, "length"), (PauseMode.ABORT, ENGINE_ABORT)):
         steps = iter(range(1000))
@@ -363,7 +371,7 @@ def test_a_pause_keeps_requests_or_ends_them(start: Start, clear: bool) -> None:
             if step == 9:
                 engine.resume()
 
-        (served,) = engine.serve([Arrival(asked(prompt(mode.value, 70)))], lambda *_: None, between)
+        (served,) = engine.serve([Arrival(new_request(prompt(mode.value, 70)))], lambda *_: None, between)
         assert isinstance(served.result, Completion)
         assert served.result.finish_reason == ended
         assert ids(served.result) == expected(prompt(mode.value, 70))[: len(served.result.tokens)]
@@ -373,18 +381,18 @@ def test_a_pause_keeps_requests_or_ends_them(start: Start, clear: bool) -> None:
 
 
 def test_scores_seeds_and_grammars(start: Start) -> None:
-    """All that a request may ask for besides tokens."""
+    """The response options of a request agree with the closed form."""
     engine, tokens = start("--max-num-batched-tokens", "24", "--max-num-seqs", "8"), prompt("a", 70)
     for _ in range(2):
-        scored = engine.complete(asked(tokens, surface=ResponseOptions(prompt_logprobs=True, logprobs=True)))
+        scored = engine.complete(new_request(tokens, surface=ResponseOptions(prompt_logprobs=True, logprobs=True)))
         said = computed(Question(tokens, None, 20, ResponseOptions(prompt_logprobs=True)))
         assert scored.prompt_logprobs == said.prompt_logprobs
         assert [(t.logprob, t.gap) for t in scored.tokens] == [(t.logprob, t.gap) for t in said.tokens]
-        several = engine.complete(asked(tokens, surface=ResponseOptions(answers=3)))
+        several = engine.complete(new_request(tokens, surface=ResponseOptions(answers=3)))
         drawn = computed(Question(tokens, None, 20, ResponseOptions(answers=3)))
         assert ids(several) == drawn.ids
         assert [[t.id for t in other] for other in several.others] == [[t.id for t in other] for other in drawn.others]
-        patterned = engine.complete(asked(tokens, surface=ResponseOptions(pattern="[a-f]{4,12}")))
+        patterned = engine.complete(new_request(tokens, surface=ResponseOptions(pattern="[a-f]{4,12}")))
         assert set(patterned.text) <= set("abcdef")
         assert 4 <= len(patterned.text) <= 12
 
@@ -402,7 +410,7 @@ def test_scores_seeds_and_grammars(start: Start) -> None:
     ],
     ids=["topology", "blocks", "state", "states of a server of 0.33"],
 )
-def test_what_the_worker_cannot_do_it_refuses(flags: tuple[str, ...], reason: str, start: Start) -> None:
-    """At its start, in one line."""
+def test_unsupported_options_are_refused(flags: tuple[str, ...], reason: str, start: Start) -> None:
+    """The engine refuses it at its start, in one line."""
     with pytest.raises(EngineStartError, match=reason):
         start(*flags)

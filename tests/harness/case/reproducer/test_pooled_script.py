@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.histories import ask, burst
 from support.scripts import module_of
@@ -50,11 +50,11 @@ def case_of(*steps: Step, **changes: Any) -> Case:
     return report_samples.case(**{**facts, **changes})
 
 
-def play(folder: Path, case: Case, **manners: Any) -> tuple[int, str]:
+def play(folder: Path, case: Case, **behaviour: Any) -> tuple[int, str]:
     """Run a case's script against a stand-in with these manners; its exit code and what it said."""
     script = folder / "case.py"
     script.write_text(reproducer(case))
-    with serving(Manners(pools=tuple(PATHS.values()), **manners)) as fake:
+    with serving(ServerBehaviour(pools=tuple(PATHS.values()), **behaviour)) as fake:
         done = subprocess.run(
             [sys.executable, str(script), fake.url], cwd=folder, capture_output=True, text=True, check=False
         )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
-from support.fake_reply import Manners
+from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.histories import ask, burst, put
 
@@ -113,10 +113,10 @@ Play = Callable[..., tuple[int, str]]
 def play(tmp_path: Path) -> Play:
     """Runs a case's script against a stand-in with these manners; its exit code and what it said."""
 
-    def run(case: Case, **manners: Any) -> tuple[int, str]:
+    def run(case: Case, **behaviour: Any) -> tuple[int, str]:
         script = tmp_path / "case.py"
         script.write_text(reproducer(case))
-        with serving(Manners(**manners)) as fake:
+        with serving(ServerBehaviour(**behaviour)) as fake:
             done = subprocess.run(
                 [sys.executable, str(script), fake.url],
                 cwd=tmp_path,
@@ -166,7 +166,7 @@ def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
 
 
 @pytest.mark.parametrize(
-    ("manners", "code"),
+    ("behaviour", "code"),
     [
         ({"drops": (("/v1/messages", "priority"),)}, THERE),
         ({}, GONE),
@@ -174,10 +174,10 @@ def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
     ],
     ids=["at one door", "nowhere", "at every door"],
 )
-def test_a_field_that_one_door_ignores_is_the_bug(manners: dict[str, Any], code: int, play: Play) -> None:
+def test_a_field_that_one_door_ignores_is_the_bug(behaviour: dict[str, Any], code: int, play: Play) -> None:
     """Its answer is right: what is wrong is that there is one, where another door refuses the same."""
     case = case_of(*ODD, failure_class=FailureClass.API, first_difference=None)
-    got, said = play(case, **manners)
+    got, said = play(case, **behaviour)
     assert got == code, said
 
 
@@ -199,7 +199,7 @@ def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case
 
 
 @pytest.mark.parametrize(
-    ("case", "manners", "code"),
+    ("case", "behaviour", "code"),
     [
         (noisy(), {}, GONE),
         (noisy(), {"behind": 0.2}, GONE),
@@ -222,24 +222,24 @@ def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case
     ],
 )
 def test_on_a_noisy_engine_another_token_is_the_bug_where_no_noise_explains_it(
-    case: Case, manners: dict[str, Any], code: int, play: Play
+    case: Case, behaviour: dict[str, Any], code: int, play: Play
 ) -> None:
     """Both sides' scores of the very same tokens tell; its right answers part from each other, too."""
-    got, said = play(case, corrupt="tokens", **manners)
+    got, said = play(case, corrupt="tokens", **behaviour)
     assert got == code, said
     assert "largest margin" in said
 
 
 @pytest.mark.parametrize(
-    ("noise", "manners", "code"),
+    ("noise", "behaviour", "code"),
     [(2.0, {}, GONE), (1.0, {}, THERE), (1.0, {"ignores": ("logprobs",)}, UNTRIED)],
     ids=["a near call", "a clear call", "no scores"],
 )
 def test_without_a_band_the_cold_answers_lead_tells(
-    noise: float, manners: dict[str, Any], code: int, play: Play
+    noise: float, behaviour: dict[str, Any], code: int, play: Play
 ) -> None:
     """By the margin rule; where no scores are told, nobody can tell."""
-    got, said = play(case_of(*AGAIN, noise_nats=noise), corrupt="tokens", **manners)
+    got, said = play(case_of(*AGAIN, noise_nats=noise), corrupt="tokens", **behaviour)
     assert got == code, said
 
 
@@ -278,7 +278,7 @@ def test_a_reset_in_the_midst_of_a_burst_is_played(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    ("story", "manners", "says"),
+    ("story", "behaviour", "says"),
     [
         ("a chat again", {"chats": False}, "/tokenize"),
         ("after silence and reset", {"models": None}, ""),
@@ -287,10 +287,10 @@ def test_a_reset_in_the_midst_of_a_burst_is_played(play: Play) -> None:
     ],
 )
 def test_a_server_that_lacks_what_it_takes_is_not_the_bug(
-    story: str, manners: dict[str, Any], says: str, play: Play
+    story: str, behaviour: dict[str, Any], says: str, play: Play
 ) -> None:
     """It cannot be tried there."""
-    code, said = play(case_of(*STORIES[story]), **manners)
+    code, said = play(case_of(*STORIES[story]), **behaviour)
     assert code == UNTRIED, said
     assert "could not test" in said
     assert says in said

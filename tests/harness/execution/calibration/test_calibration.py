@@ -1,4 +1,4 @@
-"""Calibration finds how exact comparisons may be, and which mixtures break without any cache."""
+"""Calibration finds how exact comparisons can be, and which mixtures of models fail without any cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from coldproof.reports.schema.results import Calibration, write_results
 
 
 class Mixed(ScriptedEngine):
-    """A cold engine that answers wrongly where models of two kinds are in one burst."""
+    """A cold engine that answers wrongly if a burst has models of two kinds."""
 
     def __init__(self, breaks: Callable[[set[str]], bool]) -> None:
         super().__init__(caching=False)
@@ -48,7 +48,7 @@ class Mixed(ScriptedEngine):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Look who is there, answer."""
+        """Serve the burst, and change its answers if the mixture of models breaks."""
         served = super().serve(arrivals, on_token, between)
         if not self.breaks({arrival.request.model for arrival in arrivals}):
             return served
@@ -59,26 +59,26 @@ class Mixed(ScriptedEngine):
 
 
 def changed(honest: Completion, position: int, by: float = 0.0) -> Completion:
-    """A close call that went the other way at one position, with all logprobs moved."""
+    """Return an answer with another token in a near tie at one position, and all logprobs moved."""
     answer = [msgspec.structs.replace(t, logprob=(t.logprob or 0.0) - by, gap=0.1) for t in honest.tokens]
     answer[position] = msgspec.structs.replace(answer[position], id=answer[position].id ^ 1)
     return msgspec.structs.replace(honest, tokens=tuple(answer))
 
 
 def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> EngineOracle:
-    """An oracle that knows three adapter contents."""
+    """Return an oracle that knows three adapter contents."""
     return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, salted=salted)
 
 
 def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
-    """Calibrate on an engine with four slots that scores no prompts: what it answers is judged by the margin."""
+    """Calibrate an engine with four slots and without prompt scores, so that answers are judged by the margin."""
     engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
     oracle = oracle_over(engine, folder, salted=salted)
     return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
 
 
 def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:
-    """No noise, no difference, every mixture holds, nothing to note."""
+    """There is no noise, no difference and no note, and every mixture works."""
     found, rule = calibrated(ScriptedEngine(caching=False), tmp_path)
     assert rule == Rule(exact=True, cold=found.cold)
     # Nine probes again and in a batch, and half of each continued; one pair of each kind shows that prompts matter.
@@ -90,10 +90,10 @@ def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path
     assert found.probes == 4 * 9
 
 
-def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
-    """Shorter answers, and fewer rounds of concurrent requests; the probes that find the rule stay."""
+def test_a_slow_model_gets_fewer_requests(tmp_path: Path) -> None:
+    """Answers are shorter and there are fewer rounds of concurrent requests; the probes that find the rule are kept."""
 
-    def asked(latency: float, seconds: float) -> list[CompletionRequest]:
+    def requests_of_a_calibration(latency: float, seconds: float) -> list[CompletionRequest]:
         requests: list[CompletionRequest] = []
         engine = Tampered(lambda request, honest: requests.append(request) or honest, caching=False)
         engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
@@ -111,14 +111,14 @@ def test_a_slow_model_is_asked_less(tmp_path: Path) -> None:
         assert found.probes == 4 * 9
         return requests
 
-    quick, slow = asked(0.01, 240), asked(4.0, 240)
+    quick, slow = requests_of_a_calibration(0.01, 240), requests_of_a_calibration(4.0, 240)
     assert sum(one.max_tokens == MIXED_TOKENS for one in quick) > 9 * ROUNDS
     assert not any(one.max_tokens == MIXED_TOKENS for one in slow)
     assert len(slow) == 4 * 9 + (1 + len(EDITS) + 1) + 6 + 9
 
 
 def test_the_first_answers_are_not_timed(tmp_path: Path) -> None:
-    """An engine that does something once, before its first answers, is no slow model."""
+    """An engine that is slow only before its first answers is not a slow model."""
     calls, wall = itertools.count(), [0.0]
 
     def answered(_: CompletionRequest, honest: Completion) -> Completion:
@@ -133,7 +133,7 @@ def test_the_first_answers_are_not_timed(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_varies_is_compared_by_margin(tmp_path: Path) -> None:
-    """The noise is the largest logprob difference that was seen while the tokens still agreed."""
+    """The noise is the largest logprob difference that was measured while the tokens still agreed."""
     calls = itertools.count()
 
     def vary(_: CompletionRequest, honest: Completion) -> Completion:
@@ -162,7 +162,7 @@ def test_an_engine_whose_prefill_and_decode_differ_is_not_exact(tmp_path: Path) 
 
 
 def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Path) -> None:
-    """Where no token agrees no logprobs can be compared, and the answers differ all the same."""
+    """If no token agrees, no logprobs can be compared, but the answers differ all the same."""
     calls = itertools.count()
     found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
     assert not rule.exact
@@ -171,8 +171,9 @@ def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Pa
 
 @pytest.mark.parametrize(("by", "exact"), [(1e-5, True), (REPEATED_NATS / 2, True), (0.1, False)])
 def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path: Path) -> None:
-    """By the order of additions: nothing follows. By more, that the tokens were equal was luck, and the next ones will
-    not be; the noise is told either way.
+    """Differences by the order of additions change nothing. With larger ones the equal tokens were a coincidence.
+
+    The noise is reported in either case.
     """
     calls = itertools.count()
 
@@ -187,8 +188,8 @@ def test_logprobs_that_vary_under_equal_tokens(by: float, exact: bool, tmp_path:
     assert found.noise_nats == pytest.approx(by)
 
 
-def test_an_engine_that_scores_no_prompts_says_what_its_answers_are_judged_by(tmp_path: Path) -> None:
-    """The margin, and the report tells why."""
+def test_an_engine_without_prompt_scores_reports_its_rule(tmp_path: Path) -> None:
+    """They are judged by the margin, and the report says why."""
     calls = itertools.count()
     found, rule = calibrated(Tampered(lambda _, honest: changed(honest, next(calls) % 2), caching=False), tmp_path)
     assert rule.band is None
@@ -197,7 +198,7 @@ def test_an_engine_that_scores_no_prompts_says_what_its_answers_are_judged_by(tm
 
 @pytest.mark.parametrize("broken", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
 def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tmp_path: Path) -> None:
-    """The fault is the engine's and not the cache's (GROUND-1)."""
+    """The fault belongs to the engine and not to its cache (GROUND-1)."""
 
     def breaks(company: set[str]) -> bool:
         if broken == BASE_WITH_ADAPTER:
@@ -211,38 +212,38 @@ def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tm
     assert any(broken in note and "GROUND-1" in note for note in found.notes)
 
 
-def test_every_slot_is_in_use_while_mixtures_are_looked_at(tmp_path: Path) -> None:
-    """Some faults only show when the last slot is taken."""
+def test_every_slot_is_in_use_while_mixtures_are_checked(tmp_path: Path) -> None:
+    """Some faults show only when the last slot is in use."""
     engine = ScriptedEngine(caching=False)
     calibrated(engine, tmp_path)
     assert sum(name.startswith("slot-") for name in engine.contents) == 4
 
 
-def test_an_oracle_that_is_served_from_a_cache_is_no_oracle(tmp_path: Path) -> None:
-    """The second question of the same prompt hits, and says so."""
+def test_an_oracle_with_a_cache_is_refused(tmp_path: Path) -> None:
+    """The second question about the same prompt reports a hit."""
     with pytest.raises(OracleError, match="not cold"):
         calibrated(ScriptedEngine(caching=True), tmp_path)
 
 
-def test_unused_salts_make_a_caching_engine_an_oracle_that_admits_its_blind_spot(tmp_path: Path) -> None:
-    """It cannot detect ignored salts being ignored, and the report says so."""
+def test_an_oracle_by_unused_salts_reports_its_limitation(tmp_path: Path) -> None:
+    """The oracle cannot detect that salts are ignored, and the report says so."""
     found, rule = calibrated(ScriptedEngine(caching=True), tmp_path, salted=True)
     assert rule.exact
     assert ["cannot detect ignored salts" in note for note in found.notes] == [True]
 
 
-def test_an_engine_that_dies_gives_no_rule(tmp_path: Path) -> None:
-    """An oracle that cannot answer is the harness's failure, not the engine's under test."""
+def test_a_crashed_engine_gives_no_rule(tmp_path: Path) -> None:
+    """An oracle that cannot answer is a failure of the harness, not of the engine under test."""
 
-    def die(_: CompletionRequest, honest: Completion) -> Completion:
+    def crash(_: CompletionRequest, honest: Completion) -> Completion:
         raise EngineDied("gone")
 
     with pytest.raises(OracleError, match=r"cold-engine oracle cannot answer: gone"):
-        calibrated(Tampered(die, caching=False), tmp_path)
+        calibrated(Tampered(crash, caching=False), tmp_path)
 
 
-def test_an_oracle_asks_once_and_remembers(tmp_path: Path) -> None:
-    """By content: the adapter is loaded once, under a name of the oracle's own."""
+def test_an_oracle_stores_its_answers(tmp_path: Path) -> None:
+    """Answers are stored by content, and the adapter is loaded once under a name of the oracle."""
     engine = ScriptedEngine(caching=False)
     oracle = oracle_over(engine, tmp_path)
     question = Question(tuple(range(40, 60)), next(iter(oracle.adapters)), 4)
@@ -252,12 +253,12 @@ def test_an_oracle_asks_once_and_remembers(tmp_path: Path) -> None:
 
 
 def answer(*said: tuple[int, float | None]) -> Answer:
-    """An answer of (id, logprob), every token a tie with its runner-up."""
+    """Return an answer of ids and logprobs, with every token in a tie with its runner-up."""
     return Answer(tuple(Token(id=i, at=0.0, logprob=logprob, gap=0.0) for i, logprob in said))
 
 
 def test_answers_are_compared_while_they_agree() -> None:
-    """Behind the first difference logprobs belong to different texts."""
+    """After the first difference the logprobs belong to different texts."""
     left, right = answer((1, -1.0), (2, -1.0), (3, -1.0)), answer((1, -1.1), (2, -1.3), (9, -9.0))
     assert compare(left, left) == (0.0, True)
     delta, same = compare(left, right)
@@ -266,13 +267,13 @@ def test_answers_are_compared_while_they_agree() -> None:
 
 
 def test_an_answer_without_logprobs_shows_no_noise() -> None:
-    """Nothing to measure by."""
+    """Without logprobs no noise can be measured."""
     assert compare(answer((1, None), (2, None)), answer((1, None), (3, None))) == (0.0, False)
 
 
 @pytest.mark.parametrize("gap", [0.01, None])
-def test_where_answers_part_the_gap_is_noise(gap: float | None, tmp_path: Path) -> None:
-    """That much was overcome without any cache; where no score says how much, no divergence counts."""
+def test_the_margin_at_a_divergence_is_noise(gap: float | None, tmp_path: Path) -> None:
+    """The margin was overcome without any cache. If it is unknown, no divergence counts."""
     calls = itertools.count()
 
     def part(_: CompletionRequest, honest: Completion) -> Completion:
@@ -289,7 +290,7 @@ def test_where_answers_part_the_gap_is_noise(gap: float | None, tmp_path: Path) 
 
 
 def test_the_larger_gap_of_the_two_sides_counts() -> None:
-    """An unknown one is as large as can be, also behind the end of the shorter answer."""
+    """An unknown margin counts as infinite, also after the end of the shorter answer."""
     small, large, unknown = (Answer(tokens(i, gap=gap)) for i, gap in ((1, 0.01), (2, 0.3), (3, None)))
     assert compare(small, large) == compare(large, small) == (0.3, False)
     assert compare(small, unknown) == (math.inf, False)
@@ -297,14 +298,14 @@ def test_the_larger_gap_of_the_two_sides_counts() -> None:
 
 
 @pytest.mark.parametrize("block", [8, 16, 32, 64])
-def test_probes_lie_around_block_boundaries(block: int) -> None:
-    """Below one block, at a boundary, and just behind one."""
+def test_probes_are_around_block_boundaries(block: int) -> None:
+    """Probes are just below a block, at its boundary, and just after it."""
     assert [length % block for length in lengths(block)] == [block - 1, 0, 1]
     assert ROUNDS > 1
 
 
 def run_of(folder: Path, **changes: Any) -> Path:
-    """The results.json of a run that found its rule in the default cell."""
+    """Return the results.json of a run that found its rule in the default cell."""
     found = msgspec.structs.replace(report_samples.results().calibration, cell="default")
     engine = msgspec.structs.replace(report_samples.results().engine, version="0.32.0")
     results = msgspec.structs.replace(report_samples.results(), **{"calibration": found, "engine": engine, **changes})
@@ -314,7 +315,7 @@ def run_of(folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("exact", "noise"), [(True, 0.0), (False, 0.25), (False, None)])
 def test_the_rule_of_an_earlier_run_is_the_rule_it_had(tmp_path: Path, exact: bool, noise: float | None) -> None:
-    """And the report says where it is from."""
+    """The report says where the rule is from."""
     was = msgspec.structs.replace(
         report_samples.results().calibration, cell="default", exact=exact, noise_nats=noise, notes=["As it was."]
     )
@@ -327,7 +328,7 @@ def test_the_rule_of_an_earlier_run_is_the_rule_it_had(tmp_path: Path, exact: bo
 
 
 def test_it_holds_for_no_other_cell(tmp_path: Path) -> None:
-    """That one finds its own."""
+    """Another cell finds its own rule."""
     assert earlier_calibration(run_of(tmp_path), cell="bfloat16", version="0.32.0") is None
 
 
@@ -336,13 +337,13 @@ def test_it_holds_for_no_other_cell(tmp_path: Path) -> None:
     [({"calibration": None}, "no comparison rule"), ({"engine": None}, "no comparison rule"), ({}, "is of version")],
 )
 def test_a_rule_of_another_engine_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    """And so is a run that found none."""
+    """A run without a rule is refused as well."""
     with pytest.raises(UsageError, match=says):
         earlier_calibration(run_of(tmp_path, **changes), cell="default", version="0.33.0")
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    """In one line."""
+def test_a_file_without_results_is_refused(tmp_path: Path) -> None:
+    """The error is one line."""
     (tmp_path / "results.json").write_text("[]")
     with pytest.raises(UsageError, match=r"not a results\.json of this version"):
         earlier_calibration(tmp_path / "results.json", cell="default", version="0.32.0")

@@ -1,4 +1,6 @@
-"""How far two cold engines lie apart: noise is allowed for, more than noise is said, and then nothing counts."""
+"""The distance between two cold engines: noise is tolerated, a larger difference is reported, and then nothing
+counts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 from support import across
 from support import report_samples as samples
-from support.across import NAME, Deaf, Tampering, honest, scored
+from support.across import NAME, IgnoresAdapters, Tampering, honest, scores_moved_by
 from support.histories import contents, tokens
 from support.page import Page
 
@@ -35,7 +37,7 @@ from coldproof.reports.schema.results import Calibration, write_results
 
 
 def measured(left: ScriptedEngine, right: ScriptedEngine, folder: Path, **own: Any) -> tuple[Calibration, Rule]:
-    """What the calibration says of two cold engines."""
+    """Return the calibration and the rule of two cold engines."""
     files = contents(folder / secrets.token_hex(4))
     mine, theirs = (EngineOracle("one", engine, list(files.values()), memo={}) for engine in (left, right))
     names = {one.digest: name for name, one in files.items()}
@@ -45,7 +47,7 @@ def measured(left: ScriptedEngine, right: ScriptedEngine, folder: Path, **own: A
 
 
 def cold(tamper: Callable[[CompletionRequest, Completion], Completion] = honest) -> Tampering:
-    """An engine with its cache off."""
+    """Return an engine with its cache off."""
     return Tampering(tamper, caching=False)
 
 
@@ -59,40 +61,42 @@ def test_engines_that_agree_are_compared_by_a_margin_all_the_same(tmp_path: Path
     assert any("GROUND-1" in note for note in found.notes)
 
 
-def test_the_margin_is_made_of_what_lies_between_the_engines(tmp_path: Path) -> None:
-    """A multiple of the largest difference; more than float32 explains is remarked upon."""
-    found, rule = measured(cold(), cold(scored(0.01)), tmp_path)
+def test_the_margin_follows_the_difference_of_the_engines(tmp_path: Path) -> None:
+    """The margin is a multiple of the largest difference. A difference that float32 does not explain gets a note."""
+    found, rule = measured(cold(), cold(scores_moved_by(0.01)), tmp_path)
     assert rule.noise == pytest.approx(TIMES * 0.01)
     assert any("by at most 0.01 nats in 16 answers" in note for note in found.notes)
     assert any("float32 differ" in note for note in found.notes)
-    assert not any("float32 differ" in note for note in measured(cold(), cold(scored(0.0001)), tmp_path)[0].notes)
+    assert not any(
+        "float32 differ" in note for note in measured(cold(), cold(scores_moved_by(0.0001)), tmp_path)[0].notes
+    )
 
 
 def test_the_engines_own_noise_is_noise_between_the_two(tmp_path: Path) -> None:
-    """Its warm answers are made in batches; the other's never are."""
+    """Warm answers of the engine come from batches; those of the other engine never do."""
     assert measured(cold(), cold(), tmp_path, noise_nats=0.02)[1].noise == pytest.approx(TIMES * 0.02)
     unsteady, rule = measured(cold(), cold(), tmp_path, noise_nats=None)
     assert rule.noise is None
     assert "nondeterministic by an unknown" in unsteady.rule
 
 
-def test_close_calls_that_go_the_other_way_are_noise(tmp_path: Path) -> None:
-    """The gap that was overcome is part of it."""
+def test_near_ties_that_are_decided_differently_are_noise(tmp_path: Path) -> None:
+    """The overcome margin is part of the noise."""
 
     def close(request: CompletionRequest, answer: Completion) -> Completion:
         return across.replaced(answer, 3, gap=0.004) if len(request.prompt) == 32 else answer
 
-    def torn(request: CompletionRequest, answer: Completion) -> Completion:
-        return across.kept(close(request, answer), answer)
+    def honest_close(request: CompletionRequest, answer: Completion) -> Completion:
+        return across.with_margins_of(close(request, answer), answer)
 
-    found, rule = measured(cold(close), cold(torn), tmp_path)
+    found, rule = measured(cold(close), cold(honest_close), tmp_path)
     assert found.differing == 4
     assert rule.noise == pytest.approx(TIMES * 0.004)
 
 
-def test_where_an_adapter_is_ignored_nothing_is_told_from_the_other_engine(tmp_path: Path) -> None:
-    """No flood of violations: the run says who answers how, and that no divergence counts."""
-    found, rule = measured(Deaf(caching=False), cold(), tmp_path)
+def test_with_an_ignored_adapter_no_divergence_counts(tmp_path: Path) -> None:
+    """Instead of many violations, the run says which adapters differ and that no divergence counts."""
+    found, rule = measured(IgnoresAdapters(caching=False), cold(), tmp_path)
     assert rule.noise is None
     assert not rule.counts(100.0)
     assert all(f"under adapter {name}" in rule.why for name in "ABC")
@@ -101,60 +105,62 @@ def test_where_an_adapter_is_ignored_nothing_is_told_from_the_other_engine(tmp_p
     assert first.startswith("Under adapter A 4 answers differ, for a prompt of ")
     assert first.endswith("the answers diverge; the engine under test gives the answers of the base model.")
     assert any("One of the two engines is wrong without any cache" in note for note in found.notes)
-    blamed, _ = measured(cold(), Deaf(caching=False), tmp_path)
+    blamed, _ = measured(cold(), IgnoresAdapters(caching=False), tmp_path)
     assert blamed.notes[0].endswith(f"{NAME} gives the answers of the base model.")
 
 
 def test_wrong_weights_are_named_with_the_base_model(tmp_path: Path) -> None:
-    """Whatever is asked."""
+    """All answers differ, with and without adapters."""
     found, rule = measured(cold(), cold(lambda _, answer: across.replaced(answer, 0, gap=5.0)), tmp_path)
     assert "differ without any adapter, under adapter A" in rule.why
     assert found.notes[0].startswith("Without any adapter 4 answers differ")
     assert "as without" not in found.notes[0]
 
 
-def test_scores_that_lie_far_apart_are_no_noise_where_all_tokens_agree(tmp_path: Path) -> None:
-    """Another scale of the adapter, perhaps."""
-    found, rule = measured(cold(), cold(scored(2 * APART)), tmp_path)
+def test_scores_that_are_far_apart_are_no_noise_although_tokens_agree(tmp_path: Path) -> None:
+    """The cause may be another scale of the adapter."""
+    found, rule = measured(cold(), cold(scores_moved_by(2 * APART)), tmp_path)
     assert rule.noise is None
     assert found.differing == 0
     assert "by 0.4 nats" in found.notes[0]
 
 
-def test_where_nobody_tells_how_sure_it_is_there_is_no_rule(tmp_path: Path) -> None:
-    """That is what the rule is made of; one of the two is enough."""
-    assert "reports top-2 logprobs" in measured(cold(across.unscored), cold(across.unscored), tmp_path)[1].why
-    found, rule = measured(cold(), cold(across.unscored), tmp_path)
+def test_without_margins_there_is_no_rule(tmp_path: Path) -> None:
+    """The rule is made of margins, and those of one engine are enough."""
+    assert (
+        "reports top-2 logprobs" in measured(cold(across.without_scores), cold(across.without_scores), tmp_path)[1].why
+    )
+    found, rule = measured(cold(), cold(across.without_scores), tmp_path)
     assert rule == Rule(exact=False, noise=APART, cold=found.cold)
     assert any(f"{NAME} reports no top-2 margins" in note for note in found.notes)
 
 
-def test_an_engine_that_tells_no_scores_is_given_as_much_as_might_be_noise(tmp_path: Path) -> None:
+def test_an_engine_without_scores_gets_the_largest_tolerance(tmp_path: Path) -> None:
     """Its noise cannot be measured."""
-    rule = measured(cold(across.unscored), cold(), tmp_path)[1]
+    rule = measured(cold(across.without_scores), cold(), tmp_path)[1]
     assert (rule.exact, rule.noise) == (False, APART)
 
 
 def test_probes_fit_into_both_engines(tmp_path: Path) -> None:
-    """The smaller one decides, and a pool leaves some of its blocks to others."""
+    """The smaller engine decides, and part of its pool is left to other requests."""
     for changes in ({"max_model_tokens": 50}, {"pool_blocks": 2 * 50 // BLOCK}):
         small = cold()
         small.shape = msgspec.structs.replace(small.shape, **changes)
         assert measured(cold(), small, tmp_path)[1].noise == LEAST
-        assert max(map(len, small.asked)) <= 50 - TOKENS
+        assert max(map(len, small.prompts)) <= 50 - TOKENS
 
 
-def test_answers_of_different_lengths_have_parted() -> None:
-    """Where the shorter one ended; how sure nobody was is not known."""
+def test_answers_of_different_lengths_diverge() -> None:
+    """They diverge where the shorter one ends; without margins the distance is unknown."""
     short, long = Answer(tokens(1, 2)), Answer(tokens(1, 2, 3, gap=0.5))
     assert (distance(short, long).parted, distance(short, long).nats) == (2, 0.5)
     assert distance(Answer(tokens(1, gap=None)), Answer(tokens(2, gap=None))).nats is None
 
 
-def test_the_report_says_what_the_answers_were_compared_with(tmp_path: Path) -> None:
-    """Which engine and version, by which rule; and that no divergence counts where none does."""
+def test_the_report_names_the_engine_that_answers_were_compared_with(tmp_path: Path) -> None:
+    """The report has the engine, its version and the rule, or that no divergence counts."""
     by_margin = "by margin: a divergence counts if the logprob margin exceeds the noise floor"
-    for right, said in ((cold(), by_margin), (Deaf(caching=False), "none")):
+    for right, said in ((cold(), by_margin), (IgnoresAdapters(caching=False), "none")):
         found, rule = measured(cold(), right, tmp_path)
         page = Page(render_html(msgspec.structs.replace(samples.results(), calibration=found))).text
         assert f"Oracle{NAME}Rule{said}" in page.replace(" Rule", "Rule").replace(f"{NAME} ", NAME)
@@ -163,7 +169,7 @@ def test_the_report_says_what_the_answers_were_compared_with(tmp_path: Path) -> 
 
 
 def test_a_rule_between_two_engines_is_no_rule_of_one(tmp_path: Path) -> None:
-    """Taking it for the engine's own noise would hide what lies below."""
+    """Taking it for the engine's own noise would hide smaller differences."""
     engine = msgspec.structs.replace(samples.results().engine, version="1")
     results = msgspec.structs.replace(
         samples.results(), calibration=measured(cold(), cold(), tmp_path)[0], engine=engine

@@ -1,4 +1,4 @@
-"""The band is measured on the cold engine, where that does not repeat itself, and only there."""
+"""The tolerance is measured on the cold engine, and only if that is nondeterministic."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ SIGMA = 0.1
 
 
 def noisy(seed: int, *, nats: float = SIGMA) -> ScriptedEngine:
-    """A cold engine whose scores are a little otherwise each time."""
+    """Return a cold engine whose scores vary slightly."""
     source = random.Random(seed)
 
     def moved(score: float | None) -> float | None:
         return None if score is None else score + source.gauss(0.0, nats)
 
-    def waver(_: CompletionRequest, honest: Completion) -> Completion:
-        told = [msgspec.structs.replace(t, logprob=moved(t.logprob), gap=moved(t.gap)) for t in honest.tokens]
+    def vary(_: CompletionRequest, honest: Completion) -> Completion:
+        reported = [msgspec.structs.replace(t, logprob=moved(t.logprob), gap=moved(t.gap)) for t in honest.tokens]
         prompt = honest.prompt_logprobs
         scores = None if prompt is None else tuple(moved(score) for score in prompt)
-        return msgspec.structs.replace(honest, tokens=tuple(told), prompt_logprobs=scores)
+        return msgspec.structs.replace(honest, tokens=tuple(reported), prompt_logprobs=scores)
 
-    return Tampered(waver, caching=False)
+    return Tampered(vary, caching=False)
 
 
 def oracle_over(engine: ScriptedEngine, folder: Path) -> EngineOracle:
-    """An oracle that knows three adapter contents."""
+    """Return an oracle that knows three adapter contents."""
     return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={})
 
 
 def band(engine: ScriptedEngine, folder: Path) -> NoiseBand | str:
-    """Measured for the base model and two contents."""
+    """Return the tolerance that is measured for the base model and two contents."""
     oracle = oracle_over(engine, folder)
     return measure_band(oracle, [None, *list(oracle.adapters)[:2]], BLOCK)
 
 
 def test_the_band_follows_the_noise(tmp_path: Path) -> None:
-    """Scores differ by sqrt(2) sigma between two computations, and the band reaches some eight of that."""
+    """Scores differ by sqrt(2) sigma between two computations, and the tolerance is about eight times that."""
     for nats in (SIGMA, 3 * SIGMA):
         found = band(noisy(1, nats=nats), tmp_path / str(nats))
         assert isinstance(found, NoiseBand)
@@ -92,7 +92,7 @@ def test_the_band_follows_the_noise(tmp_path: Path) -> None:
 
 
 def test_margins_that_happen_to_repeat_have_the_tolerance_of_scores() -> None:
-    """Otherwise the first token that flips at a margin of one step of bfloat16 is a violation."""
+    """Otherwise the first token that flips at a margin of one step of bfloat16 would be a violation."""
     source = random.Random(1)
     scores = [abs(source.gauss(0.0, 0.01)) for _ in range(2000)]
     found = band_of(Samples(scores=scores, margins=[0.0] * 2000, prompts=scores, positions=2000, answers=50))
@@ -102,24 +102,24 @@ def test_margins_that_happen_to_repeat_have_the_tolerance_of_scores() -> None:
 
 @pytest.mark.parametrize(("small", "rounds"), [(True, 2), (False, 1)])
 def test_a_small_sample_is_doubled_before_it_has_no_tolerance(small: bool, rounds: int) -> None:
-    """Of a slow model; all that a fast one answers is enough to say so."""
-    asked: list[Samples] = []
+    """This holds for a slow model. The sample of a fast model is large enough to decide."""
+    rounds_measured: list[Samples] = []
 
     def measured() -> Samples:
-        asked.append(Samples(scores=[0.1] * 600, flips=1, positions=600))
-        return asked[-1]
+        rounds_measured.append(Samples(scores=[0.1] * 600, flips=1, positions=600))
+        return rounds_measured[-1]
 
     law = fitted(measured, lambda found: fit_tail(found.scores), small=small)
-    assert len(asked) == rounds
+    assert len(rounds_measured) == rounds
     assert isinstance(law, ParetoTail) is small
     if isinstance(law, ParetoTail):
         assert law.count == 1200
-    both = together(asked[0], asked[-1])
+    both = together(rounds_measured[0], rounds_measured[-1])
     assert (len(both.scores), both.flips, both.positions) == (1200, 2, 1200)
 
 
 def test_without_other_tokens_a_margin_is_the_difference_of_two_scores(tmp_path: Path) -> None:
-    """OpenVINO GenAI scores the tokens of prompts and answers, and no token beside them."""
+    """OpenVINO GenAI scores the tokens of prompts and answers, but no other tokens."""
     scored = noisy(1).tamper  # type: ignore[attr-defined]
 
     def bare(request: CompletionRequest, honest: Completion) -> Completion:
@@ -135,7 +135,7 @@ def test_without_other_tokens_a_margin_is_the_difference_of_two_scores(tmp_path:
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_noise_that_grows_with_an_answer_is_measured(slow: bool, tmp_path: Path) -> None:
-    """OpenVINO's KV in 8 bits: two correct answers of 131 tokens came to 0.99 of a tolerance of 24 tokens."""
+    """With OpenVINO's 8-bit KV, two correct answers of 131 tokens reached 0.99 of a tolerance from 24 tokens."""
     source = random.Random(1)
 
     def growing(_: CompletionRequest, honest: Completion) -> Completion:
@@ -151,14 +151,14 @@ def test_noise_that_grows_with_an_answer_is_measured(slow: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("room", [100, 200, 400, 4000])
 def test_prompts_and_answers_of_the_calibration_fit(room: int) -> None:
-    """Into an engine of any size, with room for the shortest prompt's long answer if there is any."""
+    """They fit engines of any size, and the shortest prompt gets a long answer if there is room."""
     drawn = shapes(32, room, slow=False)
     assert all(prompt + answer <= room for prompt, answer in drawn)
     assert drawn[0] == (31, LONGEST_ANSWER)
 
 
 def test_a_slow_model_answers_fewer_prompts(tmp_path: Path) -> None:
-    """As many as the time allows, and never so few that there is no tolerance."""
+    """There are as many as the time allows, and enough for a tolerance."""
     oracle = oracle_over(noisy(1), tmp_path)
     found = measure_band(oracle, [None, *list(oracle.adapters)[:2]], BLOCK, Pace(1.0, 1.0))
     assert isinstance(found, NoiseBand)
@@ -167,7 +167,7 @@ def test_a_slow_model_answers_fewer_prompts(tmp_path: Path) -> None:
 
 
 def test_a_slow_model_without_adapters_has_a_tolerance(tmp_path: Path) -> None:
-    """Gemma 3 in bfloat16 had 636 margins of six prompts, and so no rule."""
+    """Gemma 3 in bfloat16 had 636 margins of six prompts, and therefore no rule."""
     assert isinstance(measure_band(oracle_over(noisy(1), tmp_path), [None], BLOCK, Pace(1.0, 1.0)), NoiseBand)
 
 
@@ -175,36 +175,40 @@ def test_a_slow_model_without_adapters_has_a_tolerance(tmp_path: Path) -> None:
     ("latency", "seconds", "most"), [(0.0, 1.0, 16), (0.01, 1.0, 10), (0.001, 1.0, 16), (1.0, 1.0, 3)]
 )
 def test_a_pace_limits_what_is_measured(latency: float, seconds: float, most: int) -> None:
-    """Sixteen units of ten answers each, and three at least."""
+    """Sixteen units of ten answers each are limited to what the time allows, but never below three."""
     assert Pace(latency, seconds).most(16, latencies=10, least=3) == most
     assert Pace(latency).most(16, latencies=10, least=3) == 16
 
 
 @pytest.mark.parametrize("slow", [True, False])
 @pytest.mark.parametrize("long", [True, False])
-def test_a_second_look_finds_noise_that_the_first_answers_did_not_show(long: bool, slow: bool, tmp_path: Path) -> None:
-    """Long prompts vary, and the probes are short; or nothing varies, and the rule stands."""
-    wavering = noisy(5)
+def test_a_second_measurement_finds_noise_that_the_first_did_not_show(long: bool, slow: bool, tmp_path: Path) -> None:
+    """Long prompts vary although the short probes do not; if nothing varies, the rule is kept."""
+    varying = noisy(5)
     longest = max(lengths(whole_unit(BLOCK))) + ANSWER
 
     def vary(request: CompletionRequest, honest: Completion) -> Completion:
-        return wavering.tamper(request, honest) if long and len(request.prompt) > longest else honest  # type: ignore[attr-defined]
+        return varying.tamper(request, honest) if long and len(request.prompt) > longest else honest  # type: ignore[attr-defined]
 
     oracle = oracle_over(Tampered(vary, caching=False), tmp_path)
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     assert rule.exact
     found = msgspec.structs.replace(found, answer_seconds=float(slow))
-    looked, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
+    measured_again, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
     assert (rule.exact, rule.band is None) == (not long, not long)
-    assert (looked.exact, looked.rule, looked.mixtures) == (rule.exact, str(rule), found.mixtures)
-    assert (looked.band, looked.cold, looked.rounding) == (rule.band, rule.cold, rule.rounding)
-    assert looked.cold.rate.tokens > found.cold.rate.tokens
-    assert looked.cold.sensitivity == found.cold.sensitivity
-    assert any("A counterexample led to more" in note for note in looked.notes)
+    assert (measured_again.exact, measured_again.rule, measured_again.mixtures) == (
+        rule.exact,
+        str(rule),
+        found.mixtures,
+    )
+    assert (measured_again.band, measured_again.cold, measured_again.rounding) == (rule.band, rule.cold, rule.rounding)
+    assert measured_again.cold.rate.tokens > found.cold.rate.tokens
+    assert measured_again.cold.sensitivity == found.cold.sensitivity
+    assert any("A counterexample led to more" in note for note in measured_again.notes)
 
 
-def test_scores_that_no_answer_repeats_make_no_rule_laxer(tmp_path: Path) -> None:
-    """A server said of each prompt what it liked, while every generated token and score was the same again."""
+def test_made_up_prompt_scores_do_not_relax_the_rule(tmp_path: Path) -> None:
+    """A server made up prompt scores, while every generated token and score was repeated."""
 
     def claim(request: CompletionRequest, honest: Completion) -> Completion:
         if not request.surface.prompt_logprobs:
@@ -214,17 +218,17 @@ def test_scores_that_no_answer_repeats_make_no_rule_laxer(tmp_path: Path) -> Non
 
     oracle = oracle_over(Tampered(claim, caching=False), tmp_path)
     found, before = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
-    looked, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
+    measured_again, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
     assert (rule.exact, rule.band, rule.noise) == (True, None, None)
     assert (rule.rounding, before.rounding) == (0.0, 0.0)
-    assert looked.exact
+    assert measured_again.exact
 
 
 @pytest.mark.parametrize(("gap", "rounds"), [(4e-4, False), (0.1, True), (None, True)])
 def test_tokens_that_are_always_close_and_never_change_leave_nothing_to_rounding(
     gap: float | None, rounds: bool, tmp_path: Path
 ) -> None:
-    """An engine that reports a margin of 0.0004 nats for every token repeats all of them."""
+    """An engine that reports a margin of 0.0004 nats for every token repeats all tokens."""
     calls = itertools.count()
 
     def close(_: CompletionRequest, honest: Completion) -> Completion:
@@ -241,7 +245,7 @@ def test_tokens_that_are_always_close_and_never_change_leave_nothing_to_rounding
 
 
 def test_more_answers_measure_more_rounding(tmp_path: Path) -> None:
-    """The largest difference of all of them counts, and no margin above what scores may differ by."""
+    """The largest difference of all answers counts, and no margin beyond the difference of scores."""
     calls = itertools.count()
 
     def rounded(_: CompletionRequest, honest: Completion) -> Completion:
@@ -259,43 +263,43 @@ def test_more_answers_measure_more_rounding(tmp_path: Path) -> None:
 
 
 def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> None:
-    """SmolLM2 in float32: 274 s of a budget of six minutes went into a tolerance that it does not need."""
-    asked: list[int] = []
+    """SmolLM2 in float32 spent 274 s of a budget of six minutes on a tolerance that it does not need."""
+    rounds_measured: list[int] = []
 
     def honest(request: CompletionRequest, answer: Completion) -> Completion:
-        asked.append(request.max_tokens)
+        rounds_measured.append(request.max_tokens)
         return answer
 
     oracle = oracle_over(Tampered(honest, caching=False), tmp_path)
     found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
-    asked.clear()
+    rounds_measured.clear()
     slow = msgspec.structs.replace(found, answer_seconds=1.0)
     assert second_look(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0)[1].exact
-    assert len(asked) == 3 * (WAYS + 1) * LEAST_EACH  # three identities: alone, in batches, and continued
+    assert len(rounds_measured) == 3 * (WAYS + 1) * LEAST_EACH  # three identities: alone, in batches, and continued
 
 
-def test_a_second_look_survives_an_engine_that_dies_of_scores(tmp_path: Path) -> None:
-    """The full measurement finds out which scores it dies of; without any, the margins are the rule."""
-    oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
-    deaths: list[RequestKind] = []
+def test_a_second_measurement_survives_an_engine_that_crashes_on_scores(tmp_path: Path) -> None:
+    """The full measurement finds which scores crash the engine. Without any scores the rule uses margins."""
+    oracle = oracle_over(CrashesOnScores(alone=True), tmp_path)
+    crashes: list[RequestKind] = []
     exact = report_samples.results().calibration
     assert exact is not None
     found = msgspec.structs.replace(exact, cell="default", answer_seconds=1.0)
-    looked = second_look(
+    measured_again = second_look(
         oracle,
         list(oracle.adapters),
         found,
         block=BLOCK,
         seconds=1.0,
-        renew=lambda: oracle.use(DiesOfScores(alone=True)),
-        on_death=lambda kind, _: deaths.append(kind),
+        renew=lambda: oracle.use(CrashesOnScores(alone=True)),
+        on_death=lambda kind, _: crashes.append(kind),
     )
-    assert (looked[1].exact, looked[1].band) == (False, None)
-    assert deaths == [RequestKind.SCORES]
+    assert (measured_again[1].exact, measured_again[1].band) == (False, None)
+    assert crashes == [RequestKind.SCORES]
 
 
-class DiesOfScores(Tampered):
-    """A cold engine with noisy scores that dies of requests for a prompt's scores: of all, or of several at once."""
+class CrashesOnScores(Tampered):
+    """A cold engine with noisy scores that crashes on requests for prompt scores: on all, or on several at once."""
 
     def __init__(self, *, alone: bool) -> None:
         super().__init__(noisy(1).tamper, caching=False)  # type: ignore[attr-defined]
@@ -304,34 +308,34 @@ class DiesOfScores(Tampered):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Die, or answer."""
+        """Crash on several requests with one for prompt scores, or answer."""
         if len(arrivals) > 1 and any(one.request.surface.prompt_logprobs for one in arrivals):
             raise EngineDied("the engine's process has ended")
         return super().serve(arrivals, on_token, between)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Die, or answer."""
+        """Crash on a request for prompt scores, or answer."""
         if self.alone and request.surface.prompt_logprobs:
             raise EngineDied("the engine's process has ended")
         return super().send(request, on_token)
 
 
 @pytest.mark.parametrize(("alone", "renewed"), [(False, 1), (True, 2)])
-def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
-    """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build dies of such a batch."""
-    oracle, renewals = oracle_over(DiesOfScores(alone=alone), tmp_path), []
-    deaths: list[tuple[RequestKind, str]] = []
+def test_an_engine_that_crashes_on_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
+    """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build crashes on such a batch."""
+    oracle, renewals = oracle_over(CrashesOnScores(alone=alone), tmp_path), []
+    crashes: list[tuple[RequestKind, str]] = []
     found, rule = calibrate(
         oracle,
         list(oracle.adapters),
         cell="default",
         block=BLOCK,
         slots=4,
-        renew=lambda: renewals.append(oracle.use(DiesOfScores(alone=alone))),  # type: ignore[func-returns-value]
-        on_death=lambda kind, why: deaths.append((kind, why)),
+        renew=lambda: renewals.append(oracle.use(CrashesOnScores(alone=alone))),  # type: ignore[func-returns-value]
+        on_death=lambda kind, why: crashes.append((kind, why)),
     )
     assert len(renewals) == renewed
-    ((kind, why),) = deaths
+    ((kind, why),) = crashes
     assert kind is (RequestKind.SCORES if alone else RequestKind.SCORES_BESIDE)
     assert "process has ended" in why
     assert oracle.scores_prompts is not alone
@@ -344,8 +348,8 @@ def test_an_engine_that_dies_of_scores_keeps_its_run(alone: bool, renewed: int, 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_calibration_sends_no_kind_of_request_that_the_run_has_dropped(alone: bool, tmp_path: Path) -> None:
-    """An engine of another cell would die of it again."""
-    oracle = oracle_over(DiesOfScores(alone=alone), tmp_path)
+    """An engine of another cell would crash on it again."""
+    oracle = oracle_over(CrashesOnScores(alone=alone), tmp_path)
     kinds = (RequestKind.SCORES_BESIDE, RequestKind.SCORES)[: 1 + alone]
     found, rule = calibrate(
         oracle,
@@ -360,19 +364,19 @@ def test_a_calibration_sends_no_kind_of_request_that_the_run_has_dropped(alone: 
     assert sum("the engine died of such requests" in note for note in found.notes) == len(kinds)
 
 
-class DiesOfLogprobs(ScriptedEngine):
-    """A cold engine that dies of every request for logprobs."""
+class CrashesOnLogprobs(ScriptedEngine):
+    """A cold engine that crashes on every request for logprobs."""
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Die, or answer."""
+        """Crash on a request for logprobs, or answer."""
         if request.surface.logprobs:
             raise EngineDied("the engine's process has ended")
         return super().send(request, on_token)
 
 
-def test_an_engine_that_dies_of_logprobs_is_calibrated_by_its_tokens(tmp_path: Path) -> None:
-    """They are equal each time."""
-    oracle, deaths = oracle_over(DiesOfLogprobs(caching=False), tmp_path), []
+def test_an_engine_that_crashes_on_logprobs_is_calibrated_by_its_tokens(tmp_path: Path) -> None:
+    """The tokens are the same each time."""
+    oracle, crashes = oracle_over(CrashesOnLogprobs(caching=False), tmp_path), []
     _, rule = calibrate(
         oracle,
         list(oracle.adapters),
@@ -380,15 +384,15 @@ def test_an_engine_that_dies_of_logprobs_is_calibrated_by_its_tokens(tmp_path: P
         block=BLOCK,
         slots=4,
         renew=lambda: None,
-        on_death=lambda kind, why: deaths.append(kind),
+        on_death=lambda kind, why: crashes.append(kind),
     )
     assert rule.exact
-    assert deaths == [RequestKind.LOGPROBS]
+    assert crashes == [RequestKind.LOGPROBS]
     assert not oracle.scores
 
 
-class DiesOfAdapters(ScriptedEngine):
-    """A cold engine that dies of every request with an adapter, or of such a request beside another one."""
+class CrashesOnAdapters(ScriptedEngine):
+    """A cold engine that crashes on every request with an adapter, or only next to another request."""
 
     def __init__(self, *, beside: bool) -> None:
         super().__init__(caching=False)
@@ -397,67 +401,67 @@ class DiesOfAdapters(ScriptedEngine):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Die, or answer."""
+        """Crash on a mixture of models, or answer."""
         if self.beside and len({one.request.model for one in arrivals}) > 1:
             raise EngineDied("the engine's process has ended")
         return super().serve(arrivals, on_token, between)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Die, or answer."""
+        """Crash on a request with an adapter, or answer."""
         if not self.beside and request.model != "base":
             raise EngineDied("the engine's process has ended")
         return super().send(request, on_token)
 
 
-class DiesOfEverything(ScriptedEngine):
-    """A cold engine that counts its deaths."""
+class CrashesOnEverything(ScriptedEngine):
+    """A cold engine that crashes on every request and counts its crashes."""
 
-    deaths = 0
+    crashes = 0
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Die."""
-        self.deaths += 1
-        raise EngineDied(f"death {self.deaths}")
+        """Crash."""
+        self.crashes += 1
+        raise EngineDied(f"death {self.crashes}")
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_an_engine_that_dies_of_adapters_is_calibrated_without_them(beside: bool, tmp_path: Path) -> None:
-    """The scores that it was asked without meanwhile are used again. Adapters that die beside others do not mix."""
-    oracle, deaths = oracle_over(DiesOfAdapters(beside=beside), tmp_path), []
+def test_an_engine_that_crashes_on_adapters_is_calibrated_without_them(beside: bool, tmp_path: Path) -> None:
+    """Scores that were measured without adapters are used again. Adapters that crash next to others are not mixed."""
+    oracle, crashes = oracle_over(CrashesOnAdapters(beside=beside), tmp_path), []
     found, rule = calibrate(
         oracle,
         list(oracle.adapters),
         cell="default",
         block=BLOCK,
         slots=4,
-        renew=lambda: oracle.use(DiesOfAdapters(beside=beside)),
-        on_death=lambda kind, why: deaths.append(kind),
+        renew=lambda: oracle.use(CrashesOnAdapters(beside=beside)),
+        on_death=lambda kind, why: crashes.append(kind),
     )
     assert rule.exact
     assert oracle.scores
-    assert deaths == ([] if beside else [RequestKind.ADAPTER])
+    assert crashes == ([] if beside else [RequestKind.ADAPTER])
     assert found.probes == (36 if beside else 12)
     assert any(found.mixtures.values()) is not beside
     assert any("several adapters together" in note for note in found.notes) is beside
 
 
-def test_an_engine_that_dies_of_everything_ends_the_run(tmp_path: Path) -> None:
-    """With the first thing that it said."""
-    oracle = oracle_over(DiesOfEverything(caching=False), tmp_path)
+def test_an_engine_that_crashes_on_everything_ends_the_run(tmp_path: Path) -> None:
+    """The error is that of the first crash."""
+    oracle = oracle_over(CrashesOnEverything(caching=False), tmp_path)
     with pytest.raises(OracleError, match="death 1"):
         calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, renew=lambda: None)
 
 
-def test_an_attached_engine_that_dies_cannot_be_replaced(tmp_path: Path) -> None:
-    """The run ends with the engine's words."""
-    oracle = oracle_over(DiesOfScores(alone=True), tmp_path)
+def test_an_attached_engine_that_crashes_cannot_be_replaced(tmp_path: Path) -> None:
+    """The run ends with the engine's own error."""
+    oracle = oracle_over(CrashesOnScores(alone=True), tmp_path)
     with pytest.raises(OracleError, match="process has ended"):
         calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
 
 
 @pytest.mark.parametrize("lacking", [Capability.LOGPROBS, Capability.PROMPT_LOGPROBS])
-def test_an_engine_that_tells_no_scores_has_no_band(lacking: Capability, tmp_path: Path) -> None:
-    """It says what is missing, and asks nothing."""
+def test_an_engine_without_scores_has_no_tolerance(lacking: Capability, tmp_path: Path) -> None:
+    """The text says what is missing, and no request is sent."""
     engine = noisy(1)
     engine.capabilities[lacking] = Support(False, "this server says no")
     said = band(engine, tmp_path)
@@ -466,23 +470,23 @@ def test_an_engine_that_tells_no_scores_has_no_band(lacking: Capability, tmp_pat
 
 
 class ScoredBesideTheScheduler(Tampered):
-    """An engine that reports no prompt logprobs, and whose model scores a text directly."""
+    """An engine that reports no prompt logprobs, but whose model scores a text directly."""
 
     scored = 0
 
     def score(self, request: CompletionRequest) -> Completion:
-        """Return the scores."""
+        """Count a direct score, and return it."""
         self.scored += 1
         return super().complete(request)
 
     def complete(self, request: CompletionRequest) -> Completion:
-        """Refuse to score prompts."""
+        """Refuse requests for prompt scores."""
         assert not request.surface.prompt_logprobs
         return super().complete(request)
 
 
 def test_direct_scores_make_a_band_where_no_request_gets_prompt_logprobs(tmp_path: Path) -> None:
-    """Alone and in batches: no request for scores is sent to the engine, and its answers are judged by scores."""
+    """No request for scores is sent to the engine, alone or in batches, and its answers are judged by scores."""
     plain = noisy(1)
     assert isinstance(plain, Tampered)
     engine = ScoredBesideTheScheduler(plain.tamper, caching=False)
@@ -495,7 +499,7 @@ def test_direct_scores_make_a_band_where_no_request_gets_prompt_logprobs(tmp_pat
 
 
 def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
-    """And the report says what noise there is, and what is lost by it."""
+    """The report has the noise and what it hides."""
     oracle = oracle_over(noisy(2), tmp_path)
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     assert rule == Rule(exact=False, noise=found.noise_nats, band=found.band, cold=found.cold)
@@ -506,20 +510,22 @@ def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
     assert any("scores of 144 answers" in note and "is not detected" in note for note in found.notes)
 
 
-def test_an_engine_that_repeats_itself_is_asked_no_more_than_before(tmp_path: Path) -> None:
-    """Three probes, each three times and with half of its answer, and five about its prompts; nothing of the band's."""
-    steady, wavering = noisy(3, nats=0.0), noisy(3)
-    for engine, exact in ((steady, True), (wavering, False)):
+def test_a_deterministic_engine_gets_no_more_requests_than_before(tmp_path: Path) -> None:
+    """There are three probes, each three times and with half its answer, and five about prompts; none for a
+    tolerance.
+    """
+    steady, varying = noisy(3, nats=0.0), noisy(3)
+    for engine, exact in ((steady, True), (varying, False)):
         oracle = oracle_over(engine, tmp_path / str(exact))
         found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
         assert (rule.exact, found.band is None) == (exact, exact)
     about_prompts = (1 + len(EDITS)) * (3 * whole_unit(BLOCK) - 1)
     assert steady.queried == 4 * sum(lengths(whole_unit(BLOCK))) + 3 * ANSWER // 2 + about_prompts
-    assert wavering.queried > 50 * steady.queried
+    assert varying.queried > 50 * steady.queried
 
 
 def test_the_band_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
-    """As --calibration does with any rule."""
+    """--calibration does the same with any rule."""
     measured = band(noisy(4), tmp_path)
     assert isinstance(measured, NoiseBand)
     results = report_samples.results()
@@ -535,7 +541,7 @@ def test_the_band_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_too_few_scores_make_no_band() -> None:
-    """Which of them is too few is told."""
+    """The text says which of them are too few."""
     said = band_of(Samples(scores=[0.1] * 10, margins=[0.1] * 5000, prompts=[0.1] * 5000, positions=5000))
     assert isinstance(said, str)
     assert said.startswith("10 scores are too few")
@@ -543,7 +549,7 @@ def test_too_few_scores_make_no_band() -> None:
 
 @pytest.mark.parametrize(("largest", "margin"), [(0.1, 0.2), (0.5, 0.5)])
 def test_few_margins_are_bounded_by_two_scores(largest: float, margin: float) -> None:
-    """Gemma 3 in bfloat16: answers in batches diverged so early that 908 margins came with 2,448 scores."""
+    """With Gemma 3 in bfloat16, answers in batches diverged so early that there were 908 margins and 2,448 scores."""
     margins = [0.1] * 907 + [largest]
     found = band_of(Samples(scores=[0.1] * 5000, margins=margins, prompts=[0.1] * 5000, positions=5000))
     assert isinstance(found, NoiseBand)
@@ -551,13 +557,13 @@ def test_few_margins_are_bounded_by_two_scores(largest: float, margin: float) ->
 
 
 def test_an_infinite_margin_makes_no_band() -> None:
-    """However good the scores are."""
+    """The quality of the scores does not matter."""
     said = band_of(Samples(scores=[0.1] * 5000, margins=[math.inf] * 5000, prompts=[0.1] * 5000, positions=5000))
     assert said == "scores are missing or infinite, so that noise cannot be measured"
 
 
 def test_noise_as_large_as_a_wrong_answer_is_no_tolerance() -> None:
-    """vLLM's KV in bfloat16 on a CPU: a defect, met without any cache, made a tolerance of 27.7 nats."""
+    """vLLM's KV in bfloat16 on a CPU had a defect that shows without any cache and gave a tolerance of 27.7 nats."""
     source = random.Random(1)
     noise = [abs(source.gauss(0.0, 3.0)) for _ in range(3000)]
     said = band_of(Samples(scores=noise, margins=noise, prompts=noise, positions=3000))
@@ -566,7 +572,7 @@ def test_noise_as_large_as_a_wrong_answer_is_no_tolerance() -> None:
 
 
 def test_prompts_that_repeat_alone_have_the_tolerance_of_answers() -> None:
-    """SmolLM2 in bfloat16: 0 nats between two scores of a prompt alone, 0.28 in a batch."""
+    """With SmolLM2 in bfloat16, two scores of a prompt differ by 0 nats alone and by 0.28 in a batch."""
     source = random.Random(1)
     noise = [abs(source.gauss(0.0, SIGMA)) for _ in range(3000)]
     found = band_of(Samples(scores=noise, margins=noise, prompts=[0.0] * 3000, positions=3000))
@@ -574,8 +580,8 @@ def test_prompts_that_repeat_alone_have_the_tolerance_of_answers() -> None:
     assert found.prompt_nats == found.score_nats > max(noise)
 
 
-def test_the_leads_of_two_answers_are_compared_as_far_as_they_agree() -> None:
-    """Where the best tokens change places, both leads together were overcome; behind that nothing can be compared."""
+def test_margins_of_two_answers_are_compared_while_they_agree() -> None:
+    """Where the best tokens swap, both margins were overcome; after that nothing can be compared."""
     one = tuple(Token(id=i, at=0.0, gap=gap) for i, gap in ((1, 1.0), (2, 0.3), (3, 2.0)))
     two = tuple(Token(id=i, at=0.0, gap=gap) for i, gap in ((1, 0.9), (7, 0.2), (3, 9.0)))
     assert margin_differences(one, two) == pytest.approx([0.1, 0.5])
@@ -585,5 +591,5 @@ def test_the_leads_of_two_answers_are_compared_as_far_as_they_agree() -> None:
 
 @pytest.mark.parametrize(("nats", "up"), [(0.12345, 0.124), (1.2301, 1.24), (0.0, 0.0), (123.4, 124.0), (0.5, 0.5)])
 def test_a_threshold_is_rounded_to_the_safe_side(nats: float, up: float) -> None:
-    """Three digits, upwards."""
+    """The threshold has three digits and is rounded up."""
     assert rounded_up(nats) == pytest.approx(up)

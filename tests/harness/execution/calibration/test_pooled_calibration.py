@@ -1,4 +1,4 @@
-"""The calibration of an engine that pools: by how much its vectors vary, and which mixtures change them."""
+"""The calibration of an engine that pools: how much its vectors vary, and which mixtures change them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pooling(ScriptedEngine):
             self.capabilities[capability] = Support(True, "scripted")
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Remember what is loaded."""
+        """Record what is loaded."""
         super().load_adapter(name, path, in_place=in_place)
         self.names.add(name)
 
@@ -55,11 +55,11 @@ class Pooling(ScriptedEngine):
 
     def pooled(self, batch: list[CompletionRequest], place: int) -> Completion:
         """Return vectors of two values."""
-        asked = batch[place]
-        assert asked.surface.pooled is not None
-        assert asked.max_tokens == 0
-        value = len(asked.prompt) + self.shift(batch, place)
-        rows = ((value, 1.0),) * (self.rows or asked.surface.pooled.rows(len(asked.prompt)))
+        request = batch[place]
+        assert request.surface.pooled is not None
+        assert request.max_tokens == 0
+        value = len(request.prompt) + self.shift(batch, place)
+        rows = ((value, 1.0),) * (self.rows or request.surface.pooled.rows(len(request.prompt)))
         return Completion(tokens=(), finish_reason=None, cached_tokens=None, pooled=rows)
 
 
@@ -70,7 +70,7 @@ def calibrated(engine: Pooling, folder: Path) -> tuple[Calibration, Rule]:
 
 
 def test_an_engine_that_generates_has_no_tasks() -> None:
-    """And one that pools has its own."""
+    """An engine that pools has its own tasks."""
     assert tasks_of(ScriptedEngine()) == ()
     assert tasks_of(Pooling()) == (Task.EMBED, Task.TOKEN_EMBED)
 
@@ -81,7 +81,7 @@ def test_an_engine_that_generates_has_no_tasks() -> None:
 def test_the_tolerance_is_a_multiple_of_what_batches_change(
     by: float, exact: bool, tolerance: float, tmp_path: Path
 ) -> None:
-    """And never below rounding."""
+    """The tolerance is never below rounding."""
     found, rule = calibrated(Pooling(lambda batch, _: by * (len(batch) > 1)), tmp_path)
     assert rule.exact is found.exact is exact
     assert rule.pooled == found.pooled == pytest.approx(tolerance, rel=1e-6)
@@ -89,7 +89,7 @@ def test_the_tolerance_is_a_multiple_of_what_batches_change(
 
 
 def test_a_mixture_that_changes_vectors_is_named(tmp_path: Path) -> None:
-    """It does not widen the tolerance. Every slot is in use."""
+    """The mixture does not widen the tolerance. Every slot is in use."""
 
     def mixed(batch: list[CompletionRequest], place: int) -> float:
         return 0.5 if batch[place].model == "base" and len({one.model for one in batch}) > 1 else 0.0
@@ -103,8 +103,8 @@ def test_a_mixture_that_changes_vectors_is_named(tmp_path: Path) -> None:
     assert len([name for name in engine.names if name.startswith("slot-")]) == 4
 
 
-def test_an_oracle_without_vectors_is_none(tmp_path: Path) -> None:
-    """Also one whose vectors are not as many each time."""
+def test_an_oracle_without_vectors_is_refused(tmp_path: Path) -> None:
+    """An oracle whose number of vectors varies is refused too."""
 
     class Empty(Pooling):
         def pooled(self, batch: list[CompletionRequest], place: int) -> Completion:
@@ -121,7 +121,7 @@ def test_an_oracle_without_vectors_is_none(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_an_earlier_run_has_its_tolerance(tmp_path: Path) -> None:
-    """As it was measured."""
+    """The tolerance is the measured one."""
     found, rule = calibrated(Pooling(lambda batch, _: 1e-3 * (len(batch) > 1)), tmp_path)
     sample = report_samples.results()
     write_results(msgspec.structs.replace(sample, calibration=found), tmp_path / "results.json")

@@ -1,4 +1,4 @@
-"""A calibration with a slow model says how far it is: as events with counts, which the terminal puts into words."""
+"""A calibration with a slow model reports its progress as events with counts, which the terminal formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOW = 10.0  # seconds of an answer
 
 
 class Slow:
-    """A clock that goes on with every answer of its oracles, and the events that were emitted by it."""
+    """A clock that advances with every answer of its oracles, and the emitted events."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,12 +35,12 @@ class Slow:
         self.progress = Progress(self.emit, clock=lambda: self.now)
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Keep an event."""
+        """Record an event."""
         assert kind == "phase"
         self.events.append(fields)
 
     def oracle(self, folder: Path, *, noisy: bool = False) -> EngineOracle:
-        """An oracle whose answers take long by this clock, and differ in their scores if they are noisy."""
+        """Return an oracle whose answers take long by this clock; with `noisy` their scores vary."""
         calls = itertools.count()
 
         def slowly(_: CompletionRequest, honest: Completion) -> Completion:
@@ -52,7 +52,7 @@ class Slow:
         return EngineOracle("cold-engine", Tampered(slowly, caching=False), list(contents(folder).values()), memo={})
 
     def phases(self) -> dict[str, list[dict[str, Any]]]:
-        """The events of each phase, in order."""
+        """Return the events of each phase, in order."""
         words = dict.fromkeys(event["words"] for event in self.events)
         return {one: [event for event in self.events if event["words"] == one] for one in words}
 
@@ -63,7 +63,7 @@ def calibrated(slow: Slow, oracle: EngineOracle) -> Any:
 
 
 def test_a_calibration_counts_its_answers(tmp_path: Path) -> None:
-    """Nine probes four times, then mixed batches; what is left follows from the time so far."""
+    """Nine probes run four times, then mixed batches. The estimate follows from the time so far."""
     slow = Slow()
     calibrated(slow, slow.oracle(tmp_path))
     phases = slow.phases()
@@ -81,7 +81,7 @@ def test_a_calibration_counts_its_answers(tmp_path: Path) -> None:
 
 
 def test_measuring_noise_counts_every_answer(tmp_path: Path) -> None:
-    """It takes the longest, and its number of answers is known before."""
+    """It takes the longest, and the number of its answers is known in advance."""
     slow = Slow()
     calibrated(slow, slow.oracle(tmp_path, noisy=True))
     (last,) = slow.phases()["measuring the noise of cold answers"][-1:]
@@ -89,7 +89,7 @@ def test_measuring_noise_counts_every_answer(tmp_path: Path) -> None:
 
 
 def test_comparing_with_another_engine_counts_the_answers_of_both(tmp_path: Path) -> None:
-    """Each question is asked of both."""
+    """Each question is sent to both engines."""
     slow = Slow()
     own, other = slow.oracle(tmp_path / "own"), slow.oracle(tmp_path / "other")
     found, _ = calibrated(Slow(), own)
@@ -113,7 +113,7 @@ def test_a_fast_engine_emits_nothing(tmp_path: Path) -> None:
 
 
 def test_the_terminal_puts_a_count_into_words(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a log a line every few seconds, and no more."""
+    """A log has one line every few seconds."""
     now = [1000.0]
     monkeypatch.setattr(terminals.time, "monotonic", lambda: now[0])
     file = io.StringIO()

@@ -27,14 +27,14 @@ UNIT = 16
 
 
 def measured(engine: ScriptedEngine, folder: Path, *, adapters: bool = True) -> dict[str, Sensitivity]:
-    """What was measured, by part."""
+    """Return the measured sensitivity by part."""
     oracle = EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={})
     identities = [None, *list(oracle.adapters)[:2]] if adapters else [None]
     return {one.part: one for one in measure_sensitivity(oracle, identities, UNIT, EXACT)}
 
 
 def test_one_pair_is_enough_where_answers_differ(tmp_path: Path) -> None:
-    """For each part, and for the adapter if there are some."""
+    """This holds for each part, and for the adapter if there are adapters."""
     found = measured(ScriptedEngine(caching=False), tmp_path)
     assert list(found) == [*EDITS, ADAPTER]
     assert all((one.changed, one.pairs) == (1, 1) for one in found.values())
@@ -42,8 +42,8 @@ def test_one_pair_is_enough_where_answers_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", BlindModel)
-def test_a_blind_model_is_seen_through(model: BlindModel, tmp_path: Path) -> None:
-    """One that reads the last block alone answers otherwise for no other block."""
+def test_a_blind_model_is_detected(model: BlindModel, tmp_path: Path) -> None:
+    """A model that reads only the last block does not change its answer for any other block."""
     found = measured(ScriptedEngine(caching=False, model=model), tmp_path)
     blind = ColdAnswers(sensitivity=tuple(found.values()))
     assert "the first token" in blind.insensitive(adapters=False)
@@ -53,7 +53,7 @@ def test_a_blind_model_is_seen_through(model: BlindModel, tmp_path: Path) -> Non
 
 
 def weak(differs: Callable[[tuple[int, ...]], object]) -> Tampered:
-    """An engine whose answers are always the same but for what they depend on."""
+    """Return an engine whose answers depend only on one function of the prompt."""
 
     def tampered(request: CompletionRequest, honest: Completion) -> Completion:
         token = 40 + hash(differs(request.prompt)) % 50
@@ -63,7 +63,7 @@ def weak(differs: Callable[[tuple[int, ...]], object]) -> Tampered:
     return Tampered(tampered, caching=False)
 
 
-def test_a_model_that_depends_little_on_single_tokens_is_asked_with_whole_blocks(tmp_path: Path) -> None:
+def test_a_model_that_depends_little_on_single_tokens_gets_whole_blocks_changed(tmp_path: Path) -> None:
     """A trained model often gives two such prompts the same short answer."""
     found = measured(weak(lambda prompt: sum(prompt[:UNIT]) // 40), tmp_path)["the first token of the prompt"]
     assert found.changed
@@ -83,8 +83,8 @@ def test_scores_alone_may_differ(tmp_path: Path) -> None:
     assert all(one.changed for one in found.values())
 
 
-def test_edits_change_only_what_they_say() -> None:
-    """Within the first two of three blocks; tokens first, then whole blocks."""
+def test_edits_stay_within_their_blocks() -> None:
+    """Edits are within the first two of three blocks: tokens first, then whole blocks."""
     prompt = tuple(range(33, 33 + 3 * UNIT - 1))
     for edit in EDITS.values():
         changed = [one(Question(prompt, None, 4)).prompt for one in edits_of(edit, UNIT)]

@@ -1,4 +1,4 @@
-"""An engine that ends at its first requests: its cell opens without a rule, and says so with the engine's own error."""
+"""If an engine ends at its first requests, its cell opens without a rule, and the reason has the engine's own error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(
     own_cold_engine: bool = True,
     attached: bool = False,
 ) -> ComparisonRules:
-    """What a calibration finds whose cold engine cannot answer."""
+    """Return what a calibration finds if its cold engine cannot answer."""
 
     def fail(*_: Any) -> NoReturn:
         raise OracleError("the cold-engine oracle cannot answer: HTTP 500")
@@ -46,8 +46,8 @@ def found(
     return cell_start.find_rules(pool, CELLS["default"], started)
 
 
-def test_the_last_error_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The engine's own, not the one of the server in front of it. No answer counts by the rule."""
+def test_the_last_error_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error is that of the engine, and not that of the server in front of it. No answer counts by the rule."""
     rules = found(monkeypatch, tmp_path, alive=False)
     assert rules.ended.startswith("the cold-engine oracle cannot answer: HTTP 500. The engine ended with ")
     assert "KeyError: 'cmpl-1'" in rules.ended
@@ -57,23 +57,23 @@ def test_the_last_error_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_a_log_without_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The sentence stands without it."""
+    """The reason has no error then."""
     assert (
         "The engine ended at one of its first requests"
         in found(monkeypatch, tmp_path, alive=False, log="Killed\n").ended
     )
 
 
-def test_an_engine_that_lives_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It refused, or answered nonsense."""
+def test_a_running_engine_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The engine refused or gave an invalid answer."""
     with pytest.raises(OracleError, match=r"HTTP 500$"):
         found(monkeypatch, tmp_path, alive=True)
 
 
 @pytest.mark.parametrize("without", [{"own_cold_engine": False}, {"attached": True}])
-def test_nothing_is_said_of_an_engine_that_was_not_started_as_the_cold_one(
+def test_only_a_cold_engine_of_our_own_is_reported_as_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: dict[str, Any]
 ) -> None:
-    """The engine under test has a cache, and a server of the user cannot be started again."""
+    """The engine under test has a cache, and a user's server cannot be started again."""
     with pytest.raises(OracleError, match=r"HTTP 500$"):
         found(monkeypatch, tmp_path, alive=False, **without)

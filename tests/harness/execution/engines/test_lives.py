@@ -1,4 +1,4 @@
-"""Engines that follow one another have one model path and one storage; only what is in them differs."""
+"""Engines that follow one another have the same model path and the same storage; only the contents differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coldproof.harness.execution.models.lora import tiny_model
 
 
 class Pool:
-    """Starts nothing, and writes down what it was asked for and what was at the model's path then."""
+    """A pool that starts nothing, and records each request and the files at the model's path."""
 
     def __init__(self, cache: Path) -> None:
         self.files = SimpleNamespace(
@@ -39,7 +39,7 @@ class Pool:
 
 
 def test_one_engine_follows_the_other_over_one_folder(tmp_path: Path) -> None:
-    """Other weights lie at the same path, with the same configuration; in the end nothing is left."""
+    """Other weights are at the same path with the same configuration, and nothing is left at the end."""
     pool: Any = Pool(tmp_path / "cache")
     folder = tmp_path / "lives"
     with EngineLives(pool, CELLS["default"], folder, caching=True) as lives:

@@ -16,7 +16,7 @@ from coldproof.harness.execution.engines.standby import Standby
 
 
 class Starts:
-    """Stands in for a session: notes what is started and closed."""
+    """A stand-in for a pool that records which engines are started and closed."""
 
     def __init__(self, *, attached: bool = False, room: bool = True, fails: bool = False) -> None:
         self.options = SimpleNamespace(attached=attached)
@@ -26,11 +26,11 @@ class Starts:
         self.finish: Callable[[Future[Any]], None] | None = None
 
     def has_room(self) -> bool:
-        """As told."""
+        """Return whether there is room."""
         return self.room
 
     def open_in_background(self, cell: object, *, caching: bool, purpose: str) -> Future[Any]:
-        """An engine that is there at once, or does not come up."""
+        """Return an engine that is ready at once, or fails to start."""
         assert (cell, purpose) == (CELLS["default"], "fresh")
         self.started.append(caching)
         future: Future[Any] = Future()
@@ -41,17 +41,17 @@ class Starts:
         return future
 
     def close_engine(self, engine: object) -> None:
-        """Note it."""
+        """Record the engine."""
         self.closed.append(engine)
 
 
 def standby(session: Starts) -> Standby:
-    """For the default cell."""
+    """Return a standby for the default cell."""
     return Standby(cast(EnginePool, session), CELLS["default"])
 
 
-def test_of_each_kind_one_is_ordered() -> None:
-    """However often it is asked for."""
+def test_one_engine_of_each_kind_is_ordered() -> None:
+    """Ordering a kind again does not start another engine."""
     session = Starts()
     ready = standby(session)
     for caching in (True, True, False, True):
@@ -60,7 +60,7 @@ def test_of_each_kind_one_is_ordered() -> None:
 
 
 def test_what_was_ordered_is_handed_over_once() -> None:
-    """The next one is started when it is wanted: an engine that has answered is not fresh."""
+    """The next engine is started when it is needed, because an engine that has answered is not fresh."""
     session = Starts()
     ready = standby(session)
     ready.order(caching=True)
@@ -69,7 +69,7 @@ def test_what_was_ordered_is_handed_over_once() -> None:
 
 
 def test_the_kind_that_was_not_ordered_is_started() -> None:
-    """With its cache or without."""
+    """The kinds are with and without a cache."""
     session = Starts()
     ready = standby(session)
     ready.order(caching=True)
@@ -77,13 +77,13 @@ def test_the_kind_that_was_not_ordered_is_started() -> None:
     assert session.started == [True, False]
 
 
-def test_one_that_does_not_come_up_says_why() -> None:
-    """It is no failure of whoever wanted it."""
+def test_an_engine_that_does_not_start_has_a_reason() -> None:
+    """The failed start is returned as a reason and not raised."""
     assert standby(Starts(fails=True)).take(caching=True) == (None, "no memory")
 
 
 def test_where_memory_is_short_nothing_is_ordered_ahead() -> None:
-    """It is started when it is needed."""
+    """The engine is started when it is needed."""
     session = Starts(room=False)
     ready = standby(session)
     ready.order(caching=True)
@@ -91,8 +91,8 @@ def test_where_memory_is_short_nothing_is_ordered_ahead() -> None:
     assert ready.take(caching=True) == ("engine 1", "")
 
 
-def test_somebody_elses_server_is_not_started_again() -> None:
-    """There is no fresh one."""
+def test_an_attached_server_is_not_started_again() -> None:
+    """There is no fresh engine of an attached server."""
     session = Starts(attached=True)
     ready = standby(session)
     ready.order(caching=True)
@@ -101,8 +101,8 @@ def test_somebody_elses_server_is_not_started_again() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_nobody_took_is_stopped(fails: bool) -> None:
-    """Unless it never came up."""
+def test_unused_engines_are_stopped(fails: bool) -> None:
+    """Engines that failed to start need not be stopped."""
     session = Starts(fails=fails)
     ready = standby(session)
     ready.order(caching=True)
@@ -113,8 +113,8 @@ def test_what_nobody_took_is_stopped(fails: bool) -> None:
     assert len(session.closed) in (0, 2)
 
 
-def test_one_by_one_each_ends_as_the_next_is_asked_for() -> None:
-    """And the last with the block."""
+def test_one_by_one_each_ends_when_the_next_is_requested() -> None:
+    """The last one is stopped at the end of the block."""
     session = Starts()
     with standby(session).one_by_one(caching=True) as another:
         assert another() == ("engine 1", "")
@@ -124,8 +124,8 @@ def test_one_by_one_each_ends_as_the_next_is_asked_for() -> None:
     assert session.closed == ["engine 1", "engine 2"]
 
 
-def test_one_by_one_tells_what_did_not_come() -> None:
-    """There is nothing to stop then."""
+def test_one_by_one_reports_a_failed_start() -> None:
+    """Then there is no engine to stop."""
     session = Starts(fails=True)
     with standby(session).one_by_one(caching=True) as another:
         assert another() == (None, "no memory")

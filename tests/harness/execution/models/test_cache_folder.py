@@ -1,4 +1,4 @@
-"""Where made models are kept: beside a checkout's code, and never in an installation."""
+"""Where generated models are stored: next to a checkout's code, and never in an installation."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from coldproof.harness.selection.command_line import read_options
 
 
 def test_a_checkout_keeps_them_in_a_folder_that_git_ignores() -> None:
-    """The same one from whichever folder the command is called."""
+    """The folder does not depend on the current directory."""
     assert default_cache() == ROOT / ".coldproof"
 
 
 def test_an_installation_keeps_them_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own folder may be read only, and is not the user's."""
+    """The installation may be read-only, and does not belong to the user."""
     monkeypatch.setattr(harness, "__file__", str(tmp_path / "site-packages" / "harness" / "__init__.py"))
     assert default_cache() == Path(platformdirs.user_cache_dir("coldproof"))
     assert generated_files() == default_cache() / "cache"
 
 
-def test_a_run_keeps_them_where_it_is_told(tmp_path: Path) -> None:
-    """Scratch files of the run lie beside them, until it is over."""
+def test_a_run_uses_the_given_folder(tmp_path: Path) -> None:
+    """Scratch files of the run are in the same folder until the run is over."""
     options = Options(engine="vllm-inproc", report_dir=tmp_path, cache_dir=tmp_path / "here")
     session = EnginePool(options, EventLog(tmp_path / "events.ndjson"))
     assert session.workspace.cache == tmp_path / "here" / "cache"

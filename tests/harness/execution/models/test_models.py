@@ -1,4 +1,4 @@
-"""The model and the adapters come out of a seed, byte for byte, in the formats that servers read."""
+"""The model and the adapters follow from a seed, byte for byte, in the formats that servers read."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with the default architecture and a small hidden size."""
+    """Return a model with the default architecture and a small hidden size."""
     folder = tmp_path_factory.mktemp("model")
     forge.make_model(folder, hidden=16)
     return folder
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor, as the safetensors package reads them."""
+    """Return name and shape of every tensor, as the safetensors package reads them."""
     with safe_open(path, framework="np") as file:
         return {name: file.get_tensor(name).shape for name in file.keys()}  # noqa: SIM118 - it is no dictionary
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
+    """Return the bytes of every file of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_model_is_its_seed(model: Path, tmp_path: Path) -> None:
-    """The same bytes again from the same seed, other weights and nothing else from another."""
+    """The same seed gives the same bytes, and another seed changes only the weights."""
     for seed in (0, 1):
         forge.make_model(tmp_path / str(seed), hidden=16, seed=seed)
     first, again, other = content(model), content(tmp_path / "0"), content(tmp_path / "1")
@@ -55,7 +55,7 @@ def test_a_model_is_its_seed(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_has_the_shapes_of_its_config(model: Path) -> None:
-    """As a loader checks them: grouped key and value heads, an output layer of its own."""
+    """The shapes pass a loader's checks: grouped key and value heads, and a separate output layer."""
     config = json.loads((model / "config.json").read_text())
     found = shapes(model / "model.safetensors")
     attention = "model.layers.1.self_attn"
@@ -68,7 +68,7 @@ def test_a_model_has_the_shapes_of_its_config(model: Path) -> None:
 
 
 def test_weights_are_finite_and_spread_as_stated(model: Path) -> None:
-    """A norm is ones; a projection is neither zero nor beyond its bounds."""
+    """A norm consists of ones, and a projection is neither zero nor beyond its bounds."""
     with safe_open(model / "model.safetensors", framework="np") as file:
         drawn = file.get_tensor("model.layers.0.mlp.up_proj.weight")
         norm = file.get_tensor("model.norm.weight")
@@ -78,7 +78,7 @@ def test_weights_are_finite_and_spread_as_stated(model: Path) -> None:
 
 
 def test_a_sliding_window_model_has_the_shapes_of_its_config(tmp_path: Path) -> None:
-    """One full layer in six, norms of heads as well, and weights of zero where the model adds one to them."""
+    """One layer in six is full, heads have norms, and weights are zero where the model adds one to them."""
     forge.make_sliding_window_model(tmp_path, hidden=16, window=32)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["layer_types"] == ["sliding_attention"] * 5 + ["full_attention"]
@@ -96,7 +96,9 @@ def test_a_sliding_window_model_has_the_shapes_of_its_config(tmp_path: Path) -> 
 
 
 def test_only_printable_tokens_can_win(model: Path) -> None:
-    """An output row of zeros is a logit of 0: never the largest of so many. The input side of the same tokens stays."""
+    """An output row of zeros gives a logit of 0, which is never the largest. The embeddings of those tokens are not
+    zero.
+    """
     with safe_open(model / "model.safetensors", framework="np") as file:
         output = file.get_tensor("lm_head.weight")
         embedded = file.get_tensor("model.embed_tokens.weight")
@@ -106,7 +108,7 @@ def test_only_printable_tokens_can_win(model: Path) -> None:
 
 
 def test_a_tokens_id_is_its_byte(model: Path) -> None:
-    """Printable text goes in and comes back, one token a byte; the special tokens follow behind the bytes."""
+    """Printable text survives a round trip with one token per byte; special tokens follow after the bytes."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     printable = "".join(map(chr, range(32, 127)))
     assert tokenizer.encode(printable).ids == list(range(32, 127))
@@ -116,7 +118,7 @@ def test_a_tokens_id_is_its_byte(model: Path) -> None:
 
 
 def test_an_adapter_fits_its_model(model: Path, tmp_path: Path) -> None:
-    """A and B of every target in every layer, of the rank that its config tells."""
+    """Every target in every layer has A and B of the configured rank."""
     config = json.loads((model / "config.json").read_text())
     forge.make_adapter(tmp_path, config, seed=1, rank=4)
     found = shapes(tmp_path / "adapter_model.safetensors")
@@ -125,8 +127,8 @@ def test_an_adapter_fits_its_model(model: Path, tmp_path: Path) -> None:
     assert found[f"{layer}.self_attn.k_proj.lora_B.weight"] == (8, 4)
     assert found[f"{layer}.mlp.down_proj.lora_A.weight"] == (4, 32)
     assert len(found) == 2 * len(forge.TARGETS) * config["num_hidden_layers"]
-    told = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert (told["r"], sorted(told["target_modules"])) == (4, sorted(forge.TARGETS))
+    reported = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (reported["r"], sorted(reported["target_modules"])) == (4, sorted(forge.TARGETS))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_an_adapter_fits_its_model(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_projection_sizes_follow_heads_and_head_size(changes: dict[str, Any], queries: int, keys: int) -> None:
-    """An explicit head size wins over the quotient (Qwen3, Gemma); key and value heads may be fewer."""
+    """An explicit head size takes precedence (Qwen3, Gemma), and key and value heads may be fewer."""
     sizes = forge.projection_sizes({**SMALL, **changes})
     assert sizes["q_proj"] == (queries, 16)
     assert sizes["k_proj"] == sizes["v_proj"] == (keys, 16)
@@ -150,13 +152,13 @@ def test_projection_sizes_follow_heads_and_head_size(changes: dict[str, Any], qu
 
 
 def test_without_grouped_heads_keys_are_as_many_as_queries() -> None:
-    """Llama-1 shaped configs do not name them."""
+    """Configurations like that of Llama 1 do not name them."""
     config = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
     assert forge.projection_sizes(config)["k_proj"] == (16, 16)
 
 
-def test_an_adapters_digest_tells_seed_and_rank_and_nothing_else(tmp_path: Path) -> None:
-    """Forged again elsewhere it is the same content; a second call reads the cache."""
+def test_an_adapters_digest_depends_on_seed_and_rank_alone(tmp_path: Path) -> None:
+    """A regenerated adapter has the same digest, and a second call reads the cache."""
     recipes = [(1, 4), (2, 4), (1, 8)]
     made = [generate_adapter(tmp_path / "one", SMALL, seed=seed, rank=rank) for seed, rank in recipes]
     assert len({files.digest for files in made}) == len(recipes)
@@ -168,7 +170,7 @@ def test_an_adapters_digest_tells_seed_and_rank_and_nothing_else(tmp_path: Path)
 
 
 def test_adapters_for_another_model_are_other_files(tmp_path: Path) -> None:
-    """The cache is by sizes: a wider model does not get the narrow one's adapters."""
+    """The cache depends on sizes, so that a wider model does not get the narrow model's adapters."""
     wide = {**SMALL, "hidden_size": 32}
     narrow, other = (generate_adapter(tmp_path, config, seed=1, rank=4) for config in (SMALL, wide))
     assert shapes(other.folder / ADAPTER_FILES[1]) != shapes(narrow.folder / ADAPTER_FILES[1])
@@ -176,7 +178,7 @@ def test_adapters_for_another_model_are_other_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ADAPTER_FILES)
 def test_a_digest_changes_with_any_byte(name: str, tmp_path: Path) -> None:
-    """Of either file: everything that the engine reads is identity."""
+    """Everything that the engine reads is part of the identity."""
     files = generate_adapter(tmp_path / "cache", SMALL, seed=1, rank=4)
     target = place(files, tmp_path / "copy")
     assert digest_of(target) == files.digest
@@ -187,8 +189,8 @@ def test_a_digest_changes_with_any_byte(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"])
-def test_a_model_that_cannot_be_forged_for_is_refused_with_a_way_out(missing: str, tmp_path: Path) -> None:
-    """A config of another shape (nested, multimodal) names what it lacks; nothing is left in the cache."""
+def test_a_model_without_generated_adapters_is_refused_with_advice(missing: str, tmp_path: Path) -> None:
+    """The error names what a nested or multimodal configuration lacks, and nothing stays in the cache."""
     config = {key: value for key, value in SMALL.items() if key != missing}
     with pytest.raises(AdapterError, match=f"{missing}.*--adapter"):
         generate_adapter(tmp_path, config, seed=1, rank=4)
@@ -196,14 +198,14 @@ def test_a_model_that_cannot_be_forged_for_is_refused_with_a_way_out(missing: st
 
 
 def test_a_size_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    """Some configs hold a list, one size a layer."""
+    """Some configurations have a list with one size per layer."""
     with pytest.raises(AdapterError, match="intermediate_size"):
         generate_adapter(tmp_path, {**SMALL, "intermediate_size": [24, 48]}, seed=1, rank=4)
 
 
 @pytest.mark.parametrize("missing", ADAPTER_FILES)
 def test_a_folder_without_an_adapters_files_is_refused(missing: str, tmp_path: Path) -> None:
-    """The message names folder and file, and what --adapter wants."""
+    """The error names folder and file, and what --adapter expects."""
     folder = place(generate_adapter(tmp_path / "cache", SMALL, seed=1, rank=4), tmp_path / "mine")
     (folder / missing).unlink()
     with pytest.raises(AdapterError, match=f"{folder} is not a PEFT LoRA adapter: cannot read {missing}"):
@@ -211,7 +213,7 @@ def test_a_folder_without_an_adapters_files_is_refused(missing: str, tmp_path: P
 
 
 def test_placing_a_content_replaces_what_was_there(tmp_path: Path) -> None:
-    """One path, two contents in turn; no scratch file stays, and the source is untouched."""
+    """The path has one content at a time, no temporary file stays, and the source is unchanged."""
     one, two = (generate_adapter(tmp_path / "cache", SMALL, seed=seed, rank=4) for seed in (1, 2))
     target = tmp_path / "path"
     for files in (one, two, one):
@@ -222,7 +224,7 @@ def test_placing_a_content_replaces_what_was_there(tmp_path: Path) -> None:
 
 
 def test_the_tiny_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call finds the folder; a half-made one is never found."""
+    """A second call finds the folder, and an incomplete one is never found."""
     made: list[Path] = []
 
     def make(folder: Path, *, seed: int) -> None:

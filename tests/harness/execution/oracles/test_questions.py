@@ -1,4 +1,4 @@
-"""What an oracle is asked: content and never names, with all that changes an answer; and how an engine is asked it."""
+"""Questions to oracles name contents instead of adapters, and have everything that changes an answer."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ SEVERAL = ResponseOptions(answers=2)
     ids=["answered", "failed", "refused", "empty", "aborted early", "aborted late", "just fits", "cut", "never fits"],
 )
 def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: bool) -> None:
-    """One that ends empty is; one that was hung up on before its first token shows nothing; and what the model cannot
-    hold to its end nobody can be asked for."""
+    """An empty answer is compared. An abort before the first token shows nothing, and an answer beyond the context
+    cannot be requested.
+    """
     prompt, answer = changes.pop("prompt", PROMPT), changes.pop("answer", (7, 8))
     one = outcome(0, prompt, answer, **changes)
     seen = history(one, shape=shape(max_model_tokens=64))
@@ -72,41 +73,41 @@ def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: b
 
 
 def test_a_question_is_content_prompt_length_and_surface() -> None:
-    """Salts and priorities change no cold answer; every identity that is allowed is asked about."""
+    """Salts and priorities do not change a cold answer, and every allowed identity has a question."""
     one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), surface=SEVERAL)
-    asked = list(questions(history(one)))
-    assert asked == [Question(tuple(PROMPT), digest, 3, SEVERAL) for digest in ("digest-a", "digest-b")]
+    found = list(questions(history(one)))
+    assert found == [Question(tuple(PROMPT), digest, 3, SEVERAL) for digest in ("digest-a", "digest-b")]
     assert question(one, A) == question(one, Identity("digest-a", "red"))
 
 
-def test_a_telling_question_is_short_and_plain() -> None:
-    """It is asked for every risky request."""
+def test_a_distinguishing_question_is_short_and_plain() -> None:
+    """The question is sent for every risky request."""
     one = outcome(0, PROMPT, tuple(range(90)), surface=SEVERAL)
     assert distinguishing_question(one, A) == Question(tuple(PROMPT), "digest-a", 4, PLAIN)
     assert distinguishing_question(outcome(0, PROMPT, (1, 2)), A).max_tokens == 2
 
 
-class Heard(ScriptedEngine):
-    """Keeps what it was asked, and says that so many tokens were cached."""
+class Recorder(ScriptedEngine):
+    """An engine that records its requests and reports a given number of cached tokens."""
 
     def __init__(self, cached: int = 0) -> None:
         super().__init__(caching=False)
-        self.cached, self.asked = cached, list[CompletionRequest]()
+        self.cached, self.requests = cached, list[CompletionRequest]()
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Note and answer."""
-        self.asked.append(request)
+        """Record the request and answer it."""
+        self.requests.append(request)
         honest = super().send(request, on_token)
         return Completion(tokens=honest.tokens, finish_reason="stop", cached_tokens=self.cached)
 
 
 def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> EngineOracle:
-    """An oracle over this engine."""
+    """Return an oracle over this engine."""
     return EngineOracle(name, engine, list(contents(folder).values()), memo={})
 
 
 @pytest.mark.parametrize(
-    ("name", "surface", "asked"),
+    ("name", "surface", "expected"),
     [
         ("cold-engine", PLAIN, ResponseOptions(logprobs=True)),
         ("cold-engine", ResponseOptions(stop=("a",)), ResponseOptions(stop=("a",), logprobs=True)),
@@ -114,26 +115,26 @@ def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> E
         ("fresh-engine", PLAIN, PLAIN),
     ],
 )
-def test_scores_are_asked_for_where_they_change_nothing(
-    name: str, surface: ResponseOptions, asked: ResponseOptions, tmp_path: Path
+def test_scores_are_requested_where_they_change_nothing(
+    name: str, surface: ResponseOptions, expected: ResponseOptions, tmp_path: Path
 ) -> None:
-    """The margin rule wants them; a sampled answer and a fresh engine are left as they are."""
-    engine = Heard()
+    """The margin rule needs scores; a sampled answer and a fresh engine are requested without them."""
+    engine = Recorder()
     answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, surface))
-    assert [request.surface for request in engine.asked] == [asked]
+    assert [request.surface for request in engine.requests] == [expected]
     assert answer.finish_reason == "stop"
 
 
-def test_an_engine_without_scores_is_not_asked_for_them(tmp_path: Path) -> None:
-    """It may refuse such a request, and then no requirement could be tested on it."""
-    engine = Heard()
+def test_no_scores_are_requested_from_an_engine_without_them(tmp_path: Path) -> None:
+    """The engine might refuse such a request, and then no requirement could be tested on it."""
+    engine = Recorder()
     engine.capabilities |= {Capability.LOGPROBS: Support(False, "has none")}
     oracle(engine, tmp_path).ask(Question(tuple(PROMPT), None, 4, PLAIN))
-    assert engine.asked[0].surface == PLAIN
+    assert engine.requests[0].surface == PLAIN
 
 
-class Counting(Heard):
-    """Counts its bursts, and answers a request in a batch with another token if `wrong`."""
+class Counting(Recorder):
+    """An engine that counts its bursts, and answers with another token in a batch if `wrong`."""
 
     def __init__(self, *, wrong: bool = False) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class Counting(Heard):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Note how many came at once."""
+        """Record the size of the burst."""
         self.bursts.append(len(arrivals))
         served = super().serve(arrivals, on_token, between)
         if not self.wrong:
@@ -151,47 +152,47 @@ class Counting(Heard):
         return [msgspec.structs.replace(one, result=other) for one in served]
 
 
-def test_plain_questions_about_one_adapter_are_asked_together_where_batches_answer_alike(tmp_path: Path) -> None:
-    """Others alone; and each only once."""
+def test_plain_questions_about_one_adapter_are_batched_if_batches_are_exact(tmp_path: Path) -> None:
+    """Other questions are sent alone, and each only once."""
     engine = Counting()
     one = oracle(engine, tmp_path)
     digest = next(iter(one.adapters))
     base = [Question(tuple(range(i, i + 9)), None, 4) for i in range(10)]
-    others = [Question(asked.prompt, digest, 4) for asked in base[:3]]
+    others = [Question(query.prompt, digest, 4) for query in base[:3]]
     about = [*base, *others, Question(base[0].prompt, None, 4, SEVERAL)]
-    alone = {asked: one.ask_without_memo(asked) for asked in about}
-    engine.asked.clear()
+    alone = {query: one.ask_without_memo(query) for query in about}
+    engine.requests.clear()
     one.batches = True
     assert one.ask_all(about) == alone
     assert one.ask_all(about) == alone
     assert engine.bursts == [8, 2, 3]
-    assert len(engine.asked) == len(about)
+    assert len(engine.requests) == len(about)
 
 
-def test_no_batch_is_asked_where_batches_may_change_answers(tmp_path: Path) -> None:
-    """As the calibration says."""
+def test_no_questions_are_batched_if_batches_may_change_answers(tmp_path: Path) -> None:
+    """The calibration decides this."""
     engine = Counting()
     oracle(engine, tmp_path).ask_all([Question(tuple(range(i, i + 9)), None, 4) for i in range(5)])
     assert engine.bursts == []
 
 
-def test_an_answer_of_a_batch_accuses_nobody(tmp_path: Path) -> None:
-    """The judge asks again, alone: batches that change answers cost time, not a verdict."""
+def test_a_wrong_batched_answer_gives_no_finding(tmp_path: Path) -> None:
+    """The judge sends the question again, alone: batches that change answers cost time, but give no wrong verdict."""
     one = oracle(Counting(wrong=True), tmp_path)
     one.batches = True
-    asked = Question(tuple(PROMPT), None, 3)
-    right = one.ask_without_memo(asked)
-    assert one.ask_all([asked])[asked].ids == (7,)
+    query = Question(tuple(PROMPT), None, 3)
+    right = one.ask_without_memo(query)
+    assert one.ask_all([query])[query].ids == (7,)
     judgement = judge(history(outcome(0, PROMPT, right.ids)), one, Rule(exact=True), exclusive=True)
     assert "tokens" not in {finding.checker for finding in judgement.findings}
-    assert one.ask_all([asked]) == {asked: right}
+    assert one.ask_all([query]) == {query: right}
 
 
-def test_a_question_asked_again_goes_out_alone_and_in_a_batch(tmp_path: Path) -> None:
-    """What comes back otherwise is returned, each answer once; nothing is asked of the engine under test."""
+def test_a_repeated_question_is_sent_alone_and_in_a_batch(tmp_path: Path) -> None:
+    """Different answers are returned, each once, and no request goes to the engine under test."""
     sizes: list[int] = []
 
-    class Wavering(ScriptedEngine):
+    class Varying(ScriptedEngine):
         """An engine that gives another first token to every request of a batch but the first."""
 
         def serve(
@@ -206,52 +207,52 @@ def test_a_question_asked_again_goes_out_alone_and_in_a_batch(tmp_path: Path) ->
                 served[i] = msgspec.structs.replace(one, result=msgspec.structs.replace(one.result, tokens=other))
             return served
 
-    asked = Question(tuple(PROMPT), None, 3)
-    steady, wavering = (
+    query = Question(tuple(PROMPT), None, 3)
+    steady, varying = (
         EngineOracle("cold-engine", engine(caching=False), list(contents(tmp_path / engine.__name__).values()), memo={})
-        for engine in (ScriptedEngine, Wavering)
+        for engine in (ScriptedEngine, Varying)
     )
-    honest = steady.ask(asked).ids
-    assert steady.ask_again(asked) == ()
-    wavering.ask(asked)
-    assert wavering.ask_again(asked) == ((1, *honest[1:]),)
+    honest = steady.ask(query).ids
+    assert steady.ask_again(query) == ()
+    varying.ask(query)
+    assert varying.ask_again(query) == ((1, *honest[1:]),)
     assert sizes == [AGAIN]
-    wavering.salted = True
-    assert wavering.ask_again(asked) == ()
+    varying.salted = True
+    assert varying.ask_again(query) == ()
     assert sizes == [AGAIN]
 
 
 def test_a_question_is_the_surface_too(tmp_path: Path) -> None:
-    """The same prompt with another surface is asked anew; the same one is remembered."""
-    engine = Heard()
+    """The same prompt with other options is a new question; an equal question is answered from memory."""
+    engine = Recorder()
     one = oracle(engine, tmp_path)
     for surface in (PLAIN, SEVERAL, PLAIN, SEVERAL):
         one.ask(Question(tuple(PROMPT), None, 4, surface))
-    assert len(engine.asked) == 2
+    assert len(engine.requests) == 2
 
 
 def test_only_several_answers_may_hit_one_another(tmp_path: Path) -> None:
-    """Anything else that was cached makes an oracle none."""
-    one = oracle(Heard(cached=16), tmp_path)
+    """An oracle with any other cached tokens is invalid."""
+    one = oracle(Recorder(cached=16), tmp_path)
     assert one.ask(Question(tuple(PROMPT), None, 4, SEVERAL)).tokens
     with pytest.raises(OracleError, match="was not cold: 16 prompt tokens"):
         one.ask(Question(tuple(PROMPT), None, 4, PLAIN))
 
 
 class Slow(ScriptedEngine):
-    """Takes so long for each answer, by its own clock."""
+    """An engine that takes this long for each answer, by its own clock."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(caching=False)
         self.seconds, self.now = seconds, 0.0
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Time passes."""
+        """Advance the clock and answer."""
         self.now += self.seconds
         return super().send(request, on_token)
 
     def clock(self) -> float:
-        """The engine's own."""
+        """Return the engine's own time."""
         return self.now
 
 
@@ -261,7 +262,7 @@ class Slow(ScriptedEngine):
     ids=["fast", "slow", "very slow"],
 )
 def test_a_stall_is_a_hundred_cold_answers_long(latency: float, stall: float, tmp_path: Path) -> None:
-    """By the engine's own clock, and within reason: machines are shared, and somebody waits."""
+    """The time is by the engine's clock and has a minimum and a maximum."""
     one = oracle(Slow(latency), tmp_path)
     found, _ = calibrate(one, list(one.adapters), cell="default", block=BLOCK, slots=4)
     assert found.latency_seconds == pytest.approx(latency)
@@ -269,6 +270,6 @@ def test_a_stall_is_a_hundred_cold_answers_long(latency: float, stall: float, tm
 
 
 def test_outcomes_are_judged_one_by_one() -> None:
-    """In their order."""
+    """The outcomes keep their order."""
     several: list[Outcome] = [outcome(0, PROMPT), outcome(1, PROMPT, (), error="gone"), outcome(2, PROMPT)]
     assert [o.request for o in comparable_outcomes(history(*several))] == [0, 2]

@@ -1,4 +1,4 @@
-"""While requests are in flight: a change when it is due and once, looks at the queue, and an end to a stall."""
+"""While requests run: a change happens once and in time, the queue is sampled, and a stall ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A, B = Identity("digest-a", None), Identity("digest-b", None)
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Stoppable(ScriptedEngine):
-    """An engine that notes that it was stopped; spawned, or somebody else's."""
+    """An engine, spawned or attached, that counts how often it is stopped."""
 
     def __init__(self, *, spawned: bool = True) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ class Stoppable(ScriptedEngine):
 
 
 class Scene:
-    """One burst under watch: a clock to move, an engine to stop, gauges to read."""
+    """One monitored burst: a clock to move, an engine to stop, and gauges to read."""
 
     def __init__(
         self, *, requests: int = 1, change: Change | None = None, spawned: bool = True, clock: Clock | None = None
     ) -> None:
         self.clock, self.engine = clock or Clock(), Stoppable(spawned=spawned)
         self.gauges = Metrics(running=1, waiting=3, pool_usage=0.5)
-        self.looks = 0
+        self.samples = 0
         self.monitor = BurstMonitor(
             Burst(requests=(ask(),) * requests),
             self.engine,
@@ -60,23 +60,23 @@ class Scene:
         )
 
     def metrics(self) -> Metrics:
-        """Count the look."""
-        self.looks += 1
+        """Count the sample and return the gauges."""
+        self.samples += 1
         return self.gauges
 
     def pass_time(self, seconds: float) -> None:
-        """A look up, so much later."""
+        """Advance the clock and poll."""
         self.clock.now += seconds
         self.monitor.between()
 
 
 def changing(after_tokens: int, make: Callable[[], object]) -> Change:
-    """A change after so many tokens."""
+    """Return a change after this many tokens."""
     return Change(Meanwhile(change=Reset(), after_tokens=after_tokens), lambda _: make() and None, Clock())
 
 
 def test_a_change_is_made_once_its_tokens_have_come_and_only_once() -> None:
-    """Of the first request; those of others count for nothing."""
+    """Only tokens of the first request count."""
     made: list[str] = []
     scene = Scene(requests=2, change=changing(3, lambda: made.append("now")))
     for number, count in ((0, 1), (0, 2), (1, 9)):
@@ -91,14 +91,14 @@ def test_a_change_is_made_once_its_tokens_have_come_and_only_once() -> None:
 
 
 def test_a_change_after_no_token_is_made_at_once() -> None:
-    """As the request is sent."""
+    """The change happens as soon as the request is sent."""
     made: list[str] = []
     Scene(change=changing(0, lambda: made.append("now"))).monitor.between()
     assert made == ["now"]
 
 
 def test_several_tokens_at_once_do_not_hide_the_moment() -> None:
-    """A server may send them in one piece."""
+    """A server may send several tokens in one piece."""
     made: list[str] = []
     scene = Scene(change=changing(3, lambda: made.append("now")))
     scene.monitor.on_token(0, 7)
@@ -108,7 +108,7 @@ def test_several_tokens_at_once_do_not_hide_the_moment() -> None:
 
 @pytest.mark.parametrize("problem", [RequestRefused(400, "no"), EngineDied("gone")])
 def test_what_goes_wrong_with_a_change_is_kept(problem: EngineDied) -> None:
-    """And not raised in the midst of a burst; nor is it tried again."""
+    """The error is not raised during the burst, and the change is not tried again."""
     tries: list[str] = []
 
     def make() -> None:
@@ -123,8 +123,8 @@ def test_what_goes_wrong_with_a_change_is_kept(problem: EngineDied) -> None:
     assert (tries, change.tried, change.made, change.problem) == (["once"], True, False, problem)
 
 
-def test_the_time_of_a_change_is_not_the_requests_silence() -> None:
-    """A slow load holds every request up; nobody has stalled when it is over."""
+def test_the_time_of_a_change_is_no_stall_of_the_requests() -> None:
+    """A slow load delays every request, which is not a stall."""
     clock = Clock()
 
     def slowly() -> None:
@@ -138,7 +138,7 @@ def test_the_time_of_a_change_is_not_the_requests_silence() -> None:
 
 
 def reload(*, made: bool, began: float = 1.0, ended: float = 2.0) -> Change:
-    """Content B in place of A, acknowledged or refused between these moments."""
+    """Return a change from content A to B that was acknowledged or refused between these times."""
     moments = iter((began, ended))
 
     def make() -> None:
@@ -165,10 +165,10 @@ def reload(*, made: bool, began: float = 1.0, ended: float = 2.0) -> Change:
     ],
     ids=["before", "into", "across", "within", "after", "before a refused", "across a refused", "after a refused"],
 )
-def test_a_request_may_be_of_each_version_that_its_life_touched(
+def test_a_request_may_have_each_version_that_it_overlaps(
     made: bool, sent: float, finished: float, identities: tuple[Identity, ...]
 ) -> None:
-    """What a refused change left behind is unknown. Who came after a change is of the new load alone."""
+    """After a refused change the content is unknown. A request after the change has only the new content."""
     one = outcome(0, range(9), adapter="digest-a", sent=sent, finished=finished)
     widened = reload(made=made).widen(one, "digest-b", 2)
     assert widened.identities == identities
@@ -184,19 +184,21 @@ def test_other_names_and_other_changes_widen_nothing() -> None:
     assert reset.widen(base, "digest-b", 2) == base
 
 
-@pytest.mark.parametrize(("requests", "looks"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 3)])
-def test_a_crowds_queue_is_looked_at_now_and_then(requests: int, looks: int) -> None:
-    """A few requests are not worth a look; and a look costs a token, so there are not more than needed. The first comes
-    soon: some engines answer a crowd in less than the time between two."""
+@pytest.mark.parametrize(("requests", "samples"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 3)])
+def test_the_queue_of_many_requests_is_sampled(requests: int, samples: int) -> None:
+    """Few requests are not sampled, and a sample costs a token, so there are no more than needed.
+
+    The first sample comes soon, because some engines answer many requests in less than the interval.
+    """
     scene = Scene(requests=requests)
     for _ in range(30):
         scene.pass_time(QUEUE_SECONDS / 10 + 1e-9)
-    assert scene.looks == len(scene.monitor.queue) == looks
-    assert all(look.at < QUEUE_SECONDS / 4 for look in scene.monitor.queue[:1])
+    assert scene.samples == len(scene.monitor.queue) == samples
+    assert all(sample.at < QUEUE_SECONDS / 4 for sample in scene.monitor.queue[:1])
 
 
-def test_a_look_says_what_the_engine_says_at_that_moment() -> None:
-    """Unknown stays unknown."""
+def test_a_sample_has_the_gauges_of_its_time() -> None:
+    """Unknown values stay unknown."""
     scene = Scene(requests=QUEUE_REQUESTS)
     scene.pass_time(1.0)
     scene.gauges = Metrics()
@@ -213,7 +215,7 @@ def test_a_look_says_what_the_engine_says_at_that_moment() -> None:
 
 @pytest.mark.parametrize("spawned", [True, False])
 def test_a_stall_ends_a_spawned_engine_and_no_attached_one(spawned: bool) -> None:
-    """Once, with the queue of that moment; a single request can stall as well as a crowd."""
+    """It happens once, with a sample of the queue, for a single request as for many."""
     scene = Scene(spawned=spawned)
     scene.pass_time(STALL)
     assert scene.monitor.stalled is None
@@ -221,11 +223,11 @@ def test_a_stall_ends_a_spawned_engine_and_no_attached_one(spawned: bool) -> Non
         scene.pass_time(1.0)
     assert scene.monitor.stalled == QueueSample(at=STALL + 1, running=1, waiting=3, pool_usage=0.5)
     assert scene.engine.stops == spawned
-    assert scene.looks == 1
+    assert scene.samples == 1
 
 
 def test_any_requests_token_is_progress() -> None:
-    """Only silence of all of them is a stall."""
+    """A stall means that no request gets a token."""
     scene = Scene(requests=2)
     for number in (0, 1, 1, 0):
         scene.pass_time(STALL - 1)
@@ -235,10 +237,10 @@ def test_any_requests_token_is_progress() -> None:
     assert scene.monitor.stalled is not None
 
 
-def test_a_queue_is_not_looked_at_behind_a_stall() -> None:
-    """The engine may be gone."""
+def test_a_queue_is_not_sampled_after_a_stall() -> None:
+    """The engine may have crashed."""
     scene = Scene(requests=QUEUE_REQUESTS)
     scene.pass_time(STALL + 1)
-    looked = scene.looks
+    sampled = scene.samples
     scene.pass_time(1.0)
-    assert scene.looks == looked
+    assert scene.samples == sampled

@@ -1,4 +1,4 @@
-"""The runner takes an engine's KV events before and after a run, and keeps them only where they are whole."""
+"""The runner takes an engine's KV events before and after a run, and keeps them only if they are complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEFORE = tuple(range(48))
 
 
 class Publishing(ScriptedEngine):
-    """Publishes what it is given, one batch each time it is asked."""
+    """An engine that publishes given events, one batch per call."""
 
     def __init__(self, *streams: Published, plant: InjectedBug = InjectedBug.CLEAN) -> None:
         super().__init__(plant)
@@ -29,20 +29,20 @@ class Publishing(ScriptedEngine):
         self.streams = list(streams)
 
     def take_events(self) -> Published:
-        """The next one; it ends when there is none left."""
+        """Return the next batch, or end the engine when there is none left."""
         if not self.streams:
             raise EngineDied("the scripted engine has terminated")
         return self.streams.pop(0)
 
 
 def run(engine: ScriptedEngine, folder: Path, ledger: EventLedger | None = None) -> History:
-    """One request, twice."""
+    """Run two equal requests and return the history."""
     workload = Workload((burst(ask()), burst(ask())))
     return WorkloadRun(engine, workload, "n", contents(folder), folder / "run", ledger=ledger).history()
 
 
-def test_what_came_before_a_run_is_none_of_its_events(tmp_path: Path) -> None:
-    """But what it has to do with; times begin with the run."""
+def test_events_before_a_run_are_not_its_events(tmp_path: Path) -> None:
+    """Only what concerns the run is kept, and times begin with the run."""
     before, during = batches((3.0, (stored(BEFORE),)), (4.0, (removed(hashes(BEFORE)[2]),)))
     history = run(Publishing(Published(batches=(before,)), Published(batches=(during,))), tmp_path)
     assert history.events is not None
@@ -52,7 +52,7 @@ def test_what_came_before_a_run_is_none_of_its_events(tmp_path: Path) -> None:
 
 
 def test_a_ledger_goes_on_from_run_to_run(tmp_path: Path) -> None:
-    """What one run stored the next one may remove."""
+    """A run may remove what an earlier run stored."""
     ledger, nothing = EventLedger(), Published()
     first, second = batches((3.0, (stored(BEFORE),)), (4.0, (removed(hashes(BEFORE)[2]),)))
     engine = Publishing(nothing, Published(batches=(first,)), nothing, Published(batches=(second,)))
@@ -63,12 +63,12 @@ def test_a_ledger_goes_on_from_run_to_run(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_the_capability_has_none(tmp_path: Path) -> None:
-    """Not an empty stream: that would be a claim."""
+    """An empty stream would claim that nothing happened."""
     assert run(ScriptedEngine(), tmp_path).events is None
 
 
-def test_an_engine_that_is_lost_has_told_a_part(tmp_path: Path) -> None:
-    """While it answered, or when its events were to be taken."""
+def test_a_lost_engine_has_no_complete_events(tmp_path: Path) -> None:
+    """The engine may be lost while it answers or when its events are taken."""
     nothing = Published()
     died = run(Publishing(nothing, nothing, plant=InjectedBug.DIES), tmp_path / "a")
     assert (died.events, died.engine_lost) == (None, "the scripted engine has terminated")
@@ -77,7 +77,7 @@ def test_an_engine_that_is_lost_has_told_a_part(tmp_path: Path) -> None:
 
 
 def test_a_restart_separates_the_batches_of_two_engines(tmp_path: Path) -> None:
-    """The first engine's are taken before it ends. Times go on, although the next engine's clock begins elsewhere."""
+    """The first engine's events are taken before it ends. Times continue although the next clock starts elsewhere."""
 
     class Later(Publishing):
         def clock(self) -> float:

@@ -47,38 +47,38 @@ PROMPT = range(100, 140)
 
 
 class OneSide:
-    """A side that notes what is done to it, and does it to the pair if it is the last one."""
+    """One engine of a pair, which records calls and applies them to the pair if it is the last one."""
 
     def __init__(self, pair: Pair, side: Side) -> None:
         self.pair, self.name = pair, side
 
     def note(self, words: str) -> bool:
-        """Return whether the pair changes now. Raises RequestRefused if this side refuses."""
+        """Record a call and return whether the pair changes now. Raises RequestRefused if this side refuses."""
         if self.name is self.pair.refuses:
             raise RequestRefused(500, f"{self.name} cannot")
         self.pair.calls.append(f"{self.name} {words}")
         return len({call.split()[0] for call in self.pair.calls}) == 2
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """As asked."""
+        """Load the adapter on this side."""
         if self.note("load"):
             self.pair.load_adapter(name, path, in_place=in_place)
 
     def unload_adapter(self, name: str) -> None:
-        """As asked, of both at once."""
+        """Unload the adapter on this side."""
         if self.note("unload"):
             self.pair.unload_adapter(name)
 
     def reset_cache(self) -> bool:
-        """As asked."""
+        """Reset this side."""
         return self.pair.reset_cache() if self.note("reset") else True
 
     def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
-        """As asked."""
+        """Reset this side with a larger scope."""
         return self.pair.reset_cache() if self.note(f"reset with {', '.join(scope)}") else True
 
     def update_weights(self, path: str, route: WeightRoute) -> None:
-        """As asked."""
+        """Update the weights of this side."""
         if self.note("update"):
             self.pair.update_weights(path, route)
 
@@ -92,19 +92,19 @@ class Pair(SideBySide):
         self.refuses = refuses
 
     def side(self, side: Side) -> OneSide:
-        """One of both."""
+        """Return one of the two engines."""
         return OneSide(self, side)
 
 
 def changing(change: Change, first: Side = Side.DECODE, gap_ms: int = 400, adapter: str | None = None) -> Burst:
-    """Two requests during a change, of which the second one is sent and answered between both halves."""
+    """Return two requests during a change, the second of which runs between its halves."""
     meanwhile = Meanwhile(change=change, after_tokens=0, gap_ms=gap_ms, first=first)
     return Burst(requests=(ask(adapter=adapter), ask(adapter=adapter, offset_ms=gap_ms // 2)), meanwhile=meanwhile)
 
 
 @pytest.mark.parametrize("first", list(Side))
 def test_an_adapter_is_loaded_on_one_side_and_then_on_the_other(first: Side, tmp_path: Path) -> None:
-    """Which is one change: a request between both may have either content, a later one has the new one."""
+    """It is one change: a request between both may have either content, and a later one has the new content."""
     pair, usual = Pair(), burst(ask(adapter="tenant"))
     made = play(pair, tmp_path, put("A"), usual, changing(RELOAD, first, adapter="tenant"), usual)
     assert pair.calls == [f"{first} unload", f"{first} load", f"{first.other} unload", f"{first.other} load"]
@@ -118,14 +118,14 @@ def test_an_adapter_is_loaded_on_one_side_and_then_on_the_other(first: Side, tmp
 
 
 def updated(pair: Pair, folder: Path, *steps: Any) -> History:
-    """A run with versions of the weights."""
+    """Return the history of a run with versions of the weights."""
     return WorkloadRun(
         pair, Workload(steps), "n", contents(folder), folder / "run", versions=write_versions(folder)
     ).history()
 
 
 def test_weights_of_both_sides_are_one_update(tmp_path: Path) -> None:
-    """Which lasts until the second side has them, and is undone at the end of the run."""
+    """The update lasts until the second side has it, and is undone at the end of the run."""
     pair = Pair()
     made = updated(pair, tmp_path, burst(ask()), changing(UpdateWeights(version="A")), Reset(), burst(ask()))
     (update,), (half,) = made.updates, made.half_changed
@@ -138,7 +138,7 @@ def test_weights_of_both_sides_are_one_update(tmp_path: Path) -> None:
 
 
 def test_weights_of_one_side_alone_are_undone_too(tmp_path: Path) -> None:
-    """The second side refuses; the run must not leave the first one with other weights."""
+    """If the second side refuses, the run must not leave the first one with other weights."""
     pair = Pair(refuses=Side.PREFILL)
     restored: list[str] = []
     pair.update_weights = lambda path, _route: restored.append(path)  # type: ignore[method-assign, assignment]
@@ -150,13 +150,13 @@ def test_weights_of_one_side_alone_are_undone_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("refuses", "success"), [(None, True), (Side.DECODE, False), (Side.PREFILL, False)])
 def test_a_reset_succeeds_if_both_sides_reset(refuses: Side | None, *, success: bool, tmp_path: Path) -> None:
-    """And is one reset."""
+    """It counts as one reset."""
     made = play(Pair(refuses=refuses), tmp_path, burst(ask()), changing(Reset()))
     assert [one.success for one in made.resets] == [success]
 
 
 def test_a_reset_of_more_is_one_of_more_on_each_side(tmp_path: Path) -> None:
-    """A tier of both sides is reset with the second one at the latest."""
+    """A tier of both sides is reset with the second side at the latest."""
     pair = Pair()
     made = play(pair, tmp_path, burst(ask()), changing(Reset((ResetScope.SECOND_TIER,))))
     assert pair.calls == ["decode reset with the second tier", "prefill reset with the second tier"]
@@ -164,7 +164,7 @@ def test_a_reset_of_more_is_one_of_more_on_each_side(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_sides_refuses(tmp_path: Path) -> None:
-    """The step fails with the reason; so does a change that has no halves."""
+    """The step fails with the reason, as it does for a change without halves."""
     made = play(ScriptedEngine(), tmp_path, changing(RELOAD))
     assert "501" in (made.steps[0].error or "")
     made = play(Pair(), tmp_path / "pair", changing(Pause(mode=PauseMode.KEEP, clear=False)), Idle(1))
@@ -180,7 +180,7 @@ def test_evidence_is_an_answer_between_both_halves(began: float, ended: float, c
 
 @pytest.mark.parametrize("family", [adapters_one_side_first, weights_one_side_first, resets_one_side_first])
 def test_the_same_prompts_are_sent_between_both_halves_and_afterwards(family: Any) -> None:
-    """In time; one of them was sent before, too."""
+    """They are sent in time, and one of them was sent before the change too."""
 
     @given(family(msgspec.structs.replace(limits(), versions=("A",))))
     @settings(max_examples=20, deadline=None)
@@ -200,6 +200,6 @@ def test_the_same_prompts_are_sent_between_both_halves_and_afterwards(family: An
 
 
 def test_a_description_says_where_first() -> None:
-    """And when on the other side."""
+    """The description also has the delay of the other side."""
     said = describe(changing(Reset(), Side.PREFILL, 300), 0)
     assert said.endswith("reset the prefix cache on the prefill side, and 300 ms later on the other")

@@ -1,4 +1,4 @@
-"""A restart replaces the engine by another one: its history goes on, and says whose KV is whose."""
+"""A restart replaces the engine by another one. The history continues and records whose KV is whose."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from coldproof.reports.schema.verdict import FailureClass
 WEIGHTS = EngineChange.WEIGHTS
 
 
-class Later(ScriptedEngine):
-    """An engine whose clock and counters begin elsewhere, and which finds the blocks of the one before."""
+class StartsElsewhere(ScriptedEngine):
+    """An engine whose clock and counters begin elsewhere, and which finds the blocks of the previous engine."""
 
     def __init__(self, before: ScriptedEngine, *, keeps: bool) -> None:
         super().__init__()
@@ -36,17 +36,17 @@ class Later(ScriptedEngine):
         return super().clock() - 5000
 
 
-def lives(
+def restarted(
     folder: Path, *steps: Step, keeps: bool = True, fails: bool = False
 ) -> tuple[History, list[EngineChange], list[ScriptedEngine]]:
-    """Run these steps; the history, and what was asked for of each engine after the first."""
+    """Run these steps. Return the history, the change of each later engine, and all engines."""
     engines, changes = [ScriptedEngine()], []
 
     def following(change: EngineChange) -> ScriptedEngine:
         if fails:
             raise EngineStartError("no room")
         changes.append(change)
-        engines.append(Later(engines[-1], keeps=keeps))
+        engines.append(StartsElsewhere(engines[-1], keeps=keeps))
         return engines[-1]
 
     made = WorkloadRun(
@@ -56,17 +56,17 @@ def lives(
 
 
 def test_each_engine_is_started_with_its_own_difference(tmp_path: Path) -> None:
-    """The last one has none. The requests say under which of them they ran."""
+    """The last engine has no difference. Requests record the engine on which they ran."""
     steps = (burst(ask()), Restart(WEIGHTS), burst(ask()), Restart(EngineChange.ROPE), burst(ask()))
-    history, changes, _ = lives(tmp_path, *steps)
+    history, changes, _ = restarted(tmp_path, *steps)
     assert changes == [EngineChange.ROPE, EngineChange.NOTHING]
     engines = [outcome.identities[0].engine for outcome in history.outcomes]
     assert engines == [WEIGHTS, EngineChange.ROPE, EngineChange.NOTHING]
 
 
 def test_times_and_counters_go_on(tmp_path: Path) -> None:
-    """Another engine's clock and counters begin anew."""
-    history, _, engines = lives(tmp_path, burst(ask()), Restart(), burst(ask()), burst(ask()), keeps=False)
+    """Clock and counters of a new engine start again."""
+    history, _, engines = restarted(tmp_path, burst(ask()), Restart(), burst(ask()), burst(ask()), keeps=False)
     assert [step.error for step in history.steps] == [None] * 4
     assert [o.cached_tokens for o in history.outcomes] == [0, 0, 40]
     assert [step.after.hit_tokens for step in history.steps] == [0, 0, 0, 40]
@@ -78,33 +78,31 @@ def test_times_and_counters_go_on(tmp_path: Path) -> None:
 
 
 def test_adapters_are_loaded_again_after_a_restart(tmp_path: Path) -> None:
-    """The next engine knows no names."""
+    """The new engine has no adapters."""
     steps = (put("A", path="p"), burst(ask(adapter="tenant")), Restart(), put("B", path="p"))
-    history, _, engines = lives(tmp_path, *steps, burst(ask(adapter="tenant")))
+    history, _, engines = restarted(tmp_path, *steps, burst(ask(adapter="tenant")))
     assert [step.error for step in history.steps] == [None] * 5
     assert len({outcome.identities[0].adapter for outcome in history.outcomes}) == 2
     assert engines[1].contents == {}  # unloaded in the end
 
 
 def test_without_a_next_engine_a_restart_is_refused(tmp_path: Path) -> None:
-    """The step says so."""
+    """The step has the reason."""
     run = WorkloadRun(ScriptedEngine(), Workload((burst(ask()), Restart())), "n", contents(tmp_path), tmp_path / "run")
     assert "no KV is kept when the engine ends" in (run.history().steps[1].error or "")
 
 
 def test_an_engine_that_does_not_start_over_what_was_left_is_lost(tmp_path: Path) -> None:
-    """It had started over an empty storage."""
-    history, _, _ = lives(tmp_path, burst(ask()), Restart(), burst(ask()), fails=True)
+    """The engine had started with an empty storage before."""
+    history, _, _ = restarted(tmp_path, burst(ask()), Restart(), burst(ask()), fails=True)
     assert "does not start over the storage of the one before: no room" in (history.engine_lost or "")
     assert len(history.outcomes) == 1
 
 
 @pytest.mark.parametrize("change", [WEIGHTS, EngineChange.NOTHING])
-def test_kv_of_an_engine_with_a_difference_is_nobodys(change: EngineChange, tmp_path: Path) -> None:
-    """Its answers are compared with nothing, and what it computed may not be hit by the next engine. An equal engine's
-    may.
-    """
-    history, _, _ = lives(tmp_path, burst(ask()), Restart(change), burst(ask()))
+def test_kv_of_a_different_engine_must_not_be_hit(change: EngineChange, tmp_path: Path) -> None:
+    """Its answers are compared with nothing, and the next engine must not hit what it computed; an equal engine may."""
+    history, _, _ = restarted(tmp_path, burst(ask()), Restart(change), burst(ask()))
     judged = judge(history, ClosedFormOracle(), EXACT, exclusive=True)
     found = [(one.checker, one.failure_class) for one in judged.findings if one.checker == "bounds"]
     assert found == ([("bounds", FailureClass.STALE_STATE)] if change is WEIGHTS else [])
@@ -113,18 +111,18 @@ def test_kv_of_an_engine_with_a_difference_is_nobodys(change: EngineChange, tmp_
     assert [o.request for o in comparable_outcomes(history)] == ([1] if change is WEIGHTS else [0, 1])
 
 
-def test_what_a_restart_loses_is_not_owed(tmp_path: Path) -> None:
-    """Whether anything outlives an engine is its own affair."""
-    history, _, _ = lives(tmp_path, burst(ask()), Restart(), burst(ask()), keeps=False)
+def test_kv_lost_by_a_restart_is_not_expected(tmp_path: Path) -> None:
+    """Whether KV survives an engine is not required."""
+    history, _, _ = restarted(tmp_path, burst(ask()), Restart(), burst(ask()), keeps=False)
     judged = judge(history, ClosedFormOracle(), EXACT, exclusive=True)
     assert judged.findings == ()
     assert not judged.evidence[Tiers.LOADED_AFTER_RESTART]
 
 
 def test_a_hit_of_what_the_same_engine_computed_shows_nothing_of_an_earlier_one(tmp_path: Path) -> None:
-    """Nor does a hit without a restart."""
-    history, _, _ = lives(tmp_path, burst(ask(("strange", 40))), Restart(), burst(ask()), burst(ask()), keeps=False)
-    for seen in (history, lives(tmp_path / "two", burst(ask()), burst(ask()))[0]):
+    """A hit without a restart shows nothing either."""
+    history, _, _ = restarted(tmp_path, burst(ask(("strange", 40))), Restart(), burst(ask()), burst(ask()), keeps=False)
+    for seen in (history, restarted(tmp_path / "two", burst(ask()), burst(ask()))[0]):
         assert seen.outcomes[-1].cached_tokens == 40
         found = judge(seen, ClosedFormOracle(), EXACT, exclusive=True).evidence
         assert not found[Tiers.LOADED_AFTER_RESTART]
@@ -132,7 +130,7 @@ def test_a_hit_of_what_the_same_engine_computed_shows_nothing_of_an_earlier_one(
 
 
 class Saves(ScriptedEngine):
-    """Saves everything and restores what it wants to."""
+    """An engine that saves its state and restores it by a given function."""
 
     def __init__(self, restore: Callable[[], int]) -> None:
         super().__init__()
@@ -146,8 +144,10 @@ class Saves(ScriptedEngine):
 
 
 @pytest.mark.parametrize(("change", "error"), [(EngineChange.KV_FORMAT, False), (EngineChange.NOTHING, True)])
-def test_another_engines_save_may_be_refused(change: EngineChange, error: bool, tmp_path: Path) -> None:
-    """If something was different about it. An equal engine has to take it."""
+def test_the_saved_state_of_a_different_engine_may_be_refused(
+    change: EngineChange, error: bool, tmp_path: Path
+) -> None:
+    """The refusal is allowed if the engine was different. An equal engine has to accept the state."""
 
     def refuse() -> int:
         raise RequestRefused(400, "another type of KV")

@@ -1,4 +1,4 @@
-"""The runner acts and records: what an engine refuses or dies of is a fact of the history, never an exception."""
+"""The runner acts and records: a refusal or a crash of the engine is part of the history, never an exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coldproof.harness.workload.tokens import nonce_tokens, segment_tokens
 
 
 class Logged(ScriptedEngine):
-    """Writes down every adapter change that reaches it, with the digest of the files at that moment."""
+    """An engine that records every adapter change, with the digest of the files at that time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,27 +30,27 @@ class Logged(ScriptedEngine):
         self.paths: list[str] = []
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Note and obey."""
+        """Record the load and do it."""
         self.said.append(("replace" if in_place else "load", name))
         self.digests.append(digest_of(Path(path)))
         self.paths.append(path)
         super().load_adapter(name, path, in_place=in_place)
 
     def unload_adapter(self, name: str) -> None:
-        """Note and obey."""
+        """Record the unload and do it."""
         self.said.append(("unload", name))
         super().unload_adapter(name)
 
 
-class Patient(SideBySide):
-    """Stops a request at its third token until an adapter has been loaded, so that a change really overlaps it."""
+class PausesForLoad(SideBySide):
+    """An engine that pauses a request at its third token until an adapter is loaded, so that the change overlaps it."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         super().__init__()
         self.refuses, self.changed, self.waits = refuses, threading.Event(), False
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Load, or refuse a replacement."""
+        """Load the adapter, or refuse a replacement."""
         try:
             if in_place and self.refuses:
                 raise RequestRefused(400, "no in-place reload today")
@@ -60,18 +60,18 @@ class Patient(SideBySide):
                 self.changed.set()
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Answer; once the third token to `tenant` is told, wait for the change."""
+        """Answer, and wait for the change after the third token of `tenant`."""
 
-        def told(count: int) -> None:
+        def reported(count: int) -> None:
             self.waits = True
             on_token(count)
             assert count < 3 or self.changed.wait()
 
-        return super().send(request, told if request.model == "tenant-n" else on_token)
+        return super().send(request, reported if request.model == "tenant-n" else on_token)
 
 
 def tampered_with(problem: EngineError, at: int) -> Tampered:
-    """An engine whose answer number `at` is a problem instead."""
+    """Return an engine that raises a problem instead of its answer number `at`."""
     count = iter(range(1000))
 
     def tamper(_: CompletionRequest, honest: Completion) -> Completion:
@@ -83,12 +83,12 @@ def tampered_with(problem: EngineError, at: int) -> Tampered:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """The contents' digests, as `play` made them."""
+    """Return the digests of the contents that `play` wrote."""
     return {name: digest_of(folder / f"content-{name}") for name in "ABC"}
 
 
 def test_prompts_are_the_nonce_and_the_segments_tokens(tmp_path: Path) -> None:
-    """Prompt and salt on the wire follow from workload and nonce alone."""
+    """Prompt and salt follow from workload and nonce alone."""
     (one,) = play(ScriptedEngine(), tmp_path, burst(ask(("a", 9), ("b", 4), salt="red"))).outcomes
     parts = [segment_tokens("n", Segment("a", 9)), segment_tokens("n", Segment("b", 4))]
     assert one.prompt == nonce_tokens("n") + parts[0] + parts[1]
@@ -96,8 +96,8 @@ def test_prompts_are_the_nonce_and_the_segments_tokens(tmp_path: Path) -> None:
     assert one.model == "base"
 
 
-def test_identity_is_the_content_behind_the_name_when_it_was_asked(tmp_path: Path) -> None:
-    """Never the name: it stays the same while what is behind it changes."""
+def test_identity_is_the_content_behind_the_name_when_it_was_sent(tmp_path: Path) -> None:
+    """The name stays the same while its content changes."""
     steps = (put("A"), burst(ask(adapter="tenant")), put("B", route=Route.IN_PLACE), burst(ask(adapter="tenant")))
     first, second = play(ScriptedEngine(), tmp_path, *steps).outcomes
     made = digests(tmp_path)
@@ -113,8 +113,8 @@ def test_identity_is_the_content_behind_the_name_when_it_was_asked(tmp_path: Pat
         (Route.UNLOAD_LOAD, ["load", "unload", "load", "unload"]),
     ],
 )
-def test_a_route_is_what_the_engine_is_told(route: Route, said: list[str], tmp_path: Path) -> None:
-    """The last unload is the runner's cleaning up."""
+def test_a_route_determines_the_calls(route: Route, said: list[str], tmp_path: Path) -> None:
+    """The last unload is the cleanup of the runner."""
     engine = Logged()
     play(engine, tmp_path, put("A"), put("B", route=route))
     assert [what for what, _ in engine.said] == said
@@ -122,14 +122,14 @@ def test_a_route_is_what_the_engine_is_told(route: Route, said: list[str], tmp_p
 
 @pytest.mark.parametrize("route", [Route.IN_PLACE, Route.UNLOAD_LOAD])
 def test_a_change_of_nothing_is_a_plain_load(route: Route, tmp_path: Path) -> None:
-    """A shrunk workload may have lost the first load."""
+    """A minimised workload may have lost the first load."""
     engine = Logged()
     assert play(engine, tmp_path, put("A", route=route)).steps[0].error is None
     assert engine.said[0] == ("load", "tenant-n")
 
 
 def test_a_path_used_again_holds_the_new_files(tmp_path: Path) -> None:
-    """Same path, other bytes: what LORA-3 is about."""
+    """The same path with other bytes is the subject of LORA-3."""
     engine = Logged()
     play(engine, tmp_path, put("A", path="p"), put("B", path="p", route=Route.IN_PLACE))
     assert engine.digests == [digests(tmp_path)["A"], digests(tmp_path)["B"]]
@@ -137,21 +137,21 @@ def test_a_path_used_again_holds_the_new_files(tmp_path: Path) -> None:
 
 
 def test_a_turn_replays_the_engines_own_answer(tmp_path: Path) -> None:
-    """Prompt, answer as the engine gave it, then the new segments; no second nonce."""
+    """The prompt is the earlier prompt, the engine's answer and the new segments, without a second nonce."""
     first, second = play(ScriptedEngine(), tmp_path, burst(ask()), burst(ask(("turn", 5), continues=0))).outcomes
     assert second.prompt == first.prompt + first.token_ids + segment_tokens("n", Segment("turn", 5))
 
 
 def overlapping(engine: ScriptedEngine, folder: Path) -> History:
-    """A request to `tenant`, with one to `other` beside it, during which `tenant` goes from A to B; then once more."""
+    """Run a request to `tenant` beside one to `other` while `tenant` changes from A to B, then another to `tenant`."""
     change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=2)
     busy = Burst(requests=(ask(adapter="tenant"), ask(adapter="other")), meanwhile=change)
     return play(engine, folder, put("A"), put("C", name="other"), busy, burst(ask(adapter="tenant")))
 
 
-def test_a_change_in_its_midst_widens_a_requests_identities(tmp_path: Path) -> None:
-    """The overlapped request may be either version, its neighbour of another name only its own, later ones the new."""
-    during, beside, after = overlapping(Patient(), tmp_path).outcomes
+def test_a_change_during_a_request_widens_its_identities(tmp_path: Path) -> None:
+    """The overlapped request may have either version, the one of another name has only its own, later ones the new."""
+    during, beside, after = overlapping(PausesForLoad(), tmp_path).outcomes
     made = {name: Identity(digest, None) for name, digest in digests(tmp_path).items()}
     assert during.identities == (made["A"], made["B"])
     assert during.overlapped
@@ -160,19 +160,19 @@ def test_a_change_in_its_midst_widens_a_requests_identities(tmp_path: Path) -> N
 
 
 def test_a_refused_change_is_an_error_of_its_step(tmp_path: Path) -> None:
-    """The run goes on, and what is asked next is still the old content."""
-    history = overlapping(Patient(refuses=True), tmp_path)
+    """The run continues, and later requests have the old content."""
+    history = overlapping(PausesForLoad(refuses=True), tmp_path)
     assert [bool(step.error) for step in history.steps] == [False, False, True, False]
     assert history.outcomes[-1].identities == (Identity(digests(tmp_path)["A"], None),)
     assert history.engine_lost is None
 
 
 def test_a_refused_change_leaves_the_old_identity_allowed(tmp_path: Path) -> None:
-    """What it left behind is unknown: a request sent after it in the same burst may be either version."""
+    """The content is unknown, so a request that is sent after it in the same burst may have either version."""
     change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=2)
     late = ask(("late", 9), adapter="tenant", offset_ms=300)
     busy = Burst(requests=(ask(adapter="tenant"), late), meanwhile=change)
-    history = play(Patient(refuses=True), tmp_path, put("A"), busy)
+    history = play(PausesForLoad(refuses=True), tmp_path, put("A"), busy)
     made = digests(tmp_path)
     assert history.outcomes[1].sent > history.outcomes[0].finished
     assert history.outcomes[1].identities == (Identity(made["A"], None), Identity(made["B"], None))
@@ -180,8 +180,8 @@ def test_a_refused_change_leaves_the_old_identity_allowed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_death_is_a_fact_of_the_history(requests: int, tmp_path: Path) -> None:
-    """Nothing is raised, later steps are not run, and the reason is kept."""
+def test_a_crash_is_part_of_the_history(requests: int, tmp_path: Path) -> None:
+    """Nothing is raised, later steps do not run, and the reason is kept."""
     again = burst(*[ask()] * requests)
     history = play(ScriptedEngine(InjectedBug.DIES), tmp_path, put("A"), burst(ask()), again, burst(ask()))
     assert history.engine_lost == "the scripted engine has terminated"
@@ -190,8 +190,8 @@ def test_a_death_is_a_fact_of_the_history(requests: int, tmp_path: Path) -> None
     assert history.steps[-1].after.hit_tokens is None
 
 
-def test_silence_is_told_from_death_and_from_refusal(tmp_path: Path) -> None:
-    """A silent engine is given up, a dead one too; one that says no is asked again."""
+def test_silence_crash_and_refusal_are_distinguished(tmp_path: Path) -> None:
+    """A silent or crashed engine is abandoned; one that refuses gets further requests."""
     seen: dict[type[EngineError], tuple[bool, bool, int]] = {}
     for problem in (EngineSilent("no byte"), EngineDied("gone"), RequestRefused(400, "too long")):
         folder = tmp_path / type(problem).__name__
@@ -206,9 +206,9 @@ def test_silence_is_told_from_death_and_from_refusal(tmp_path: Path) -> None:
 def test_a_silent_adapter_change_is_recorded_as_silent(
     problem: EngineError, silent: bool, midst: bool, tmp_path: Path
 ) -> None:
-    """Alone and in the midst of a burst; the run ends there."""
+    """This holds alone and during a burst, and the run ends there."""
 
-    class Mute(ScriptedEngine):
+    class SilentLoad(ScriptedEngine):
         def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
             if in_place:
                 raise problem
@@ -216,13 +216,13 @@ def test_a_silent_adapter_change_is_recorded_as_silent(
 
     change = put("B", route=Route.IN_PLACE)
     busy = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=0))
-    history = play(Mute(), tmp_path, put("A"), busy if midst else change, burst(ask()))
+    history = play(SilentLoad(), tmp_path, put("A"), busy if midst else change, burst(ask()))
     assert [(step.error, step.silent) for step in history.steps] == [(None, False), (str(problem), silent)]
     assert history.engine_lost == str(problem)
 
 
 def test_a_refused_load_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
-    """The same name loaded twice by the plain route: the engine says no, the first content stays."""
+    """A second plain load of the name is refused, and the first content stays."""
     history = play(ScriptedEngine(), tmp_path, put("A"), put("B"), burst(ask(adapter="tenant")))
     assert history.steps[1].error is not None
     assert "HTTP 400" in history.steps[1].error
@@ -230,15 +230,15 @@ def test_a_refused_load_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_no_adapter_name_is_left_behind(tmp_path: Path) -> None:
-    """What the workload unloaded itself is not unloaded twice."""
+    """What the workload itself unloaded is not unloaded twice."""
     engine = Logged()
     play(engine, tmp_path, put("A"), put("B", name="other"), put("C", name="third"), Unload("other"))
     assert engine.contents == {}
     assert sorted(name for what, name in engine.said if what == "unload") == ["other-n", "tenant-n", "third-n"]
 
 
-def test_a_nonce_keeps_two_runs_apart(tmp_path: Path) -> None:
-    """The same workload again on the same engine hits nothing of the first run."""
+def test_a_nonce_separates_two_runs(tmp_path: Path) -> None:
+    """The same workload hits nothing of its first run on the same engine."""
     engine, made = ScriptedEngine(), contents(tmp_path)
     workload = Workload((put("A"), burst(ask(adapter="tenant", salt="red"))))
     runs = [WorkloadRun(engine, workload, nonce, made, tmp_path / nonce).history() for nonce in ("one", "two")]
@@ -246,24 +246,24 @@ def test_a_nonce_keeps_two_runs_apart(tmp_path: Path) -> None:
     assert len({run.outcomes[0].model for run in runs} | {run.outcomes[0].residence.salt for run in runs}) == 4
 
 
-def test_every_request_is_told_before_it_is_sent(tmp_path: Path) -> None:
-    """The oracle can then answer it while the engine under test does: the prompts are those of the history."""
-    told: list[Outcome] = []
+def test_every_request_is_reported_before_it_is_sent(tmp_path: Path) -> None:
+    """So the oracle can answer a request while the engine does. The prompts are those of the history."""
+    reported: list[Outcome] = []
     sent: list[int] = []
 
     class Counting(ScriptedEngine):
         def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-            sent.append(len(told))
+            sent.append(len(reported))
             return super().send(request, on_token)
 
     workload = Workload((burst(ask(), ask()), burst(ask())))
-    run = WorkloadRun(Counting(), workload, "n", contents(tmp_path), tmp_path / "run", on_request=told.append)
+    run = WorkloadRun(Counting(), workload, "n", contents(tmp_path), tmp_path / "run", on_request=reported.append)
     outcomes = run.history().outcomes
-    assert [(one.request, one.prompt) for one in told] == [(one.request, one.prompt) for one in outcomes]
+    assert [(one.request, one.prompt) for one in reported] == [(one.request, one.prompt) for one in outcomes]
     assert sent == [2, 2, 3]
 
 
 def test_a_history_survives_json(tmp_path: Path) -> None:
-    """Whoever judges it later has only the file."""
-    history = overlapping(Patient(), tmp_path)
+    """A later judge has only the file."""
+    history = overlapping(PausesForLoad(), tmp_path)
     assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history

@@ -1,4 +1,4 @@
-"""Chats, aborts, refusals and stalls: what reaches the engine of a request, and what is kept of what came of it."""
+"""Chats, aborts, refusals and stalls: what the engine receives, and what is recorded of the result."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.tokens import nonce_tokens
 
 
-class Heard(ScriptedEngine):
-    """Keeps what it was asked."""
+class Recorder(ScriptedEngine):
+    """An engine that records its requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[CompletionRequest] = []
+        self.requests: list[CompletionRequest] = []
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Note and answer."""
-        self.asked.append(request)
+        """Record the request and answer it."""
+        self.requests.append(request)
         return super().send(request, on_token)
 
 
 def test_a_chat_goes_as_messages_with_the_ids_that_they_render_to(tmp_path: Path) -> None:
-    """The engine's own rendering, asked for beforehand."""
-    engine = Heard()
+    """The ids come from the engine's own template, which is called before."""
+    engine = Recorder()
     chat = ask(("prelude", 20), ("question", 5), chat=True)
     (one,) = play(engine, tmp_path, burst(chat)).outcomes
-    (said,) = engine.asked
+    (said,) = engine.requests
     assert said.messages is not None
     assert [m.role for m in said.messages] == ["system", "user"]
     assert said.messages[0].content.encode().startswith(bytes(nonce_tokens("n")))
@@ -56,13 +56,13 @@ def test_a_chat_goes_as_messages_with_the_ids_that_they_render_to(tmp_path: Path
 
 
 def test_the_next_turn_of_a_chat_replays_the_answers_text(tmp_path: Path) -> None:
-    """With the roles in turn; a plain request says nothing of messages."""
-    engine = Heard()
+    """The roles alternate, and a plain request has no messages."""
+    engine = Recorder()
     turn = ask(("turn", 5), continues=0, chat=True)
     first, _, _ = play(
         engine, tmp_path, burst(ask(("prelude", 20), ("q", 5), chat=True)), burst(turn), burst(ask())
     ).outcomes
-    opened, then, plain = (said.messages for said in engine.asked)
+    opened, then, plain = (said.messages for said in engine.requests)
     assert opened is not None
     assert then is not None
     assert then[:3] == (*opened, Message("assistant", first.text))
@@ -70,13 +70,13 @@ def test_the_next_turn_of_a_chat_replays_the_answers_text(tmp_path: Path) -> Non
 
 
 def test_a_template_that_refuses_is_an_error_of_the_step(tmp_path: Path) -> None:
-    """No request was sent; the run goes on."""
+    """No request is sent, and the run continues."""
 
-    class Untemplated(ScriptedEngine):
+    class WithoutTemplate(ScriptedEngine):
         def render(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
             raise RequestRefused(400, "no chat template")
 
-    history = play(Untemplated(), tmp_path, burst(ask(("prelude", 9), chat=True)), burst(ask()))
+    history = play(WithoutTemplate(), tmp_path, burst(ask(("prelude", 9), chat=True)), burst(ask()))
     assert [bool(step.error) for step in history.steps] == [True, False]
     assert [o.request for o in history.outcomes] == [1]
 
@@ -91,28 +91,28 @@ def test_a_template_that_refuses_is_an_error_of_the_step(tmp_path: Path) -> None
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_a_request_asks_for_reaches_the_engine(changes: dict[str, Any], tmp_path: Path) -> None:
-    """As it stands in the workload; a salt is made the run's own."""
-    engine = Heard()
+def test_options_of_a_request_reach_the_engine(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Options are sent as in the workload; a salt is made unique to the run."""
+    engine = Recorder()
     play(engine, tmp_path, burst(ask(**changes)))
-    (said,) = engine.asked
+    (said,) = engine.requests
     wanted = {"cache_salt": "red-n"} if "salt" in changes else changes
     assert {name: getattr(said, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("chooses", [True, False])
 def test_a_rank_reaches_only_an_engine_that_has_one_to_choose(tmp_path: Path, *, chooses: bool) -> None:
-    """A control engine with one rank serves the same workload, from one cache."""
-    engine = Heard()
+    """A control engine with one rank serves the same workload from one cache."""
+    engine = Recorder()
     engine.capabilities[Capability.RANK_CHOICE] = Support(chooses, "scripted")
     (one,) = play(engine, tmp_path, burst(ask(rank=1))).outcomes
-    (said,) = engine.asked
+    (said,) = engine.requests
     assert said.rank == (1 if chooses else None)
     assert one.residence.rank == (1 if chooses else msgspec.UNSET)
 
 
 def test_offsets_reach_the_engine(tmp_path: Path) -> None:
-    """In milliseconds from the burst's beginning, in the order of the requests."""
+    """They are milliseconds from the beginning of the burst, in the order of the requests."""
     offsets: list[int] = []
 
     class Timed(ScriptedEngine):
@@ -129,14 +129,14 @@ def test_offsets_reach_the_engine(tmp_path: Path) -> None:
 
 
 def test_an_aborted_request_is_no_error_and_no_answer(tmp_path: Path) -> None:
-    """Its tokens so far and its stage are kept, a count that was never told is none."""
+    """Its tokens and its stage are kept, and a missing count is None."""
     (one,) = play(ScriptedEngine(), tmp_path, burst(ask(abort=Abort(after_tokens=2)))).outcomes
     assert (len(one.tokens), one.aborted, one.cached_tokens) == (2, Stage.DECODE, None)
     assert (one.error, one.answered, one.refused, one.silent) == (None, False, False, False)
 
 
 def test_what_came_beside_the_tokens_is_kept(tmp_path: Path) -> None:
-    """Scores, the text, and the prompt as the engine tells it."""
+    """These are scores, text, and the prompt as the engine reports it."""
     (one,) = play(ScriptedEngine(), tmp_path, burst(ask(surface=ResponseOptions(prompt_logprobs=True)))).outcomes
     assert one.prompt_logprobs is not None
     assert len(one.prompt_logprobs) == len(one.prompt)
@@ -145,14 +145,14 @@ def test_what_came_beside_the_tokens_is_kept(tmp_path: Path) -> None:
 
 
 class Failing(ScriptedEngine):
-    """Answers request after request with these problems, where there is one."""
+    """An engine that raises these problems, one per request, where there is one."""
 
     def __init__(self, *problems: EngineError | None) -> None:
         super().__init__()
         self.problems = list(problems)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """The next problem or an answer."""
+        """Raise the next problem, or answer."""
         problem = self.problems.pop(0)
         if problem is not None:
             raise problem
@@ -168,15 +168,17 @@ class Failing(ScriptedEngine):
         (EngineDied("gone"), False, True),
     ],
 )
-def test_a_refusal_is_told_from_a_failure(problem: EngineError, refused: bool, lost: bool, tmp_path: Path) -> None:
-    """Only the engine's no to this one request is one; an internal error is not, and others go on."""
+def test_refusals_and_failures_are_distinguished(
+    problem: EngineError, refused: bool, lost: bool, tmp_path: Path
+) -> None:
+    """Only the refusal of one request is a refusal; an internal error is not, and other requests continue."""
     history = play(Failing(None, problem, None), tmp_path, burst(ask(), ask(("b", 9)), ask(("c", 9))))
     assert [(bool(o.error), o.refused) for o in history.outcomes] == [(False, False), (True, refused), (False, False)]
     assert (history.engine_lost is not None) is lost
 
 
 class Stalling(SideBySide):
-    """Never answers until it is stopped; attached, it wakes up by itself once the stall was seen."""
+    """An engine that does not answer until it is stopped; an attached one resumes once the stall was detected."""
 
     def __init__(self, *, spawned: bool) -> None:
         super().__init__()
@@ -191,11 +193,11 @@ class Stalling(SideBySide):
         return super().send(request, on_token)
 
     def metrics(self) -> Metrics:
-        """A queue that does not move."""
+        """Return a queue that does not move."""
         return Metrics(running=0, waiting=2, pool_usage=1.0)
 
     def stop(self) -> None:
-        """As the runner does to a spawned engine."""
+        """End the wait, as the runner stops a spawned engine."""
         self.ended.set()
 
 
@@ -203,7 +205,7 @@ class Stalling(SideBySide):
 def test_a_stall_is_silence_with_the_queue_of_that_moment(
     spawned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A spawned engine is ended for it, so that its requests end too; either way the run is over."""
+    """A spawned engine is stopped, so that its requests end too. In both cases the run is over."""
     workload = Workload((burst(ask(), ask(("b", 9))), burst(ask())))
     engine = Stalling(spawned=spawned)
 
@@ -224,8 +226,8 @@ def test_a_stall_is_silence_with_the_queue_of_that_moment(
     assert len(history.steps) == 1
 
 
-def test_a_patient_engines_silence_is_told_as_it_said_it(tmp_path: Path) -> None:
-    """Without a stall the wire's own words are the reason."""
+def test_silence_without_a_stall_has_the_clients_message(tmp_path: Path) -> None:
+    """Without a stall the client's own message is the reason."""
     history = play(Failing(EngineSilent("no byte for 180 s")), tmp_path, burst(ask()))
     assert history.outcomes[0].error == history.engine_lost == "no byte for 180 s"
     assert (history.stalled, history.outcomes[0].silent) == (None, True)

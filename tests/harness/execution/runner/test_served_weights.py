@@ -1,4 +1,4 @@
-"""A run that changes the weights and pauses the engine: what it records, and how it leaves the engine."""
+"""A run that updates weights and pauses the engine: what it records, and how it leaves the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TO_A, BACK = UpdateWeights(version="A"), UpdateWeights(version=START_WEIGHTS)
 
 
 class Pausing(ScriptedEngine):
-    """A scripted engine that notes its pauses and sleeps. `refuses`: the version that it does not load."""
+    """A scripted engine that records pauses and sleeps. `refuses`: the version that it does not load."""
 
     def __init__(self, *, refuses: str = "") -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def run(engine: ScriptedEngine, folder: Path, *steps: Step) -> History:
 
 
 def test_updates_are_recorded_and_undone(tmp_path: Path) -> None:
-    """The last one is that of the run itself, which leaves the engine as it was."""
+    """The last update is that of the run, which restores the engine."""
     engine = ScriptedEngine()
     history = run(engine, tmp_path, burst(ask()), TO_A, burst(ask()))
     (update,) = history.updates
@@ -94,7 +94,7 @@ def test_updates_are_recorded_and_undone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("route", [WeightRoute.PATH, WeightRoute.SAME_PATH])
 def test_a_route_decides_the_path(route: WeightRoute, tmp_path: Path) -> None:
-    """The same path for all versions, with the files of the current one; or a path for each."""
+    """All versions use one path with the files of the current one, or a path for each."""
     engine = Pausing()
     steps = [UpdateWeights(version=version, route=route) for version in ("A", START_WEIGHTS, "A")]
     history = run(engine, tmp_path, *steps, burst(ask()))
@@ -103,7 +103,7 @@ def test_a_route_decides_the_path(route: WeightRoute, tmp_path: Path) -> None:
 
 
 def test_a_refused_update_fails_its_step_and_changes_no_identity(tmp_path: Path) -> None:
-    """The weights are those before it."""
+    """The weights are those before the update."""
     history = run(Pausing(refuses="weights-A"), tmp_path, TO_A, burst(ask()))
     assert "no such weights" in (history.steps[0].error or "")
     assert [u.error is None for u in history.updates] == [False]
@@ -119,13 +119,13 @@ def test_an_engine_that_does_not_return_is_lost(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_a_route_refuses(tmp_path: Path) -> None:
-    """With the evidence of its capability."""
+    """The refusal has the evidence of the capability."""
     history = run(ScriptedEngine(), tmp_path, Pause(mode=PauseMode.KEEP, clear=True), Sleep(1))
     assert ["no way to pause" in (step.error or "") for step in history.steps] == [True, True]
 
 
 def test_what_clears_the_cache_is_a_reset(tmp_path: Path) -> None:
-    """A pause that clears, and a sleep from level 1 on. Each pause has its end."""
+    """A clearing pause and a sleep from level 1 on count as resets. Each pause has its end."""
     engine = Pausing()
     steps = [Pause(mode=PauseMode.KEEP, clear=clear) for clear in (True, False)]
     history = run(engine, tmp_path, steps[0], Resume(), steps[1], Resume(), Sleep(0), Wake(), Sleep(1), Wake())
@@ -136,7 +136,7 @@ def test_what_clears_the_cache_is_a_reset(tmp_path: Path) -> None:
 
 
 def test_a_paused_engine_is_resumed_at_the_end(tmp_path: Path) -> None:
-    """Whatever the workload left out, the next run must not hang."""
+    """Otherwise the next run would hang, whatever the workload left out."""
     engine = Pausing()
     run(engine, tmp_path, Pause(mode=PauseMode.KEEP, clear=False))
     run(engine, tmp_path / "again", Sleep(1))
@@ -147,8 +147,9 @@ DEEP = (Sleep(2), Wake(SleepPart.WEIGHTS), TO_A, Wake(SleepPart.KV))
 
 
 def test_weights_are_loaded_between_the_parts_of_a_wake_up(tmp_path: Path) -> None:
-    """The sleep lasts until the KV is there again, so that the update is within it. The checksum of the start is taken
-    before the weights are discarded.
+    """The sleep lasts until the KV is awake again, so the update is within it.
+
+    The checksum of the start is taken before the weights are discarded.
     """
     engine = Pausing()
     history = run(engine, tmp_path, *DEEP, burst(ask()))
@@ -169,7 +170,7 @@ def test_weights_are_loaded_between_the_parts_of_a_wake_up(tmp_path: Path) -> No
     ],
 )
 def test_discarded_weights_are_loaded_at_the_end(tmp_path: Path, steps: tuple[Step, ...], ends: list[str]) -> None:
-    """Wherever the run stopped. What is awake is not woken up again, which engines refuse."""
+    """The run may stop at any step. An engine is not woken twice, because engines refuse that."""
     engine = Pausing()
     run(engine, tmp_path, *steps)
     assert engine.calls[len(steps) :] == ends
@@ -177,7 +178,7 @@ def test_discarded_weights_are_loaded_at_the_end(tmp_path: Path, steps: tuple[St
 
 
 def test_changes_during_a_burst_are_made_in_order(tmp_path: Path) -> None:
-    """All of them, although the only request has ended by then. The requests after them have the new weights."""
+    """All changes happen, even if the only request has ended. Later requests have the new weights."""
     engine = Pausing()
     then = (TO_A, Resume(), Reset())
     meanwhile = Meanwhile(change=Pause(mode=PauseMode.KEEP, clear=True), after_tokens=1, then=then, gap_ms=1)
@@ -189,7 +190,7 @@ def test_changes_during_a_burst_are_made_in_order(tmp_path: Path) -> None:
 
 
 def test_after_an_error_only_the_end_of_a_pause_is_made(tmp_path: Path) -> None:
-    """Otherwise everything behind it would wait forever."""
+    """Otherwise everything after it would wait forever."""
     engine = Pausing(refuses="weights-A")
     meanwhile = Meanwhile(change=Pause(mode=PauseMode.KEEP, clear=True), after_tokens=1, then=(TO_A, Reset(), Resume()))
     history = run(engine, tmp_path, Burst(requests=(ask(),), meanwhile=meanwhile))
@@ -210,7 +211,7 @@ def test_after_an_error_only_the_end_of_a_pause_is_made(tmp_path: Path) -> None:
     ],
 )
 def test_a_pause_ends_requests_and_nothing_else_does(changes: dict[str, Any], *, ended: bool) -> None:
-    """What ends without a pause with mode abort is judged as an answer that is too short."""
+    """An answer that ends early without a pause in abort mode is judged as too short."""
     facts = {"sent": 0.5, "finished": 1.5, **changes}
     one = outcome(0, range(40), **facts)
     paused = (pause(1.0, 2.0, PauseMode.ABORT),)

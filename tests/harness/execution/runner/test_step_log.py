@@ -15,27 +15,27 @@ from coldproof.harness.workload.steps import Workload
 
 
 class Recording(ScriptedEngine):
-    """Records what it is given: before the run, and in it."""
+    """An engine that returns given steps, one group per call."""
 
     def __init__(self, *taken: tuple[EngineStep, ...] | None) -> None:
         super().__init__()
         self.taken = list(taken)
 
     def take_steps(self) -> tuple[EngineStep, ...] | None:
-        """The next one; it ends when there is none left."""
+        """Return the next steps, or end the engine when there are none left."""
         if not self.taken:
             raise EngineDied("the scripted engine has terminated")
         return self.taken.pop(0)
 
 
 def run(engine: ScriptedEngine, folder: Path) -> History:
-    """Two requests under the nonce `n`."""
+    """Run two requests under the nonce `n`."""
     workload = Workload((burst(ask()), burst(ask())))
     return WorkloadRun(engine, workload, "n", contents(folder), folder / "run").history()
 
 
 def test_steps_get_the_numbers_of_the_history(tmp_path: Path) -> None:
-    """What was recorded before the run and requests of others are left out."""
+    """Steps before the run and requests of others are removed."""
     before = EngineStep(at=0.0, admitted=(Admission("00000001n.0.", 0),))
     during = EngineStep(
         at=1e9,
@@ -53,7 +53,7 @@ def test_steps_get_the_numbers_of_the_history(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_records_nothing_is_not_one_that_did_nothing(tmp_path: Path) -> None:
-    """None is unknown."""
+    """None means unknown."""
     assert run(ScriptedEngine(), tmp_path / "a").engine_steps is None
     assert run(Recording(None), tmp_path / "b").engine_steps is None
     assert run(Recording((), ()), tmp_path / "c").engine_steps == ()

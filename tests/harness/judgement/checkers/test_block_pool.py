@@ -71,7 +71,7 @@ def test_half_of_what_has_room_is_enough(most: int, slow: bool) -> None:
     ],
     ids=["none", "too few", "too few that saw a queue", "too few that saw all"],
 )
-def test_too_few_looks_say_nothing(looks: tuple[QueueSample, ...]) -> None:
+def test_too_few_samples_give_no_result(looks: tuple[QueueSample, ...]) -> None:
     """Where nobody waits, nobody was kept waiting."""
     assert checked(*looks) == []
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.fake_reply import MODEL, Manners, answer
+from support.fake_reply import MODEL, ServerBehaviour, answer
 from support.fake_server import serving
 from support.histories import ask, burst, history, outcome
 
@@ -46,9 +46,9 @@ class Cold(Oracle):
         return Answer(tuple(Token(id=token, at=0.0, gap=5.0) for token in ids))
 
 
-def judged(workload: Workload, manners: Manners, folder: Path) -> Judgement:
+def judged(workload: Workload, behaviour: ServerBehaviour, folder: Path) -> Judgement:
     """A workload on a stand-in with these manners, attached by its URL."""
-    with serving(manners) as fake:
+    with serving(behaviour) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         run = WorkloadRun(engine, workload, "n", {}, folder, settle_seconds=0.0)
         return judge(run.history(), Cold(), Rule(exact=True), exclusive=False)
@@ -69,14 +69,14 @@ def at(*requests: Request) -> Workload:
 def test_an_honest_server_has_no_finding(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever is drawn, at all five doors, also with impossible priorities."""
     family = data.draw(st.sampled_from([at_two_doors(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
-    one = judged(data.draw(family), Manners(), tmp_path_factory.mktemp("run"))
+    one = judged(data.draw(family), ServerBehaviour(), tmp_path_factory.mktemp("run"))
     assert one.findings == ()
 
 
 @pytest.mark.parametrize("door", [door for door in Door if door not in (Door.COMPLETIONS, Door.CHAT)])
 def test_a_salt_that_gets_lost_at_one_door_is_found(door: Door, tmp_path: Path) -> None:
     """With a salt, that door hits what another one computed without a salt."""
-    lossy = Manners(drops=((door.value, "cache_salt"),))
+    lossy = ServerBehaviour(drops=((door.value, "cache_salt"),))
     one = judged(at(chat(Door.CHAT, None), chat(door, "red")), lossy, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
@@ -87,7 +87,7 @@ def test_a_salt_that_gets_lost_at_one_door_is_found(door: Door, tmp_path: Path) 
 
 def test_salts_that_two_doors_read_differently_are_found(tmp_path: Path) -> None:
     """The door that drops the salt finds nothing of what the other computed under it."""
-    lossy = Manners(drops=(("/v1/responses", "cache_salt"),))
+    lossy = ServerBehaviour(drops=(("/v1/responses", "cache_salt"),))
     one = judged(at(chat(Door.COMPLETIONS, "red"), chat(Door.RESPONSES, "red")), lossy, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.LOST_REUSE, 1)
@@ -95,7 +95,7 @@ def test_salts_that_two_doors_read_differently_are_found(tmp_path: Path) -> None
 
 def test_a_priority_that_one_door_ignores_is_found(tmp_path: Path) -> None:
     """It answers what the others refuse; their refusals are right."""
-    lossy = Manners(drops=(("/v1/messages", "priority"),))
+    lossy = ServerBehaviour(drops=(("/v1/messages", "priority"),))
     odd = {"priority": IMPOSSIBLE_PRIORITY}
     one = judged(at(*(chat(door, None, **odd) for door in Door)), lossy, tmp_path)
     (found,) = one.findings

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.event_streams import CLEARED, PROMPT, RULE, events, hashes, removed, stored, told
+from support.event_streams import CLEARED, PROMPT, RULE, events, hashes, history_with_events, removed, stored
 from support.evidence import evidence
 from support.histories import ask, burst, outcome, record, shape
 
@@ -25,7 +25,7 @@ BOTH = ((0.4, (stored(),)),)
 
 def said(given: RunEvents, *outcomes: Outcome, **changes: Any) -> list[str]:
     """What is wrong with a history of these."""
-    return [found.sentence for found in check_events(told(given, *outcomes, **changes))]
+    return [found.sentence for found in check_events(history_with_events(given, *outcomes, **changes))]
 
 
 def first(**changes: Any) -> Outcome:
@@ -47,7 +47,7 @@ class TestNoAlarm:
 
     def test_no_events_at_all(self) -> None:
         """An engine that publishes none is not judged by any."""
-        history = msgspec.structs.replace(told(events(), first(), again(32)), events=None)
+        history = msgspec.structs.replace(history_with_events(events(), first(), again(32)), events=None)
         assert check_events(history) == check_hashes(history) == []
         assert not evidence(history, {})[Events.STORED]
 
@@ -185,7 +185,9 @@ def quiet(*contents: tuple[float, tuple[KvEvent, ...]], workload: Workload = GAP
     times = {"steps": tuple(record(i) for i in range(len(workload.steps)))}
     reset = ResetRecord(began=1.0, ended=1.1, success=success)
     asked = (first(), outcome(3, PROMPT))
-    return msgspec.structs.replace(told(events(*BOTH, *contents), *asked), workload=workload, resets=(reset,), **times)
+    return msgspec.structs.replace(
+        history_with_events(events(*BOTH, *contents), *asked), workload=workload, resets=(reset,), **times
+    )
 
 
 def test_a_reset_is_announced_while_the_engine_is_idle() -> None:
@@ -240,7 +242,7 @@ def test_a_restart_counts_if_events_are_on_both_sides() -> None:
         (lives(), 0),
         (msgspec.structs.replace(lives(0), restarts=(EngineRestart(0, 0.0),)), 0),
     ):
-        assert evidence(told(stream, first(), again(0)), {})[Events.RESTARTS] == count
+        assert evidence(history_with_events(stream, first(), again(0)), {})[Events.RESTARTS] == count
 
 
 def test_behind_a_gap_hits_are_not_judged() -> None:
@@ -264,7 +266,7 @@ class TestHashes:
     def found(self, *given: Any, rule: Any = RULE, **changes: Any) -> list[str]:
         """What is wrong with a stream of these events."""
         stream = events(*((float(i), (event,)) for i, event in enumerate(given)), rule=rule)
-        return [finding.sentence for finding in check_hashes(told(stream, first(), **changes))]
+        return [finding.sentence for finding in check_hashes(history_with_events(stream, first(), **changes))]
 
     def test_right_ones(self) -> None:
         """The base model's, a salt's, an adapter's; the last digits, or all."""
@@ -298,7 +300,7 @@ class TestHashes:
         wrong = tuple(
             ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(PROMPT[1:33], hashes=(FIRST, SECOND)))
         )
-        assert check_hashes(told(events(before=wrong), first())) == []
+        assert check_hashes(history_with_events(events(before=wrong), first())) == []
 
 
 def seen(history: History) -> dict[str, float]:
@@ -310,9 +312,9 @@ def seen(history: History) -> dict[str, float]:
 
 def test_evidence() -> None:
     """Of what was told, and of hits that it explains."""
-    assert seen(told(events(), first())) == {}
+    assert seen(history_with_events(events(), first())) == {}
     stream = events(*BOTH, (1.6, (removed(SECOND), CLEARED, stored(lora="tenant-n"))))
-    assert seen(told(stream, first(), again(32))) == {
+    assert seen(history_with_events(stream, first(), again(32))) == {
         Events.STORED: 4,
         Events.REMOVED: 1,
         Events.CLEARED: 1,
@@ -321,12 +323,12 @@ def test_evidence() -> None:
         Events.RECOMPUTED: 4,
         Events.RECOMPUTED_ADAPTER: 2,
     }
-    assert Events.EXPLAINED not in seen(told(events(), first(), again(32)))
+    assert Events.EXPLAINED not in seen(history_with_events(events(), first(), again(32)))
 
 
 def test_a_history_with_events_survives_json() -> None:
     """As every history does."""
     (held,) = (ResidentBlock(block, (("GPU", 1),)) for block in blocks_of(stored(tuple(range(16)))))
     stream = events(*BOTH, (1.4, (removed(SECOND), CLEARED)), before=(held,))
-    history = told(stream, first(), again(32))
+    history = history_with_events(stream, first(), again(32))
     assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.histories import outcome, tokens
-from support.weights import NEW, pause, reset, told, update, with_tokens
+from support.weights import NEW, history_with_updates, pause, reset, update, with_tokens
 
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode
@@ -29,7 +29,7 @@ def crossing(*answer: int, clear: bool = True) -> History:
         one, tokens=tuple(msgspec.structs.replace(t, id=i) for t, i in zip(one.tokens, answer, strict=True))
     )
     resets = (reset(1.0),) if clear else ()
-    return told(one, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=resets)
+    return history_with_updates(one, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=resets)
 
 
 def cold(history: History) -> Answers:
@@ -64,7 +64,7 @@ def test_the_rest_of_an_answer_is_the_new_weights(
 def over_pause(mode: PauseMode, *times: float, **more: Any) -> list[str]:
     """What is said about a request with tokens at these times and a pause from 1 to 5."""
     one = with_tokens(outcome(0, range(40), (7, 8, 9), **{"finished": max(times), **more}), *times)
-    history = told(one, pauses=(pause(1.0, 5.0, mode),))
+    history = history_with_updates(one, pauses=(pause(1.0, 5.0, mode),))
     return [f.sentence for f in check_weights(history, {}, EXACT)]
 
 
@@ -86,7 +86,7 @@ def test_a_pause_does_what_its_mode_says() -> None:
 def test_an_update_changes_the_checksum(checksums: tuple[str | None, str | None], wrong: int) -> None:
     """To the new weights and back. Without checksums, only answers can show it."""
     there, back = update(1.0, checksum=checksums[0]), update(2.0, checksum=checksums[1], weights=None, version="start")
-    history = told(updates=(there, back), start_checksum="start")
+    history = history_with_updates(updates=(there, back), start_checksum="start")
     found = check_weights(history, {}, EXACT)
     assert [f.failure_class for f in found] == [FailureClass.STALE_STATE] * wrong
 
@@ -94,6 +94,6 @@ def test_an_update_changes_the_checksum(checksums: tuple[str | None, str | None]
 def test_nothing_is_said_without_updates_and_pauses() -> None:
     """As in all other requirements."""
     one: Outcome = outcome(0, range(40))
-    assert check_weights(told(one), {}, EXACT) == []
-    assert list(continuation_questions(told(one))) == []
+    assert check_weights(history_with_updates(one), {}, EXACT) == []
+    assert list(continuation_questions(history_with_updates(one))) == []
     assert NEW not in {i.weights for i in one.identities}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.histories import outcome
-from support.weights import pause, reset, told, update, with_tokens
+from support.weights import history_with_updates, pause, reset, update, with_tokens
 
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
@@ -33,94 +33,100 @@ OVER = flight(0.5, 1.0, 2.5, 2.6)
 SHOWS: list[tuple[Evidence, History, History]] = [
     (
         Weights.UPDATES,
-        told(asked(0), updates=(update(0.7),)),
-        told(asked(0), updates=(update(0.7, error="refused"),)),
+        history_with_updates(asked(0), updates=(update(0.7),)),
+        history_with_updates(asked(0), updates=(update(0.7, error="refused"),)),
     ),
     (
         Weights.UPDATES_FROM_PATH,
-        told(asked(0), updates=(update(0.7),)),
-        told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
+        history_with_updates(asked(0), updates=(update(0.7),)),
+        history_with_updates(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
     ),
     (
         Weights.UPDATES_SAME_PATH,
-        told(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
-        told(asked(0), updates=(update(0.7),)),
+        history_with_updates(asked(0), updates=(update(0.7, route=WeightRoute.SAME_PATH),)),
+        history_with_updates(asked(0), updates=(update(0.7),)),
     ),
     (
         Weights.UPDATES_IN_PLACE,
-        told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
-        told(asked(0), updates=(update(0.7),)),
+        history_with_updates(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
+        history_with_updates(asked(0), updates=(update(0.7),)),
     ),
     (
         Weights.UPDATES_TRANSFER,
-        told(asked(0), updates=(update(0.7, route=WeightRoute.TRANSFER),)),
-        told(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
+        history_with_updates(asked(0), updates=(update(0.7, route=WeightRoute.TRANSFER),)),
+        history_with_updates(asked(0), updates=(update(0.7, route=WeightRoute.IN_PLACE),)),
     ),
     (
         Weights.AFTER_UPDATE,
-        told(asked(0), asked(1), updates=(update(0.7),), **CLEAN),
-        told(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), **CLEAN),
+        history_with_updates(asked(0), asked(1), updates=(update(0.7),), **CLEAN),
+        history_with_updates(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), **CLEAN),
     ),
     (
         Weights.RETURNS,
-        told(asked(0), asked(1), updates=(update(0.6), update(0.7, weights=None)), **CLEAN),
-        told(asked(0), asked(1), updates=(update(0.6), update(0.7)), **CLEAN),
+        history_with_updates(asked(0), asked(1), updates=(update(0.6), update(0.7, weights=None)), **CLEAN),
+        history_with_updates(asked(0), asked(1), updates=(update(0.6), update(0.7)), **CLEAN),
     ),
     (
         Weights.ADAPTERS_AFTER_UPDATE,
-        told(asked(0, adapter="a"), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
-        told(asked(0), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
+        history_with_updates(asked(0, adapter="a"), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
+        history_with_updates(asked(0), asked(1, adapter="a"), updates=(update(0.7),), **CLEAN),
     ),
     (
         Weights.OLD_HITS,
-        told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),)),
-        told(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),), **CLEAN),
+        history_with_updates(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),)),
+        history_with_updates(asked(0), asked(1, cached_tokens=32), updates=(update(0.7),), **CLEAN),
     ),
-    (Weights.IN_FLIGHT, told(OVER, updates=(update(1.0),)), told(OVER, updates=(update(3.0),))),
+    (
+        Weights.IN_FLIGHT,
+        history_with_updates(OVER, updates=(update(1.0),)),
+        history_with_updates(OVER, updates=(update(3.0),)),
+    ),
     (
         Weights.AFTER_IN_FLIGHT,
-        told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
-        told(OVER, asked(4), updates=(update(1.0),)),
+        history_with_updates(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
+        history_with_updates(OVER, asked(4), updates=(update(1.0),)),
     ),
     (
         Weights.AFTER_IN_FLIGHT_SALT,
-        told(OVER, asked(4, salt="new"), updates=(update(1.0),)),
-        told(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
+        history_with_updates(OVER, asked(4, salt="new"), updates=(update(1.0),)),
+        history_with_updates(OVER, asked(4), updates=(update(1.0),), resets=(reset(3.5),)),
     ),
     (
         Weights.CONTINUED,
-        told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=(reset(1.0),)),
-        told(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),)),
+        history_with_updates(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),), resets=(reset(1.0),)),
+        history_with_updates(OVER, updates=(update(1.0),), pauses=(pause(1.0, 1.0),)),
     ),
     (
         Pauses.ENDED_BY_PAUSE,
-        told(flight(0.5, finished=1.0, aborted=Stage.DECODE), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
-        told(flight(0.5, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
+        history_with_updates(
+            flight(0.5, finished=1.0, aborted=Stage.DECODE), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)
+        ),
+        history_with_updates(flight(0.5, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.ABORT),)),
     ),
     (
         Pauses.FINISHED_BEFORE_PAUSE,
-        told(flight(0.5, 1.0, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
-        told(flight(0.5, 3.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
+        history_with_updates(flight(0.5, 1.0, finished=1.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
+        history_with_updates(flight(0.5, 3.0), pauses=(pause(1.0, 2.0, PauseMode.WAIT),)),
     ),
     (
         Pauses.KEPT_OVER_PAUSE,
-        told(OVER, pauses=(pause(1.0, 2.0),)),
-        told(flight(2.5, 2.6), pauses=(pause(1.0, 2.0),)),
+        history_with_updates(OVER, pauses=(pause(1.0, 2.0),)),
+        history_with_updates(flight(2.5, 2.6), pauses=(pause(1.0, 2.0),)),
     ),
     (
         Pauses.QUEUED_IN_PAUSE,
-        told(asked(1, finished=3.0), pauses=(pause(0.9, 2.0),)),
-        told(asked(3), pauses=(pause(0.9, 2.0),)),
+        history_with_updates(asked(1, finished=3.0), pauses=(pause(0.9, 2.0),)),
+        history_with_updates(asked(3), pauses=(pause(0.9, 2.0),)),
     ),
     (
         Pauses.SLEEPS,
-        told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
-        told(asked(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
+        history_with_updates(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
+        history_with_updates(asked(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
     ),
     (
         Pauses.DEEP_SLEEPS,
-        told(asked(3), pauses=(pause(0.9, 2.0, level=2),)),
-        told(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
+        history_with_updates(asked(3), pauses=(pause(0.9, 2.0, level=2),)),
+        history_with_updates(asked(3), pauses=(pause(0.9, 2.0, level=1),)),
     ),
 ]
 
@@ -141,6 +147,6 @@ def test_a_counter_counts_what_it_is_about_and_nothing_else(
 
 def test_every_counter_is_shown() -> None:
     """And a history without updates has none of them."""
-    none = facts(told(asked(0)))
+    none = facts(history_with_updates(asked(0)))
     assert set(none) == {row[0] for row in SHOWS}
     assert set(none.values()) == {0}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.histories import ask, burst, outcome
-from support.weights import pause, reset, told, update
+from support.weights import history_with_updates, pause, reset, update
 
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.records import History, Outcome, ResetRecord
@@ -31,7 +31,7 @@ def wrong(request: int | None, failure_class: FailureClass = FailureClass.STALE_
 
 def updated(**changes: Any) -> History:
     """Request 0, an update at 0.7 and request 1 for the same prompt."""
-    return told(asked(0), asked(1), **{"updates": (update(0.7),), **changes})
+    return history_with_updates(asked(0), asked(1), **{"updates": (update(0.7),), **changes})
 
 
 def pairs(history: History, *findings: Finding) -> list[tuple[Invalidation, int, int, int | None]]:
@@ -52,7 +52,7 @@ PAIRS: dict[Invalidation, History] = {
     Invalidation.SLEEP_BEFORE: updated(pauses=(pause(0.6, 0.65, PauseMode.ABORT, level=1),), resets=(reset(0.6),)),
     Invalidation.SLEEP_AFTER: updated(pauses=(pause(0.8, 0.9, PauseMode.ABORT, level=1),), resets=(reset(0.8),)),
     Invalidation.DEEP_SLEEP: updated(pauses=(pause(0.6, 0.8, PauseMode.ABORT, level=2),), resets=(reset(0.6),)),
-    Invalidation.SALT: told(asked(0), asked(1, salt="version-1"), updates=(update(0.7),)),
+    Invalidation.SALT: history_with_updates(asked(0), asked(1, salt="version-1"), updates=(update(0.7),)),
     Invalidation.NOTHING: updated(),
 }
 
@@ -82,19 +82,19 @@ def test_hits_of_old_kv_are_counted_where_nothing_is_promised() -> None:
     """A reset that failed promises nothing; an engine that reports no counts has no count of hits."""
     refused: tuple[ResetRecord, ...] = (reset(0.8, success=False),)
     for cached, hits in ((32, 1), (0, 0), (None, None)):
-        seen = told(asked(0), asked(1, cached_tokens=cached), updates=(update(0.7),), resets=refused)
+        seen = history_with_updates(asked(0), asked(1, cached_tokens=cached), updates=(update(0.7),), resets=refused)
         assert pairs(seen) == [(Invalidation.NOTHING, 1, 0, hits)]
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        told(asked(0), asked(1)),
-        told(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
-        told(asked(0), asked(1), updates=(update(0.7, error="refused"),), resets=(reset(0.8),)),
-        told(asked(0), asked(1, error="no answer"), updates=(update(0.7),), resets=(reset(0.8),)),
-        told(asked(0), asked(1), updates=(update(1.2),), resets=(reset(1.3),)),
-        told(asked(0, adapter="a"), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(asked(0), asked(1)),
+        history_with_updates(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(asked(0), asked(1), updates=(update(0.7, error="refused"),), resets=(reset(0.8),)),
+        history_with_updates(asked(0), asked(1, error="no answer"), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(asked(0), asked(1), updates=(update(1.2),), resets=(reset(1.3),)),
+        history_with_updates(asked(0, adapter="a"), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
     ],
     ids=["no update", "no shared block", "refused", "no answer", "in flight", "of an adapter"],
 )

@@ -1,4 +1,4 @@
-"""A run under noise that ends as soon as it has found enough."""
+"""A run under noise ends as soon as it has found enough."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RIGHT: tuple[str, dict[str, Any]] = ("example", {"findings": []})
 def test_it_ends_with_enough_or_as_the_first_is_confirmed(
     events: list[tuple[str, dict[str, Any]]], ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what the event says of itself, not by how it words that."""
+    """The fields of the event decide this, and not its wording."""
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     listener, conductor = EarlyStop(), SimpleNamespace(pool=None)

@@ -1,4 +1,4 @@
-"""The curve: what is falsely accused and what is caught, for all thresholds times a factor, and the page it is on."""
+"""The curve has the false alarms and the detections for all thresholds times a factor, and a page shows it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NOISE = "gaussian:0.05"
 
 
 def judged_as(excess: float, *, accused: bool = False) -> JudgedRequest:
-    """One clean request."""
+    """Return one clean request."""
     return JudgedRequest(excess=excess, flips=0, parted=excess > 0.3, hit=True, accused=accused)
 
 
 def clean(*rows: JudgedRequest) -> CleanLevel:
-    """Clean requests at one level."""
+    """Return clean requests at one level."""
     kept = CleanMeasurement(rows=list(rows), band=BAND, rule="by scores", none="", seconds=1.0)
     return clean_level(Level(worker="fingerprint", noise=NOISE, cell="default", requests=len(rows)), kept)
 
@@ -46,7 +46,7 @@ def clean(*rows: JudgedRequest) -> CleanLevel:
 def test_a_measurement_ends_before_a_workload_for_which_there_is_no_time(
     seconds: float, judged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A workload takes as long as the longest one before it. What was judged until then is stored."""
+    """A workload is expected to take as long as the longest one before it. What was judged until then is stored."""
     now = [0.0]
 
     def judge_workload(*_: object, **__: object) -> None:
@@ -66,13 +66,13 @@ def test_a_measurement_ends_before_a_workload_for_which_there_is_no_time(
 
 
 def fault(name: str, excess: float, **changes: Any) -> NoisyFault:
-    """One fault, caught unless said otherwise."""
+    """Return one fault, detected by default."""
     facts: dict[str, Any] = {"outcome": "caught", "caught": True, "acted": True, "needs_no_threshold": False}
     return NoisyFault(name=name, mechanism="m", excess=excess, **{**facts, **changes})
 
 
 def level(*rows: NoisyFault, of: int = 3) -> FaultLevel:
-    """Faults at the same level."""
+    """Return faults at the same level."""
     return FaultLevel(worker="fingerprint", noise=NOISE, of=of, faults=list(rows), budget=8.0)
 
 
@@ -85,7 +85,7 @@ CLEAN = (judged_as(0.12), judged_as(0.42), judged_as(0.56))
 
 
 def results(*, of: int = 3) -> NoiseResults:
-    """A whole measurement."""
+    """Return a complete measurement."""
     cleaned, hurt = [clean(*CLEAN)], [level(*FAULTS, of=of)]
     return NoiseResults(
         coldproof_version="1",
@@ -97,8 +97,8 @@ def results(*, of: int = 3) -> NoiseResults:
     )
 
 
-def test_smaller_thresholds_accuse_more_and_catch_more() -> None:
-    """Neither ever grows with the threshold."""
+def test_smaller_thresholds_give_more_alarms_and_detections() -> None:
+    """Neither number ever grows with the threshold."""
     (curve,) = results().curves
     assert [point.factor for point in curve.points] == list(FACTORS)
     for name in ("alarms", "caught"):
@@ -113,14 +113,14 @@ def test_smaller_thresholds_accuse_more_and_catch_more() -> None:
 
 
 def test_an_alarm_that_no_threshold_keeps_off_is_an_alarm_everywhere() -> None:
-    """By a count, say: then no factor makes it go away."""
+    """A count may cause it, for example; no factor removes such an alarm."""
     cleaned = [clean(*CLEAN, judged_as(0.1, accused=True))]
     (curve,) = detection_curves(cleaned, [level(*FAULTS)])
     assert [point.alarms for point in curve.points if point.factor >= 0.6] == [1] * 10
 
 
-def test_what_was_not_confirmed_at_the_operating_point_is_not_caught_beyond_it() -> None:
-    """However far it strays."""
+def test_a_fault_unconfirmed_at_the_operating_point_is_not_caught_beyond_it() -> None:
+    """This holds however large its deviation is."""
     strayed = fault("strayed", 5.0, caught=False)
     assert [is_detected(strayed, factor) for factor in (0.5, 1.0, 2.0)] == [True, False, False]
     silent = fault("silent", 0.4, caught=False, acted=False)
@@ -129,21 +129,21 @@ def test_what_was_not_confirmed_at_the_operating_point_is_not_caught_beyond_it()
 
 
 def test_levels_that_were_measured_on_one_side_only_have_no_curve() -> None:
-    """Faults alone show no rate of alarms."""
+    """Faults alone show no rate of false alarms."""
     assert detection_curves([], [level(*FAULTS)]) == []
     assert detection_curves([clean(*CLEAN)], []) == []
     assert detection_curves([msgspec.structs.replace(clean(*CLEAN), band=None)], [level(*FAULTS)]) == []
 
 
 def test_none_in_so_many_is_no_rate_of_zero() -> None:
-    """The rule of three; a hundred alarms are known better."""
+    """The rule of three gives the bound. The rate of a hundred alarms is known more precisely."""
     assert upper_bound(0, 100_000) == pytest.approx(3e-5)
     assert upper_bound(0, 0) == 1.0
     assert 100 / 1000 < upper_bound(100, 1000) < 0.13
 
 
-def test_the_page_shows_the_curve_and_says_what_is_not_measured_yet() -> None:
-    """Operating point, table, survivors; a fault's words are escaped."""
+def test_the_page_has_the_curve_and_what_is_not_measured_yet() -> None:
+    """The page has the operating point, the table and the survivors, and escapes the text of a fault."""
     whole = results()
     page = render_noise(whole)
     assert page.count("(operating point)") == 1
@@ -160,8 +160,8 @@ def test_the_page_shows_the_curve_and_says_what_is_not_measured_yet() -> None:
     assert "&lt;b&gt;" in render_noise(msgspec.structs.replace(whole, faults=[bad]))
 
 
-def test_a_fault_whose_run_found_nothing_is_what_the_run_came_to() -> None:
-    """Survived where it acted; never acted where it did not; a run that broke is neither."""
+def test_the_outcome_of_a_fault_without_findings() -> None:
+    """A fault survives if it acted, and otherwise it never acted. A run that broke is neither."""
     run = SuiteRun(detections=[], verdicts={}, examples=1, requests=9, seconds=1.0, acted=True, command="")
     one = select_faults(None, "fingerprint")[0]
     for changes, outcome in (({}, "survived"), ({"acted": False}, "never acted"), ({"problem": "x"}, "engine does")):
@@ -173,7 +173,7 @@ def test_a_fault_whose_run_found_nothing_is_what_the_run_came_to() -> None:
 
 
 def test_clean_workloads_hit_and_differ() -> None:
-    """All is asked twice, by three identities; another seed asks otherwise."""
+    """Every prompt is sent twice, by three identities, and another seed gives other prompts."""
     import random
 
     one, other = draw_workload(random.Random(1)), draw_workload(random.Random(2))
@@ -184,8 +184,8 @@ def test_clean_workloads_hit_and_differ() -> None:
     assert len(requests) == 2 * len({(str(request.prompt), request.adapter) for request in requests})
 
 
-def test_draw_makes_both_files_of_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also while faults are still being measured."""
+def test_draw_makes_both_files_from_stored_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This works while faults are still being measured."""
     assert main(["noise", "draw", "--out", str(tmp_path)]) == 4
     assert "no measurements in" in capsys.readouterr().err
     (tmp_path / "clean").mkdir()
@@ -209,13 +209,13 @@ def test_draw_makes_both_files_of_what_is_there(tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 4, before anything starts."""
+    """It gives exit code 4 before anything starts."""
     assert main(["noise", *words, "--out", str(tmp_path)]) == 4
     assert says in capsys.readouterr().err
 
 
 def test_rows_are_kept_by_level(tmp_path: Path) -> None:
-    """So that a measurement goes on where it stopped."""
+    """A measurement can therefore continue where it stopped."""
     one = select_faults(None, "fingerprint")[0]
     files = [
         row_path(FaultsLevel(worker="fingerprint", noise=noise, budget=8.0, seed=1), one, tmp_path)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.confirmation import ATTACHED, COLD, CONTROL, FRESH, WRONG, Tried, judgement
+from support.confirmation import ATTACHED, COLD, CONTROL, FRESH, WRONG, ScriptedObserver, judgement
 from support.histories import ask, burst, history
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
@@ -35,7 +35,7 @@ class ColdAnswers:
         return Answer(COLD)
 
 
-def confirmed(observe: Tried, *, salted: bool = True, **engines: CheckedEngine | None) -> Any:
+def confirmed(observe: ScriptedObserver, *, salted: bool = True, **engines: CheckedEngine | None) -> Any:
     """What becomes of a failure under the nonce `first`."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     given = {"fresh": None, "control": None, "running": None, **engines}
@@ -45,7 +45,7 @@ def confirmed(observe: Tried, *, salted: bool = True, **engines: CheckedEngine |
 
 def test_the_tokens_that_failed_come_first_and_then_others() -> None:
     """On the fresh engine and on the control: a fault may hang on what the answers say."""
-    observe = Tried(fresh={"first"})
+    observe = ScriptedObserver(fresh={"first"})
     made = confirmed(observe, fresh=FRESH, control=CONTROL)
     assert observe.seen == [(name, nonce) for name in ("fresh", "control") for nonce in ("first", None, None)]
     assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (1, 3)
@@ -58,21 +58,21 @@ def test_the_tokens_that_failed_come_first_and_then_others() -> None:
 
 def test_a_failure_under_a_new_nonce_is_the_one_to_show() -> None:
     """The oracle's question is no part of it, also where salts are lost."""
-    made = confirmed(Tried(fresh={"first", None}), fresh=FRESH)
+    made = confirmed(ScriptedObserver(fresh={"first", None}), fresh=FRESH)
     assert made.reproduction.fresh_failed == 3
     assert made.judgement.history.nonce == "new"
 
 
 def test_an_engine_that_has_seen_the_prompt_unsalted_is_not_given_it_again() -> None:
     """Its blocks would be there already: not the history that failed."""
-    observe = Tried(fresh={None})
+    observe = ScriptedObserver(fresh={None})
     confirmed(observe, salted=False, fresh=FRESH)
     assert observe.seen == [("fresh", None)] * 3
 
 
 def test_neither_is_one_that_is_attached() -> None:
     """It has answered the failing run itself."""
-    observe = Tried(attached={None})
+    observe = ScriptedObserver(attached={None})
     made = confirmed(observe, running=ATTACHED)
     assert observe.seen == [("attached", None)] * 3
     assert (made.reproduction.running_failed, made.reproduction.running_tries) == (3, 3)
@@ -82,10 +82,10 @@ def test_neither_is_one_that_is_attached() -> None:
 
 def test_what_an_attached_server_does_once_depends_on_its_history() -> None:
     """On the machine, for example: a stall of a busy server looks like a hang."""
-    made = confirmed(Tried(), running=ATTACHED)
+    made = confirmed(ScriptedObserver(), running=ATTACHED)
     assert (made.reproduction.running_failed, made.reproduction.running_tries) == (0, 3)
     assert made.history_dependent
-    assert not confirmed(Tried()).history_dependent  # nothing was tried again
+    assert not confirmed(ScriptedObserver()).history_dependent  # nothing was tried again
 
 
 def test_a_replay_that_fails_in_another_way_is_no_replay_of_the_failure() -> None:
@@ -117,7 +117,7 @@ def test_an_answer_without_a_hit_is_a_wrong_count_only_if_it_needs_the_cache(
     fails: set[str | None], off: set[str | None], named: FailureClass
 ) -> None:
     """All replays fail with it, and none of as many without it."""
-    tried = Tried(fresh=fails, control=off)
+    tried = ScriptedObserver(fresh=fails, control=off)
 
     def observe(engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
         seen = tried(engine, workload, nonce)
@@ -133,7 +133,7 @@ def test_an_answer_without_a_hit_is_a_wrong_count_only_if_it_needs_the_cache(
 
 def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
     """Once is enough."""
-    made = confirmed(Tried(fresh={"first"}, control={"first"}), fresh=FRESH, control=CONTROL)
+    made = confirmed(ScriptedObserver(fresh={"first"}, control={"first"}), fresh=FRESH, control=CONTROL)
     assert made.failure_class is FailureClass.NOT_THE_CACHE
 
 
@@ -159,7 +159,7 @@ def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried:
 
 def test_what_never_fails_again_depends_on_its_history() -> None:
     """The run that failed is the one to show."""
-    made = confirmed(Tried(), fresh=FRESH)
+    made = confirmed(ScriptedObserver(), fresh=FRESH)
     assert made.history_dependent
     assert made.judgement.findings == (WRONG,)
     assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (0, 3)
@@ -174,5 +174,5 @@ def test_several_answers_are_not_cold_even_when_asked_first() -> None:
 
 def test_an_engine_that_is_lost_ends_the_replays() -> None:
     """What was seen until then counts."""
-    made = confirmed(Tried(dies_after=2, fresh={"first", None}), fresh=FRESH)
+    made = confirmed(ScriptedObserver(dies_after=2, fresh={"first", None}), fresh=FRESH)
     assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (2, 2)

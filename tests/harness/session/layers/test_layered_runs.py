@@ -1,4 +1,4 @@
-"""Several layers run at once, each in a process of its own, into one report."""
+"""Several layers run at once, each in its own process, into one report."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ PLUGINS = ("-p", "support.layered_engine", "-p", "no:cacheprovider")
 
 
 def words(folder: Path, *arguments: str) -> list[str]:
-    """Pytest's arguments of a run on the engine `layered`."""
+    """Return pytest's arguments of a run on the engine `layered`."""
     given = ["suites", *PLUGINS, "--engine", "layered", "--model", "none", *COUNTED, "--diagnose", "none"]
     return [*given, "--report-dir", str(folder / "out"), *arguments]
 
 
 def environment(moment: str = "") -> dict[str, str]:
-    """Its environment."""
+    """Return the environment of the run."""
     return {**os.environ, "COLDPROOF_LAYERED": moment, "PYTHONPATH": PLUGIN_PATH}
 
 
 def run(folder: Path, *arguments: str, moment: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the suites on it."""
+    """Run the suites on the engine `layered`."""
     command = [sys.executable, "-m", "pytest", *words(folder, *arguments)]
     return subprocess.run(command, cwd=ROOT, env=environment(moment), capture_output=True, text=True, check=False)
 
 
 def results(folder: Path) -> Results:
-    """The results of the run."""
+    """Return the results of the run."""
     return read_results(folder / "out" / "results.json")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run of two layers and two requirements, of which one layer tests only one."""
+    """Return a run of two layers and two requirements, of which one layer tests only one."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run(folder, "--layers", "exact,server", "--requirements", "REUSE-1,CHAT-2")
 
 
 def test_each_requirement_has_a_verdict_for_each_layer(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """And examples of both count for the whole."""
+    """Examples of both layers count for the requirement."""
     folder, done = whole
     assert done.returncode == EXIT_OK, done.stdout
     found = {one.id: one for one in results(folder).requirements}
@@ -62,8 +62,8 @@ def test_each_requirement_has_a_verdict_for_each_layer(whole: tuple[Path, subpro
     assert [cell.label for cell in reuse.cells] == ["exact: layered-core", "server: layered"]
 
 
-def test_the_engine_of_the_last_layer_is_the_runs(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """What is qualified is the server; the others are listed beside it."""
+def test_the_engine_of_the_last_layer_is_that_of_the_run(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """The server is the engine that is qualified; the other layers are listed."""
     found = results(whole[0])
     assert [one.layer for one in found.layers] == ["exact", "server"]
     assert found.engine is not None
@@ -75,7 +75,7 @@ def test_the_engine_of_the_last_layer_is_the_runs(whole: tuple[Path, subprocess.
 
 
 def test_the_log_has_a_line_for_each_layer(whole: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    """With how far it is; the whole output of each is in the report folder."""
+    """The log has the progress of each layer, and the report folder has the whole output of each."""
     folder, done = whole
     assert {"exact", "server"} <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
     assert "no tests ran" not in done.stdout
@@ -83,7 +83,7 @@ def test_the_log_has_a_line_for_each_layer(whole: tuple[Path, subprocess.Complet
 
 
 def test_a_violation_in_one_layer_is_the_requirements(tmp_path: Path) -> None:
-    """Its case says where it was found and how it is replayed."""
+    """The case names its layer and how it is replayed."""
     done = run(tmp_path, "--layers", "exact,server", "--requirements", "REUSE-1", moment="bug")
     assert done.returncode == EXIT_FAILED, done.stdout
     assert "exact: REUSE-1 VIOLATED" in done.stdout
@@ -97,7 +97,7 @@ def test_a_violation_in_one_layer_is_the_requirements(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_second_violation_of_one_cause_is_confirmed_and_gets_no_controls(tmp_path: Path) -> None:
-    """The first has them: a broken engine must not cost more than a sound one."""
+    """Only the first violation has controls, so that a faulty engine does not take more time than a correct one."""
     names = ("--layers", "exact", "--requirements", "REUSE-1,REUSE-2", "--diagnose", "new")
     done = run(tmp_path, *names, moment="bug")
     assert done.returncode == EXIT_FAILED, done.stdout
@@ -122,7 +122,7 @@ link = "none"
 
 @pytest.mark.nightly
 def test_a_known_issue_is_replayed_on_a_fresh_engine_in_the_exact_layer_only(tmp_path: Path) -> None:
-    """Starting a server again would take longer than the rest of its sample."""
+    """Starting a server again would take longer than the rest of the sample."""
     (tmp_path / "known.toml").write_text(KNOWN)
     words = ("--layers", "exact,server", "--requirements", "REUSE-1", "--known-issues", str(tmp_path / "known.toml"))
     done = run(tmp_path, *words, moment="bugs")
@@ -133,8 +133,8 @@ def test_a_known_issue_is_replayed_on_a_fresh_engine_in_the_exact_layer_only(tmp
     assert "another layer confirms it" in cases["server"].note
 
 
-def test_a_layer_that_cannot_start_costs_the_others_nothing(tmp_path: Path) -> None:
-    """The run fails and says which it was."""
+def test_a_layer_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The run fails and names the layer."""
     done = run(tmp_path, "--layers", "exact,server", "--requirements", "REUSE-1", moment="start")
     assert done.returncode == EXIT_HARNESS, done.stdout
     found = results(tmp_path)
@@ -143,7 +143,7 @@ def test_a_layer_that_cannot_start_costs_the_others_nothing(tmp_path: Path) -> N
 
 
 def test_one_layer_runs_in_this_process(tmp_path: Path) -> None:
-    """As --engine does."""
+    """The run behaves as with --engine."""
     done = run(tmp_path, "--layers", "server", "--requirements", "CHAT-2")
     assert done.returncode == EXIT_OK, done.stdout
     found = results(tmp_path)
@@ -162,8 +162,8 @@ NOT_TOGETHER = {
 }
 
 
-def test_what_does_not_go_together_is_told_in_one_line(tmp_path: Path) -> None:
-    """Exit code 4."""
+def test_conflicting_options_are_refused_in_one_line(tmp_path: Path) -> None:
+    """The exit code is 4."""
     came = outcomes([words(tmp_path, *arguments) for arguments in NOT_TOGETHER], environment())
     for (code, said), expected in zip(came, NOT_TOGETHER.values(), strict=True):
         assert code == EXIT_USAGE, said

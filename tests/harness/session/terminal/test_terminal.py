@@ -1,4 +1,4 @@
-"""Progress on a terminal is a live panel that leaves nothing behind; in a log it is plain lines, few of them."""
+"""Progress on a terminal is a live panel that is removed at the end; in a log it is a few plain lines."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ UP_AND_ERASE = "\x1b[1A\x1b[2K"
 
 
 class Screen(io.StringIO):
-    """What pytest writes to when somebody watches."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def example(*, failed: bool = False, **seen: float) -> dict[str, Any]:
-    """The fields of an example's event, as far as the terminal reads them."""
+    """Return the fields of an example's event that the terminal reads."""
     evidence = {ReportedEvidence[name.upper()]: value for name, value in seen.items()}
     return {"evidence": evidence, "findings": ["one"] if failed else []}
 
 
 @pytest.fixture
 def screen(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Screen]:
-    """A terminal of eighty columns that somebody looks at."""
+    """Return a terminal of eighty columns, and its stream."""
     for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "25"}.items():
         monkeypatch.setenv(name, value)
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "FORCE_COLOR"):
@@ -48,13 +48,13 @@ def screen(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 @pytest.fixture
 def log(pytestconfig: pytest.Config) -> tuple[Terminal, io.StringIO]:
-    """A log of a CI job."""
+    """Return the log of a CI job, and its stream."""
     file = io.StringIO()
     return Terminal(TerminalReporter(pytestconfig, file), None), file
 
 
-def test_the_panel_says_what_goes_on_what_it_showed_and_how_far_the_run_is() -> None:
-    """Requirement, cell, examples, hits, evictions, preemptions, violations, time: three lines."""
+def test_the_panel_shows_the_requirement_its_evidence_and_the_progress() -> None:
+    """Three lines have requirement, cell, examples, hits, evictions, preemptions, violations and time."""
     tally = RunProgress()
     tally.trial(TRIAL)
     for fields in (example(hit_tokens=1280, evicted=96), example(hit_tokens=64, preemptions=2, failed=True)):
@@ -68,7 +68,7 @@ def test_the_panel_says_what_goes_on_what_it_showed_and_how_far_the_run_is() -> 
 
 
 def test_each_requirement_is_counted_from_nothing() -> None:
-    """What the one before had shown is not this one's."""
+    """The counts of the previous requirement are not carried over."""
     tally = RunProgress()
     tally.trial(TRIAL)
     tally.example(example(hit_tokens=64, failed=True))
@@ -82,12 +82,12 @@ def test_each_requirement_is_counted_from_nothing() -> None:
     ("seconds", "measured", "guessed"), [(0.4, "0:00", ""), (59.6, "0:59", "60 s"), (754.2, "12:34", "13 min")]
 )
 def test_times_are_short(seconds: float, measured: str, guessed: str) -> None:
-    """A guess is rounded, a measurement is not rounded up."""
+    """An estimate is rounded, and a measurement is not rounded up."""
     assert (elapsed_text(seconds), estimate_text(seconds)) == (measured, guessed)
 
 
 def test_on_a_terminal_the_panel_is_taken_away_before_anything_is_written(screen: tuple[Terminal, Screen]) -> None:
-    """Each of its lines is erased, and the verdict stands where it stood."""
+    """Each line of the panel is erased, and the verdict takes its place."""
     terminal, file = screen
     terminal.on_event("trial", TRIAL)
     terminal.drawn_at = 0
@@ -101,15 +101,15 @@ def test_on_a_terminal_the_panel_is_taken_away_before_anything_is_written(screen
 
 
 def test_the_panel_begins_on_a_line_of_its_own(screen: tuple[Terminal, Screen]) -> None:
-    """pytest's dots stay where they are."""
+    """pytest's progress dots are kept."""
     terminal, file = screen
     terminal.reporter.write_fspath_result("tests/harness/session/terminal/test_terminal.py::x", ".")
     terminal.on_event("trial", TRIAL)
     assert file.getvalue().split("LORA-3")[0].count("\n") == 2  # one before the path is pytest's
 
 
-def test_the_panel_is_gone_when_pytest_writes(screen: tuple[Terminal, Screen]) -> None:
-    """A test's name, or what became of it: redrawing the panel would erase that line and not its own."""
+def test_the_panel_is_removed_when_pytest_writes(screen: tuple[Terminal, Screen]) -> None:
+    """Otherwise redrawing the panel would erase pytest's line instead of its own."""
     terminal, file = screen
     plugins = pytest.PytestPluginManager()
     seen: list[bool] = []
@@ -133,7 +133,7 @@ def test_the_panel_is_gone_when_pytest_writes(screen: tuple[Terminal, Screen]) -
 
 
 def test_a_panel_is_never_wider_than_the_screen(screen: tuple[Terminal, Screen]) -> None:
-    """A line that wrapped could not be taken away again."""
+    """A wrapped line could not be erased."""
     terminal, file = screen
     terminal.on_event("trial", {**TRIAL, "title": "long " * 100})
     assert "…" in file.getvalue()
@@ -141,7 +141,7 @@ def test_a_panel_is_never_wider_than_the_screen(screen: tuple[Terminal, Screen])
 
 
 def test_many_examples_a_second_are_counted_and_not_drawn(screen: tuple[Terminal, Screen]) -> None:
-    """Drawing must not slow the run."""
+    """Drawing must not slow down the run."""
     terminal, file = screen
     terminal.on_event("trial", TRIAL)
     drawn = len(file.getvalue())
@@ -153,7 +153,7 @@ def test_many_examples_a_second_are_counted_and_not_drawn(screen: tuple[Terminal
 
 
 def test_a_run_that_ends_early_leaves_no_panel(screen: tuple[Terminal, Screen]) -> None:
-    """pytest writes next, and its lines must not be erased by ours."""
+    """pytest writes next, and its lines must not be erased."""
     terminal, _ = screen
     terminal.on_event("phase", {"words": "starting the engine"})
     assert terminal.live is not None
@@ -162,7 +162,7 @@ def test_a_run_that_ends_early_leaves_no_panel(screen: tuple[Terminal, Screen]) 
 
 
 def test_a_hostile_title_cannot_control_the_terminal(screen: tuple[Terminal, Screen]) -> None:
-    """Neither as markup nor as an escape sequence."""
+    """The title is neither markup nor an escape sequence."""
     terminal, file = screen
     terminal.on_event("trial", {**TRIAL, "requirement": HOSTILE})
     assert "[red]not red[/red]" in file.getvalue()
@@ -170,7 +170,7 @@ def test_a_hostile_title_cannot_control_the_terminal(screen: tuple[Terminal, Scr
 
 
 def test_a_log_gets_phases_and_verdicts_and_nothing_else(log: tuple[Terminal, io.StringIO]) -> None:
-    """No escape sequence, no line an example."""
+    """A log has no escape sequences and no line per example."""
     terminal, file = log
     terminal.on_event("phase", {"words": "starting the engine"})
     terminal.on_event("trial", TRIAL)
@@ -179,8 +179,8 @@ def test_a_log_gets_phases_and_verdicts_and_nothing_else(log: tuple[Terminal, io
     assert file.getvalue() == "starting the engine ...\n[1/4] LORA-1 CONFORMS reload: 8 examples, 3 s\n"
 
 
-def test_the_last_words_fit_a_screen_and_end_with_the_report(log: tuple[Terminal, io.StringIO]) -> None:
-    """Three hundred cases and a hundred waivers are for the page."""
+def test_the_summary_fits_a_screen_and_ends_with_the_report(log: tuple[Terminal, io.StringIO]) -> None:
+    """Three hundred cases and a hundred waivers are shown only on the page."""
     terminal, file = log
     waivers = [samples.waiver("used") for _ in range(100)] + [samples.waiver("stale")]
     terminal.print_summary(msgspec.structs.replace(samples.many(300), waivers=waivers), Path("out"))
@@ -192,8 +192,8 @@ def test_the_last_words_fit_a_screen_and_end_with_the_report(log: tuple[Terminal
     assert "stale" in next(line for line in lines if "known issue" in line)
 
 
-def test_the_last_words_say_how_many_states_were_reached(log: tuple[Terminal, io.StringIO]) -> None:
-    """In one line, before the report's path; older results have no such tables."""
+def test_the_summary_says_how_many_states_were_reached(log: tuple[Terminal, io.StringIO]) -> None:
+    """The line comes before the report's path. Older results have no tables of states."""
     terminal, file = log
     rows, columns = [Heading("idle", "none")], [Heading("done", "is done"), Heading("refused", "is refused")]
     table = StateTable(
@@ -206,14 +206,14 @@ def test_the_last_words_say_how_many_states_were_reached(log: tuple[Terminal, io
 
 
 class Closed(Screen):
-    """A terminal that was closed, or a pipe that nobody reads."""
+    """A terminal that was closed, or a pipe without a reader."""
 
     def write(self, _: str) -> int:
         raise BrokenPipeError
 
 
-def test_nobody_who_reads_is_no_failure_of_the_run(pytestconfig: pytest.Config) -> None:
-    """The events and the report go on; rich would end the process."""
+def test_a_closed_terminal_is_no_failure_of_the_run(pytestconfig: pytest.Config) -> None:
+    """The run continues to write its events and its report, although rich would end the process."""
     file = Screen()
     terminal = Terminal(TerminalReporter(pytestconfig, file), None)
     terminal.console.file = Closed()

@@ -1,4 +1,4 @@
-"""Lives in which an earlier content comes back, and ground-rule bursts on engines with many slots."""
+"""An earlier content returns in some lifecycles, and bursts of the ground rule work for engines with many slots."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BUSY = AdapterLifecycle(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=
 
 
 def limits(slots: int = 4) -> WorkloadLimits:
-    """Three contents and no mixture."""
+    """Return limits with three contents and no mixture."""
     return WorkloadLimits(block=16, slots=slots, contents=("A", "B", "C"), mixtures=frozenset())
 
 
 def changes(workload: Workload) -> list[tuple[str, bool]]:
-    """(content, whether it came under traffic) of every load, in order."""
+    """Return the content of every load in order, and whether the load came under traffic."""
     found = []
     for step in workload.steps:
         if isinstance(step, SetAdapter):
@@ -41,8 +41,8 @@ def changes(workload: Workload) -> list[tuple[str, bool]]:
 
 @some
 @given(adapter_lifecycles(limits(), QUIET))
-def test_a_quiet_life_with_one_name_always_returns(workload: Workload) -> None:
-    """A, B, A, nothing under traffic, and A is asked once it is back."""
+def test_a_lifecycle_without_traffic_returns_to_the_first_content(workload: Workload) -> None:
+    """The contents are A, B, A, nothing is loaded under traffic, and A is requested once it is back."""
     contents, busy = zip(*changes(workload), strict=True)
     assert contents[2] == contents[0] != contents[1]
     assert not any(busy)
@@ -54,16 +54,16 @@ def test_a_quiet_life_with_one_name_always_returns(workload: Workload) -> None:
 
 @some
 @given(adapter_lifecycles(limits(), BUSY))
-def test_a_busy_life_leaves_under_traffic_and_comes_back_between_requests(workload: Workload) -> None:
-    """Coming back under traffic would overlap the very requests that are to be judged."""
+def test_a_lifecycle_under_traffic_returns_between_requests(workload: Workload) -> None:
+    """A return under traffic would overlap the requests that are to be judged."""
     contents, busy = zip(*changes(workload), strict=True)
     assert contents[2] == contents[0] != contents[1]
     assert busy == (False, True, *[False] * (len(busy) - 2))
     assert {request.adapter for _, _, request in workload.requests()} == {"tenant"}
 
 
-def test_an_engine_without_reloads_in_place_is_asked_for_none() -> None:
-    """Going back and churning go on with unload + load; with both routes the direct one comes first."""
+def test_an_engine_without_reloads_in_place_gets_none() -> None:
+    """Returns and churn then use unload + load. With both routes the direct one comes first."""
     without = msgspec.structs.replace(limits(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})
     assert reload_routes(without) == (Route.UNLOAD_LOAD,)
     assert reload_routes(limits()) == (Route.IN_PLACE, Route.UNLOAD_LOAD)
@@ -71,8 +71,8 @@ def test_an_engine_without_reloads_in_place_is_asked_for_none() -> None:
 
 @some
 @given(adapter_churn(msgspec.structs.replace(limits(), can=frozenset(Capability) - {Capability.LORA_IN_PLACE})))
-def test_churn_keeps_to_the_routes_that_there_are(workload: Workload) -> None:
-    """No reload in place where the engine has none."""
+def test_churn_uses_only_routes_of_the_engine(workload: Workload) -> None:
+    """No adapter is reloaded in place if the engine cannot do that."""
     routes = {step.route for step in workload.steps if isinstance(step, SetAdapter)}
     assert routes <= {Route.LOAD, Route.UNLOAD_LOAD}
 
@@ -80,7 +80,7 @@ def test_churn_keeps_to_the_routes_that_there_are(workload: Workload) -> None:
 @some
 @given(st.integers(1, 20), st.booleans(), st.data())
 def test_the_ground_rule_fills_any_number_of_slots(slots: int, unique: bool, data: st.DataObject) -> None:
-    """Exactly as many names as slots, each loaded once, also where the near-equal names run out."""
+    """There are as many names as slots, each loaded once, even if there are fewer near-equal names."""
     workload = data.draw(mixed_bursts(limits(slots), unique_salts=unique))
     loads = [step.name for step in workload.steps if isinstance(step, SetAdapter)]
     assert len(loads) == len(set(loads)) == slots

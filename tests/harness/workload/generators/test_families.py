@@ -1,4 +1,4 @@
-"""Whatever family it is of, a workload can be run, survives JSON, and stays within the model and what may be spent."""
+"""The workloads of every family can be run, survive JSON, fit into the model and stay within their limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, lengths, limits, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths, limits
 from support.nightly import with_samples
 from support.workload_families import FAMILIES, Family, computed
 
@@ -32,7 +32,7 @@ UNBOUNDED = ("mixed", "never fitting")  # chapters of a mixed one are each as af
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_is_valid_plain_data_that_fits_into_the_model(family: str) -> None:
-    """A sample in one of the limits."""
+    """This draws a sample within one set of limits."""
     check_workloads(family, "tight", examples=3)
 
 
@@ -40,16 +40,18 @@ def test_each_family_is_valid_plain_data_that_fits_into_the_model(family: str) -
 @pytest.mark.parametrize("on", LIMITS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_is_valid_plain_data_that_fits_within_all_limits(family: str, on: str) -> None:
-    """With new examples in each run."""
+    """Each run draws new examples."""
     check_workloads(family, on, examples=12)
 
 
 def check_workloads(family: str, on: str, *, examples: int) -> None:
-    """Check that workloads are valid, survive JSON, are affordable and fit, but for the one prompt that is not to."""
+    """Check that workloads are valid, survive JSON, are affordable and fit, except for the one prompt that must not
+    fit.
+    """
     limited = LIMITS[on]
     bounded = on in ("tight", "roomy", "unknown pool") and family not in UNBOUNDED
 
-    @settings(some, max_examples=examples)
+    @settings(few_examples, max_examples=examples)
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         assert is_valid(workload)
@@ -63,22 +65,22 @@ def check_workloads(family: str, on: str, *, examples: int) -> None:
 
 
 def turns(workload: Workload) -> list[tuple[Request, Request]]:
-    """(a request, the one that it goes on from)."""
-    asked = [request for _, _, request in workload.requests()]
-    return [(r, asked[r.prompt.continues]) for r in asked if r.prompt.continues is not None]
+    """Return each next turn with the request that it continues."""
+    sent = [request for _, _, request in workload.requests()]
+    return [(r, sent[r.prompt.continues]) for r in sent if r.prompt.continues is not None]
 
 
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("family", [trees, conversations])
 def test_chats_are_all_chats_and_begin_with_one_prelude(family: Family, chat: bool) -> None:
-    """Or none of them is; the prelude is a block or more, so that it can be hit."""
+    """Otherwise no request is a chat. The prelude has at least one block, so that it can be hit."""
 
-    @some
+    @few_examples
     @given(family(LIMITS["roomy"], chat=chat))  # type: ignore[call-arg]
     def check(workload: Workload) -> None:
-        asked = [request for _, _, request in workload.requests()]
-        assert {request.chat for request in asked} == {chat}
-        opened = [request.prompt.segments for request in asked if request.prompt.continues is None]
+        sent = [request for _, _, request in workload.requests()]
+        assert {request.chat for request in sent} == {chat}
+        opened = [request.prompt.segments for request in sent if request.prompt.continues is None]
         assert {segments[0].name for segments in opened} == {"prelude"}
         assert all(len(segments) > 1 and segments[0].length >= 32 for segments in opened)
 
@@ -86,7 +88,7 @@ def test_chats_are_all_chats_and_begin_with_one_prelude(family: Family, chat: bo
 
 
 def has_branches(workload: Workload) -> bool:
-    """Whether two turns of different names go on from one request."""
+    """Return whether two turns of different names continue one request."""
     named: dict[int | None, set[str]] = {}
     for turn, _ in turns(workload):
         named.setdefault(turn.prompt.continues, set()).add(turn.prompt.segments[0].name)
@@ -94,36 +96,36 @@ def has_branches(workload: Workload) -> bool:
 
 
 def has_edits(workload: Workload) -> bool:
-    """Whether a prelude was edited."""
+    """Return whether a prelude was edited."""
     return any(is_edited(r) for _, _, r in workload.requests())
 
 
 def is_concurrent(workload: Workload) -> bool:
-    """Whether some conversations go on side by side."""
+    """Return whether some conversations run concurrently."""
     return any(isinstance(step, Burst) and len(step.requests) > 1 for step in workload.steps)
 
 
 @pytest.mark.parametrize("wanted", [turns, has_branches, has_edits, is_concurrent])
-def test_trees_have_turns_branches_edits_and_company(wanted: Callable[[Workload], object]) -> None:
-    """Sooner or later each of them."""
+def test_trees_have_turns_branches_edits_and_concurrency(wanted: Callable[[Workload], object]) -> None:
+    """Each of these is drawn within the search."""
     assert wanted(find(trees(LIMITS["roomy"], chat=True), lambda w: bool(wanted(w)), settings=any_at_all))
 
 
-@some
+@few_examples
 @given(conversations(LIMITS["roomy"], chat=False))
-def test_a_conversation_goes_on_from_answers_that_fill_a_block(workload: Workload) -> None:
+def test_a_conversation_continues_answers_that_fill_a_block(workload: Workload) -> None:
     """Otherwise no next turn could hit what decode wrote."""
     assert turns(workload)
     assert any(before.max_tokens >= 32 for _, before in turns(workload))
 
 
 def cuts(workload: Workload) -> list[Request]:
-    """The turns that leave out the beginning of their history."""
+    """Return the turns that leave out the beginning of their history."""
     return [turn for turn, _ in turns(workload) if turn.prompt.start]
 
 
 def test_a_conversation_may_be_cut_at_the_start_of_a_block() -> None:
-    """And then ends: about half of it is left."""
+    """The conversation then ends, and about half of it is left."""
     found = find(conversations(LIMITS["roomy"], chat=False), lambda w: bool(cuts(w)), settings=any_at_all)
     (cut,) = cuts(found)
     whole = lengths(found)[cut.prompt.continues or 0]
@@ -134,9 +136,9 @@ def test_a_conversation_may_be_cut_at_the_start_of_a_block() -> None:
 
 @pytest.mark.parametrize(("on", "chat"), [("blocks of one", False), ("roomy", True)])
 def test_chats_and_small_blocks_have_no_cut_histories(on: str, chat: bool) -> None:
-    """A chat is messages; and a prompt without the nonce could hit a small block of another run."""
+    """A chat is sent as messages, and a prompt without the nonce could hit a small block of another run."""
 
-    @some
+    @few_examples
     @given(conversations(LIMITS[on], chat=chat))
     def check(workload: Workload) -> None:
         assert not cuts(workload)
@@ -144,29 +146,29 @@ def test_chats_and_small_blocks_have_no_cut_histories(on: str, chat: bool) -> No
     check()
 
 
-def test_a_conversation_goes_on_where_blocks_are_large() -> None:
-    """With blocks of 256 tokens and 2,048 for a request there is still room for an answer of a block, and a turn."""
+def test_a_conversation_has_turns_with_large_blocks() -> None:
+    """With blocks of 256 tokens and 2,048 tokens for a request, an answer of a block and a turn still fit."""
     large = limits(block=256, pool=100_000, most_tokens=12_000)
     found = find(conversations(large, chat=False), lambda w: bool(turns(w)), settings=any_at_all)
     assert all(before.max_tokens >= 256 for _, before in turns(found)[:1])
 
 
-@some
+@few_examples
 @given(repeats(LIMITS["roomy"]))
-def test_repeats_ask_one_prompt_alone_again_and_again(workload: Workload) -> None:
-    """Two blocks at least: one would leave nothing to owe behind its last token."""
-    asked = [request for _, _, request in workload.requests()]
-    assert len(asked) == len(workload.steps) >= 2
-    assert len({request.prompt for request in asked}) == 1
-    assert new_prompt_length(asked[0].prompt) > 32
+def test_repeats_send_one_prompt_alone_several_times(workload: Workload) -> None:
+    """Two blocks are needed at least, because with one no hit would be required: the last token is always computed."""
+    sent = [request for _, _, request in workload.requests()]
+    assert len(sent) == len(workload.steps) >= 2
+    assert len({request.prompt for request in sent}) == 1
+    assert new_prompt_length(sent[0].prompt) > 32
 
 
-@some
+@few_examples
 @given(returns(LIMITS["roomy"]))
 def test_returns_come_back_to_a_prompt_after_another_one(workload: Workload) -> None:
-    """A, A, B, A."""
-    asked = [request.prompt for _, _, request in workload.requests()]
-    assert asked[0] == asked[1] == asked[3] != asked[2]
+    """The order is A, A, B, A."""
+    sent = [request.prompt for _, _, request in workload.requests()]
+    assert sent[0] == sent[1] == sent[3] != sent[2]
 
 
 @pytest.mark.parametrize("shares", [True, False])
@@ -189,12 +191,12 @@ def test_what_comes_between_shares_a_prelude_or_nothing(shares: bool) -> None:
         (STRUCTURED, lambda s: s.pattern is not None),
     ],
 )
-def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
+def test_response_options_are_requested_for_a_cached_prompt(
     kind: st.SearchStrategy[ResponseOptions], has: Callable[[ResponseOptions], bool]
 ) -> None:
-    """Plain before and after; nothing of another kind."""
+    """The first and the third request are plain, and nothing of another kind is drawn."""
 
-    @some
+    @few_examples
     @given(with_response_options(LIMITS["roomy"], kind))
     def check(workload: Workload) -> None:
         first = [step.requests[0] for step in workload.steps if isinstance(step, Burst)]
@@ -208,12 +210,12 @@ def test_a_surface_is_asked_for_on_a_prompt_that_lies_cached(
 
 @pytest.mark.parametrize("forbidden", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
 @pytest.mark.parametrize("family", with_samples([name for name in FAMILIES if name != "ground"], "mixed", "traffic"))
-def test_no_burst_has_a_mixture_that_the_ground_forbids(family: str, forbidden: str) -> None:
-    """GROUND-1 alone draws it: it has to find out."""
+def test_no_burst_has_a_mixture_that_the_ground_rule_forbids(family: str, forbidden: str) -> None:
+    """Only GROUND-1 draws such a mixture, because it has to measure it."""
     limited = LIMITS["roomy"]
     limited = msgspec.structs.replace(limited, mixtures=limited.mixtures - {forbidden})
 
-    @some
+    @few_examples
     @given(FAMILIES[family](limited))
     def check(workload: Workload) -> None:
         for step in workload.steps:

@@ -1,4 +1,4 @@
-"""What the strategies draw can be run: names are loaded, turns follow answers, mixtures are allowed, sizes bounded."""
+"""Drawn workloads can be run: names are loaded, turns follow answers, mixtures are allowed, and sizes are bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetA
 from coldproof.harness.workload.tokens import new_prompt_length
 
 LONGEST = 2048  # --max-model-len of the embedded engine
-LIVES = {
+LIFECYCLES = {
     "in place": AdapterLifecycle(),
     "unload": AdapterLifecycle(routes=(Route.UNLOAD_LOAD,)),
     "same path": AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), same_path=True),
@@ -46,17 +46,17 @@ any_at_all = settings(phases=[Phase.generate], max_examples=500, deadline=None, 
 
 
 def limits(block: int = 32, *mixtures: str) -> WorkloadLimits:
-    """Three contents, four slots, and the mixtures that hold."""
+    """Return limits with three contents, four slots, and these mixtures."""
     return WorkloadLimits(block=block, slots=4, contents=("A", "B", "C"), mixtures=frozenset(mixtures))
 
 
 ALL = limits(32, ADAPTERS_TOGETHER, BASE_WITH_ADAPTER)
 
 
-def stories(on: WorkloadLimits) -> st.SearchStrategy[Workload]:
-    """Every strategy that must keep to the mixtures."""
+def workloads(on: WorkloadLimits) -> st.SearchStrategy[Workload]:
+    """Return every strategy that must respect the mixtures."""
     return st.one_of(
-        *(adapter_lifecycles(on, life) for life in LIVES.values()),
+        *(adapter_lifecycles(on, life) for life in LIFECYCLES.values()),
         coexisting_adapters(on),
         adapter_churn(on),
         salted(on, with_adapter=True),
@@ -65,12 +65,12 @@ def stories(on: WorkloadLimits) -> st.SearchStrategy[Workload]:
 
 
 def anything(on: WorkloadLimits) -> st.SearchStrategy[Workload]:
-    """Every strategy there is."""
-    return st.one_of(stories(on), mixed_bursts(on, unique_salts=False), mixed_bursts(on, unique_salts=True))
+    """Return every strategy."""
+    return st.one_of(workloads(on), mixed_bursts(on, unique_salts=False), mixed_bursts(on, unique_salts=True))
 
 
 def changes(step: Step) -> Iterator[SetAdapter]:
-    """The adapter change in a step, alone or in the midst of a burst."""
+    """Yield the adapter change in a step, which may be the step itself or within a burst."""
     if isinstance(step, SetAdapter):
         yield step
     elif isinstance(step, Burst) and step.meanwhile is not None:
@@ -78,17 +78,17 @@ def changes(step: Step) -> Iterator[SetAdapter]:
 
 
 def loads_of(workload: Workload, name: str) -> list[SetAdapter]:
-    """What was put behind a name, in order."""
+    """Return what was loaded under a name, in order."""
     return [change for step in workload.steps for change in changes(step) if change.name == name]
 
 
 def names_of(workload: Workload) -> set[str]:
-    """Every adapter name that a workload loads."""
+    """Return every adapter name that a workload loads."""
     return {change.name for step in workload.steps for change in changes(step)}
 
 
 def lengths(workload: Workload) -> list[int]:
-    """Tokens of each request with its answer, earlier turns included."""
+    """Return the tokens of each request with its answer, including earlier turns."""
     total: list[int] = []
     for _, _, request in workload.requests():
         before = 0 if request.prompt.continues is None else total[request.prompt.continues]
@@ -98,8 +98,8 @@ def lengths(workload: Workload) -> list[int]:
 
 @some
 @given(anything(ALL))
-def test_a_name_is_loaded_before_it_is_asked_for(workload: Workload) -> None:
-    """Loaded once by the plain route, changed only by the others, and there whenever a request names it."""
+def test_a_name_is_loaded_before_it_is_requested(workload: Workload) -> None:
+    """A name is loaded once by the plain route, changed only by the others, and loaded whenever a request names it."""
     loaded: set[str] = set()
     for step in workload.steps:
         for change in changes(step):
@@ -113,7 +113,7 @@ def test_a_name_is_loaded_before_it_is_asked_for(workload: Workload) -> None:
 @some
 @given(anything(ALL))
 def test_a_change_changes_something(workload: Workload) -> None:
-    """No adapter is replaced by itself: nothing could go stale."""
+    """No adapter is replaced by itself, because nothing could be stale then."""
     for name in names_of(workload):
         assert all(a.content != b.content for a, b in pairwise(loads_of(workload, name)))
 
@@ -121,7 +121,7 @@ def test_a_change_changes_something(workload: Workload) -> None:
 @some
 @given(anything(ALL))
 def test_a_turn_follows_an_answer_of_an_earlier_step_to_the_same_model(workload: Workload) -> None:
-    """Nobody in a burst can go on from an answer of the same burst."""
+    """No request of a burst can continue an answer of the same burst."""
     seen: list[tuple[int, Request]] = []
     for _, step, request in workload.requests():
         if request.prompt.continues is not None:
@@ -132,7 +132,7 @@ def test_a_turn_follows_an_answer_of_an_earlier_step_to_the_same_model(workload:
 
 
 def test_turns_are_drawn() -> None:
-    """The rule about turns is not kept by drawing none."""
+    """Otherwise the rule about turns could hold because no turn is drawn."""
 
     def has_turn(workload: Workload) -> bool:
         return any(request.prompt.continues is not None for _, _, request in workload.requests())
@@ -145,10 +145,10 @@ def test_turns_are_drawn() -> None:
     [((), 1), ((BASE_WITH_ADAPTER,), 2), ((ADAPTERS_TOGETHER,), 4), ((ADAPTERS_TOGETHER, BASE_WITH_ADAPTER), 5)],
 )
 def test_bursts_keep_to_the_mixtures_that_hold(mixtures: tuple[str, ...], most: int) -> None:
-    """Base beside adapter, and adapter beside adapter, only where the ground rule holds for it."""
+    """The base model with an adapter, or two adapters, share a burst only if the ground rule holds for that mixture."""
 
     @some
-    @given(stories(limits(32, *mixtures)))
+    @given(workloads(limits(32, *mixtures)))
     def check(workload: Workload) -> None:
         for step in workload.steps:
             models = {r.adapter for r in step.requests} if isinstance(step, Burst) else {None}
@@ -160,7 +160,7 @@ def test_bursts_keep_to_the_mixtures_that_hold(mixtures: tuple[str, ...], most: 
 
 @pytest.mark.parametrize("mixture", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
 def test_mixtures_that_hold_are_drawn(mixture: str) -> None:
-    """The rule about mixtures is not kept by never mixing."""
+    """Otherwise the rule about mixtures could hold because nothing is mixed."""
 
     def mixed(workload: Workload) -> bool:
         together = [{r.adapter for r in s.requests} for s in workload.steps if isinstance(s, Burst)]
@@ -171,8 +171,9 @@ def test_mixtures_that_hold_are_drawn(mixture: str) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 4, 5, 8, 16, 32, 64, 128, 256, 528])
 def test_prompts_are_neither_empty_nor_too_long(block: int) -> None:
-    """With its earlier turns and its answer a request fits into the model, where two blocks and a turn can; every
-    segment has a token."""
+    """With its earlier turns and its answer a request fits into the model, if two blocks and a turn can. Every
+    segment has a token.
+    """
 
     @some
     @given(anything(limits(block, ADAPTERS_TOGETHER, BASE_WITH_ADAPTER)))
@@ -187,8 +188,8 @@ def test_prompts_are_neither_empty_nor_too_long(block: int) -> None:
     check()
 
 
-def test_a_talk_that_has_grown_long_is_not_continued() -> None:
-    """Nor is another model's: turns stay affordable, and within one identity's name."""
+def test_a_long_conversation_is_not_continued() -> None:
+    """The latest request of another model is not continued either: turns stay affordable, and within one name."""
     talk = DrawnRequests()
     talk.add(ask(("stem", 400)))
     talk.add(ask(("turn", MOST_TOKENS - 430), continues=0))
@@ -200,9 +201,9 @@ def test_a_talk_that_has_grown_long_is_not_continued() -> None:
 
 
 @some
-@given(adapter_lifecycles(ALL, LIVES["same path"]))
-def test_a_same_path_life_uses_its_path_again(workload: Workload) -> None:
-    """LORA-3 lives: all versions of a name come from one path, and no other name's."""
+@given(adapter_lifecycles(ALL, LIFECYCLES["same path"]))
+def test_a_same_path_lifecycle_uses_its_path_again(workload: Workload) -> None:
+    """This is for LORA-3: all versions of a name come from one path, and no other name has this path."""
     for name in names_of(workload):
         assert len({change.path for change in loads_of(workload, name)}) == 1
     assert len({change.path for step in workload.steps for change in changes(step)}) == len(names_of(workload))
@@ -210,9 +211,9 @@ def test_a_same_path_life_uses_its_path_again(workload: Workload) -> None:
 
 
 @some
-@given(adapter_lifecycles(ALL, LIVES["unload"]))
+@given(adapter_lifecycles(ALL, LIFECYCLES["unload"]))
 def test_without_same_path_a_content_has_a_path_of_its_own(workload: Workload) -> None:
-    """The other lives must not depend on files that change."""
+    """The other lifecycles must not depend on files that change."""
     for step in workload.steps:
         assert all(
             change.path in (f"files-{change.content}", f"run-{change.content}/final") for change in changes(step)
@@ -220,18 +221,18 @@ def test_without_same_path_a_content_has_a_path_of_its_own(workload: Workload) -
 
 
 def test_two_contents_come_from_folders_of_one_name() -> None:
-    """Under different parents: a key of the folder's name takes them for one."""
+    """Their parents differ: a key with only the name of the folder takes them for one."""
 
     def alike(workload: Workload) -> bool:
         return len({change.path.split("/")[1] for change in loads_of(workload, "tenant") if "/" in change.path}) == 1
 
-    assert alike(find(adapter_lifecycles(ALL, LIVES["in place"]), alike, settings=any_at_all))
+    assert alike(find(adapter_lifecycles(ALL, LIFECYCLES["in place"]), alike, settings=any_at_all))
 
 
 @some
-@given(adapter_lifecycles(ALL, LIVES["goes back"]))
-def test_a_life_that_goes_back_returns_to_an_earlier_content(workload: Workload) -> None:
-    """A, B, A: and the name is asked again at once after every change."""
+@given(adapter_lifecycles(ALL, LIFECYCLES["goes back"]))
+def test_a_lifecycle_can_return_to_an_earlier_content(workload: Workload) -> None:
+    """The contents are A, B, A, and the name is requested directly after every change."""
     behind = [change.content for change in loads_of(workload, "tenant")]
     assert behind[2] == behind[0] != behind[1]
     for step, then in pairwise(workload.steps):
@@ -240,9 +241,9 @@ def test_a_life_that_goes_back_returns_to_an_earlier_content(workload: Workload)
 
 
 @some
-@given(adapter_lifecycles(ALL, LIVES["in place"]))
-def test_the_changed_name_is_asked_before_and_after(workload: Workload) -> None:
-    """What is warm before the change is what must not be hit after it."""
+@given(adapter_lifecycles(ALL, LIFECYCLES["in place"]))
+def test_the_changed_name_is_requested_before_and_after(workload: Workload) -> None:
+    """Content that is cached before the change must not be hit after it."""
     for at, step in enumerate(workload.steps):
         if isinstance(step, SetAdapter) and step.route is not Route.LOAD:
             after = workload.steps[at + 1]
@@ -255,16 +256,16 @@ def test_the_changed_name_is_asked_before_and_after(workload: Workload) -> None:
 @some
 @given(adapter_churn(ALL))
 def test_churn_has_more_names_than_slots(workload: Workload) -> None:
-    """All of them loaded at once, and each of them asked."""
-    asked = {request.adapter for _, _, request in workload.requests()}
+    """All names are loaded at once, and each of them is requested."""
+    adapters = {request.adapter for _, _, request in workload.requests()}
     assert len(names_of(workload)) > ALL.slots
-    assert asked == names_of(workload)
+    assert adapters == names_of(workload)
 
 
 @some
 @given(coexisting_adapters(ALL))
-def test_neighbours_all_answer_one_prompt_and_nothing_changes(workload: Workload) -> None:
-    """Every name and the base model is asked the same stem; the only adapter steps are first loads."""
+def test_coexisting_adapters_get_one_prompt_and_nothing_changes(workload: Workload) -> None:
+    """Every name and the base model get the same prompt, and the only adapter steps are first loads."""
     prompts: dict[Prompt, set[str | None]] = {}
     for _, _, request in workload.requests():
         prompts.setdefault(request.prompt, set()).add(request.adapter)
@@ -275,7 +276,7 @@ def test_neighbours_all_answer_one_prompt_and_nothing_changes(workload: Workload
 @some
 @given(salted(ALL, with_adapter=False))
 def test_salts_differ_and_one_is_used_twice(workload: Workload) -> None:
-    """Without both, neither keeping apart nor sharing could be seen."""
+    """Otherwise neither separation nor sharing could be seen."""
     salts = [request.salt for _, _, request in workload.requests()]
     assert len(set(salts)) > 1
     assert len(set(salts)) < len(salts)
@@ -284,8 +285,8 @@ def test_salts_differ_and_one_is_used_twice(workload: Workload) -> None:
 
 @some
 @given(st.booleans(), st.data())
-def test_the_ground_rule_fills_every_slot_and_always_has_company(unique: bool, data: st.DataObject) -> None:
-    """A salt of its own for every request where the cache cannot be switched off, none elsewhere."""
+def test_the_ground_rule_fills_every_slot_and_always_batches(unique: bool, data: st.DataObject) -> None:
+    """Every request has its own salt if the cache cannot be switched off, and otherwise none has a salt."""
     workload = data.draw(mixed_bursts(limits(), unique_salts=unique))
     salts = [request.salt for _, _, request in workload.requests()]
     assert len(names_of(workload)) == limits().slots
@@ -295,19 +296,19 @@ def test_the_ground_rule_fills_every_slot_and_always_has_company(unique: bool, d
 
 @given(st.data())
 def test_without_mixtures_a_burst_is_one_adapters(data: st.DataObject) -> None:
-    """An engine that keeps adapters apart is asked for one of them at a time, and one without adapters for none."""
+    """An engine that runs one adapter at a time gets one per burst, and one without adapters gets none."""
     one_by_one = msgspec.structs.replace(limits(), can=limits().can - {Capability.MIXED_ADAPTERS})
     workload = data.draw(mixed_bursts(one_by_one, unique_salts=False))
-    asked = [{request.adapter for request in step.requests} for step in workload.steps if isinstance(step, Burst)]
-    assert {len(models) for models in asked} == {1}
+    adapters = [{request.adapter for request in step.requests} for step in workload.steps if isinstance(step, Burst)]
+    assert {len(models) for models in adapters} == {1}
     none = msgspec.structs.replace(limits(), can=limits().can - {Capability.ADAPTER_CHOICE})
     assert names_of(data.draw(mixed_bursts(none, unique_salts=False))) == set()
 
 
 @pytest.mark.parametrize("name", ["in place", "unload", "same path"])
-def test_the_simplest_life_is_load_ask_change_ask(name: str) -> None:
+def test_the_simplest_lifecycle_is_load_request_change_request(name: str) -> None:
     """Shrinking ends at what a person would have written."""
-    life = LIVES[name]
+    life = LIFECYCLES[name]
     load, first, change, second = find(adapter_lifecycles(ALL, life), lambda _: True).steps
     assert isinstance(load, SetAdapter)
     assert isinstance(change, SetAdapter)

@@ -1,4 +1,6 @@
-"""Workloads about room reach what they are for: they exceed the pool, outgrow it, never fit it, are cut off in it."""
+"""Workloads about memory pressure reach their states: they exceed the pool, outgrow it, never fit, or are aborted in
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, ROOMY, TIGHT, asked, found, lengths, some, without
+from support.drawn_workloads import LIMITS, ROOMY, TIGHT, few_examples, found, lengths, requests_of, without
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Stage
@@ -29,18 +31,20 @@ SMALL = [LIMITS[name] for name in ("tight", "pool that just may be filled", "blo
 
 
 def blocks(tokens: int, on: WorkloadLimits) -> int:
-    """Whole blocks for so many tokens."""
+    """Return the number of whole blocks for so many tokens."""
     return math.ceil(tokens / on.block)
 
 
 @pytest.mark.parametrize("on", SMALL)
-def test_a_working_set_is_larger_than_the_pool_and_asked_twice(on: WorkloadLimits) -> None:
-    """All of it before any of it again: what was first is gone by then. It costs no more than may be spent."""
+def test_a_working_set_is_larger_than_the_pool_and_sent_twice(on: WorkloadLimits) -> None:
+    """All of the set comes before any of it is repeated, so the first prompts are evicted by then. The cost stays in
+    the limits.
+    """
 
-    @some
+    @few_examples
     @given(working_sets(on))
     def check(workload: Workload) -> None:
-        prompts = [request.prompt for request in asked(workload)]
+        prompts = [request.prompt for request in requests_of(workload)]
         once, again = prompts[: len(prompts) // 2], prompts[len(prompts) // 2 :]
         assert len(set(once)) == len(once)
         assert again in (once, once[::-1])
@@ -53,22 +57,24 @@ def test_a_working_set_is_larger_than_the_pool_and_asked_twice(on: WorkloadLimit
 
 
 def test_a_working_set_keeps_its_form_where_the_pool_cannot_be_filled() -> None:
-    """Cheap; the requirement then ends as not exercised."""
+    """It stays affordable, and the requirement then ends as not exercised."""
     workload = found(working_sets(ROOMY), lambda _: True)
     assert sum(lengths(workload)) < ROOMY.most_tokens
 
 
 @pytest.mark.parametrize("on", SMALL[:3])  # where the model is much shorter than the pool no crowd of ours fills it
-def test_an_identical_crowd_does_not_fit_unless_it_shares(on: WorkloadLimits) -> None:
-    """One long prompt, at least eight times at once, perhaps after one alone; each answer needs blocks of its own."""
+def test_identical_prompts_fit_only_if_they_share_blocks(on: WorkloadLimits) -> None:
+    """One long prompt is sent at least eight times at once, perhaps after once alone. Each answer needs its own
+    blocks.
+    """
 
-    @some
+    @few_examples
     @given(identical_prompts(on))
     def check(workload: Workload) -> None:
         *warm, crowd = workload.steps
         assert isinstance(crowd, Burst)
         assert len(crowd.requests) in REPETITIONS
-        assert len(set(asked(workload))) == 1
+        assert len(set(requests_of(workload))) == 1
         assert len(warm) <= 1
         one = new_prompt_length(crowd.requests[0].prompt)
         assert one >= 2 * on.block - 1
@@ -78,23 +84,23 @@ def test_an_identical_crowd_does_not_fit_unless_it_shares(on: WorkloadLimits) ->
     check()
 
 
-def test_some_crowds_leave_room_for_several_side_by_side_and_not_for_all() -> None:
+def test_some_identical_prompts_run_concurrently_but_not_all() -> None:
     """Otherwise neither concurrency nor a queue could be seen."""
 
     def room(workload: Workload) -> int:
-        request = asked(workload)[-1]
+        request = requests_of(workload)[-1]
         length = new_prompt_length(request.prompt)
         shared = length // TIGHT.block
         return (TIGHT.pool // TIGHT.block - shared) // (blocks(length + request.max_tokens, TIGHT) - shared)  # type: ignore[operator]
 
-    found(identical_prompts(TIGHT), lambda w: 4 <= room(w) < len(asked(w)) - 1)
+    found(identical_prompts(TIGHT), lambda w: 4 <= room(w) < len(requests_of(w)) - 1)
 
 
 @pytest.mark.parametrize("on", LIMITS.values(), ids=LIMITS)
 def test_one_prompt_can_never_fit_and_others_stand_behind_it(on: WorkloadLimits) -> None:
-    """Longer than the model takes, or than the whole pool where that is less; one that fits is asked after it."""
+    """It is longer than the model allows, or than the whole pool if that is smaller. One that fits follows it."""
 
-    @some
+    @few_examples
     @given(never_fitting(on))
     def check(workload: Workload) -> None:
         crowd, after = workload.steps
@@ -112,15 +118,15 @@ def test_one_prompt_can_never_fit_and_others_stand_behind_it(on: WorkloadLimits)
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_never_fits_stands_at_the_head_or_behind_another(place: int) -> None:
-    """Of the queue."""
-    found(never_fitting(TIGHT), lambda w: new_prompt_length(asked(w)[place].prompt) > TIGHT.longest)
+    """The prompt is the first or second of the queue."""
+    found(never_fitting(TIGHT), lambda w: new_prompt_length(requests_of(w)[place].prompt) > TIGHT.longest)
 
 
 @pytest.mark.parametrize("on", SMALL)
-def test_behind_a_storm_one_request_needs_the_whole_pool(on: WorkloadLimits) -> None:
-    """Or as much of it as the model's length allows, between two silences."""
+def test_after_many_aborts_one_request_needs_the_whole_pool(on: WorkloadLimits) -> None:
+    """If the model's length allows less, it needs as much as that. It comes between two gaps."""
 
-    @some
+    @few_examples
     @given(aborts_then_full_pool(on))
     def check(workload: Workload) -> None:
         *storm, silence, whole, again = workload.steps
@@ -136,30 +142,30 @@ def test_behind_a_storm_one_request_needs_the_whole_pool(on: WorkloadLimits) -> 
     check()
 
 
-def hangs_up(*, tokens: bool) -> Callable[[Workload], bool]:
-    """Whether some client leaves after tokens, or in silence."""
-    return lambda w: any(r.abort is not None and bool(r.abort.after_tokens) is tokens for r in asked(w))
+def aborts_after(*, tokens: bool) -> Callable[[Workload], bool]:
+    """Return whether a client aborts after tokens, or else before any token."""
+    return lambda w: any(r.abort is not None and bool(r.abort.after_tokens) is tokens for r in requests_of(w))
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-def test_in_a_storm_some_hang_up(tokens: bool) -> None:
-    """Where clients can; elsewhere none does."""
-    found(aborts_then_full_pool(TIGHT), hangs_up(tokens=tokens))
+def test_some_of_many_clients_abort(tokens: bool) -> None:
+    """This needs the capability to abort; otherwise none does."""
+    found(aborts_then_full_pool(TIGHT), aborts_after(tokens=tokens))
 
-    @some
+    @few_examples
     @given(aborts_then_full_pool(without(TIGHT, Capability.ABORT)))
     def check(workload: Workload) -> None:
-        assert all(request.abort is None for request in asked(workload))
+        assert all(request.abort is None for request in requests_of(workload))
 
     check()
 
 
 @pytest.mark.parametrize("on", SMALL)
 @pytest.mark.parametrize("afterwards", [True, False])
-def test_a_crowd_fits_when_it_begins_and_no_longer_when_it_has_decoded(on: WorkloadLimits, afterwards: bool) -> None:
-    """Each by itself fits to the end, in the model and in the pool."""
+def test_outgrowing_requests_fit_when_they_begin_and_not_when_they_end(on: WorkloadLimits, afterwards: bool) -> None:
+    """Each request fits by itself until its end, in the model and in the pool."""
 
-    @some
+    @few_examples
     @given(outgrowing_requests(on, afterwards=afterwards))
     def check(workload: Workload) -> None:
         crowd, *after = (step for step in workload.steps if isinstance(step, Burst))
@@ -179,8 +185,8 @@ def test_a_crowd_fits_when_it_begins_and_no_longer_when_it_has_decoded(on: Workl
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["again", "a turn"])
-def test_after_a_crowd_its_prompts_are_asked_again_or_gone_on_from(again: bool) -> None:
-    """What was preempted may be hit, and so may what took its place."""
+def test_outgrowing_prompts_are_repeated_or_continued_afterwards(again: bool) -> None:
+    """Blocks of a preempted request may be hit, and so may the blocks that replaced them."""
 
     def wanted(workload: Workload) -> bool:
         first, *after = (step for step in workload.steps if isinstance(step, Burst))
@@ -191,32 +197,32 @@ def test_after_a_crowd_its_prompts_are_asked_again_or_gone_on_from(again: bool) 
     found(outgrowing_requests(TIGHT, afterwards=True), wanted)
 
 
-def test_later_and_more_urgent_requests_are_among_a_crowd() -> None:
-    """Priorities only where the engine has them: others refuse or ignore the field."""
+def test_some_outgrowing_requests_are_later_and_more_urgent() -> None:
+    """Priorities are used only if the engine has them: others refuse or ignore the field."""
     found(
         outgrowing_requests(TIGHT, afterwards=False),
-        lambda w: any(r.priority < 0 and r.offset_ms > 0 for r in asked(w)),
+        lambda w: any(r.priority < 0 and r.offset_ms > 0 for r in requests_of(w)),
     )
 
-    @some
+    @few_examples
     @given(outgrowing_requests(without(TIGHT, Capability.PRIORITY), afterwards=True))
     def check(workload: Workload) -> None:
-        assert all(request.priority == 0 for request in asked(workload))
+        assert all(request.priority == 0 for request in requests_of(workload))
 
     check()
 
 
 def victims(workload: Workload) -> list[tuple[Burst, Request]]:
-    """(burst, request) for each client that hangs up."""
+    """Return the burst and the request of each client that aborts."""
     bursts = [step for step in workload.steps if isinstance(step, Burst)]
     return [(burst, request) for burst in bursts for request in burst.requests if request.abort is not None]
 
 
 @pytest.mark.parametrize("on", [TIGHT, ROOMY, *SMALL])
-def test_whoever_hangs_up_is_asked_again_at_once_and_afterwards(on: WorkloadLimits) -> None:
-    """The same prompt beside it, later and to the end; then with a tail, alone."""
+def test_an_aborted_prompt_is_sent_again_at_once_and_afterwards(on: WorkloadLimits) -> None:
+    """The same prompt comes in the same burst, later and without an abort, and then alone with more tokens."""
 
-    @some
+    @few_examples
     @given(aborts(on))
     def check(workload: Workload) -> None:
         assert victims(workload)
@@ -234,18 +240,18 @@ def test_whoever_hangs_up_is_asked_again_at_once_and_afterwards(on: WorkloadLimi
 
 
 def decodes(burst: Burst, victim: Request) -> bool:
-    """Hung up on while tokens come."""
+    """Return whether the client aborts during decode."""
     return victim.abort is not None and victim.abort.after_tokens > 0
 
 
 def prefills(burst: Burst, victim: Request) -> bool:
-    """Hung up on in silence, alone with a prompt of most of the pool."""
+    """Return whether the client aborts before any token, with no other prompt and with a prompt of most of the pool."""
     long = new_prompt_length(victim.prompt) > (TIGHT.pool or 0) / 2
     return victim.abort is not None and victim.abort.at is Stage.PREFILL and len(burst.requests) == 2 and long
 
 
 def queues(burst: Burst, victim: Request) -> bool:
-    """Hung up on in silence, behind others that need more than the pool."""
+    """Return whether the client aborts before any token, behind others that need more than the pool."""
     crowd = [r for r in burst.requests if r.prompt != victim.prompt]
     assert not crowd or (victim.abort is not None and victim.abort.at is Stage.QUEUED)
     needed = sum(blocks(new_prompt_length(r.prompt), TIGHT) for r in (*crowd, victim))
@@ -253,14 +259,14 @@ def queues(burst: Burst, victim: Request) -> bool:
 
 
 @pytest.mark.parametrize("stage", [decodes, prefills, queues])
-def test_clients_hang_up_at_each_stage(stage: Callable[[Burst, Request], bool]) -> None:
-    """As far as a workload can aim at it."""
+def test_clients_abort_at_each_stage(stage: Callable[[Burst, Request], bool]) -> None:
+    """A workload can aim at these stages, but not force them."""
     found(aborts(TIGHT), lambda w: any(stage(*pair) for pair in victims(w)))
 
 
 @pytest.mark.parametrize(("places", "crowd"), [(4, 4), (2, 3), (256, 3), (None, 3)])
 def test_a_queued_client_waits_behind_all_that_may_run(places: int | None, crowd: int) -> None:
-    """With four places, a crowd of three leaves one free, and whether the victim waits is luck."""
+    """With four places, three other requests leave one free, so the victim might not wait."""
 
     def waits(workload: Workload) -> bool:
         return any(len(burst.requests) == crowd + 2 for burst, _ in victims(workload))
@@ -269,7 +275,7 @@ def test_a_queued_client_waits_behind_all_that_may_run(places: int | None, crowd
 
 
 def test_three_stages_in_one_workload_do_not_meet_in_the_cache() -> None:
-    """Each victim has a prompt of its own."""
+    """Each victim has its own prompt."""
 
     def wanted(workload: Workload) -> bool:
         return len(victims(workload)) == 3

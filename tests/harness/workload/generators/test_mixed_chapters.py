@@ -1,4 +1,4 @@
-"""The mixed workload holds every family that the engine has what it takes for, keeps no name, falls silent between."""
+"""The mixed workload draws every family that the engine is capable of, keeps no adapter name, and has gaps between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import Phase, given, seed, settings
-from support.drawn_workloads import LIMITS, TIGHT, asked, found, some, without
+from support.drawn_workloads import LIMITS, TIGHT, few_examples, found, requests_of, without
 from support.histories import ask
 from support.nightly import with_samples
 
@@ -23,12 +23,12 @@ LORA = (Capability.ADAPTER_CHOICE, *REPLACED)
 
 
 def any_request(has: Callable[[Request], object]) -> Callable[[Workload], bool]:
-    """Whether some request is like this."""
-    return lambda workload: any(has(request) for request in asked(workload))
+    """Return a function that says whether some request of a workload is like this."""
+    return lambda workload: any(has(request) for request in requests_of(workload))
 
 
 def resets_cache(workload: Workload) -> bool:
-    """Alone or in the midst of a burst."""
+    """Return whether a workload resets the cache, alone or during a burst."""
     return any(
         isinstance(step, Reset)
         or (isinstance(step, Burst) and step.meanwhile is not None and isinstance(step.meanwhile.change, Reset))
@@ -37,14 +37,14 @@ def resets_cache(workload: Workload) -> bool:
 
 
 def loads_adapters(workload: Workload) -> bool:
-    """Or asks, replaces or forgets one."""
+    """Return whether a workload loads, requests, replaces or unloads an adapter."""
     return any(isinstance(step, SetAdapter | Unload) for step in workload.steps) or any(
-        request.adapter for request in asked(workload)
+        request.adapter for request in requests_of(workload)
     )
 
 
 def replaces_adapters(workload: Workload) -> bool:
-    """Puts another content behind a name."""
+    """Return whether a workload puts another content behind a name."""
     return any(isinstance(step, SetAdapter) and step.route is not Route.LOAD for step in workload.steps)
 
 
@@ -64,16 +64,16 @@ FEATURES: dict[str, tuple[tuple[Capability, ...], Callable[[Workload], bool]]] =
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_family_is_drawn_where_the_engine_can(feature: str) -> None:
-    """Sooner or later."""
+    """Each is drawn within the search."""
     found(mixed(TIGHT), FEATURES[feature][1])
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_what_an_engine_lacks_is_not_asked_of_it(feature: str) -> None:
-    """Nor is anything that would need it."""
+def test_no_family_is_drawn_without_its_capability(feature: str) -> None:
+    """Nothing that would need the capability is drawn either."""
     needs, has = FEATURES[feature]
 
-    @some
+    @few_examples
     @given(mixed(without(TIGHT, *needs)))
     def check(workload: Workload) -> None:
         assert not has(workload)
@@ -82,17 +82,17 @@ def test_what_an_engine_lacks_is_not_asked_of_it(feature: str) -> None:
 
 
 def test_an_engine_that_can_do_nothing_of_it_has_chapters_left() -> None:
-    """Plain prompts need nothing."""
+    """Plain prompts need no capability."""
     bare = msgspec.structs.replace(TIGHT, can=frozenset())
     assert len(part_strategies(bare)) >= 5
-    found(mixed(bare), lambda w: len(asked(w)) > 20)
+    found(mixed(bare), lambda w: len(requests_of(w)) > 20)
 
 
 @pytest.mark.parametrize("on", [TIGHT, LIMITS["roomy"], without(TIGHT, *LORA)])
-def test_names_are_forgotten_and_silence_falls_behind_each_chapter(on: WorkloadLimits) -> None:
-    """What a chapter loaded it unloads: a long run does not fill the engine's slots."""
+def test_each_chapter_ends_with_unloads_and_a_gap(on: WorkloadLimits) -> None:
+    """A chapter unloads what it loaded, so a long run does not fill the slots of the engine."""
 
-    @some
+    @few_examples
     @given(mixed(on))
     def check(workload: Workload) -> None:
         loaded: set[str] = set()
@@ -112,11 +112,11 @@ def test_names_are_forgotten_and_silence_falls_behind_each_chapter(on: WorkloadL
     check()
 
 
-@some
+@few_examples
 @given(mixed(TIGHT))
 def test_turns_go_on_from_requests_of_their_own_chapter(workload: Workload) -> None:
-    """Renumbered: under the adapter and the salt of what they go on from."""
-    requests = asked(workload)
+    """The turns are renumbered, and keep the adapter and salt of what they continue."""
+    requests = requests_of(workload)
     for request in requests:
         if request.prompt.continues is not None:
             earlier = requests[request.prompt.continues]
@@ -124,7 +124,7 @@ def test_turns_go_on_from_requests_of_their_own_chapter(workload: Workload) -> N
 
 
 def test_turns_are_drawn_in_a_later_chapter() -> None:
-    """The rule about them is not kept by drawing none."""
+    """Otherwise the rule about turns could hold because none is drawn."""
 
     def wanted(workload: Workload) -> bool:
         first = next(i for i, step in enumerate(workload.steps) if isinstance(step, Idle))
@@ -134,15 +134,15 @@ def test_turns_are_drawn_in_a_later_chapter() -> None:
 
 
 def test_a_request_of_a_chapter_keeps_its_cut_history() -> None:
-    """Only the number of what it goes on from changes."""
+    """Only the number of the request that it continues changes."""
     cut = ask(("turn", 5), continues=1, cut=(9, 12))
     assert place_request(cut, 7, None, None) == ask(("turn", 5), continues=8, cut=(9, 12))
 
 
-def test_a_chapter_under_an_adapter_is_so_as_a_whole() -> None:
-    """And one that loads its own is left alone."""
+def test_an_adapter_applies_to_a_whole_chapter() -> None:
+    """A chapter that loads its own adapters is left alone."""
 
-    @some
+    @few_examples
     @given(mixed(TIGHT))
     def check(workload: Workload) -> None:
         dressed = False
@@ -158,34 +158,34 @@ def test_a_chapter_under_an_adapter_is_so_as_a_whole() -> None:
     found(mixed(TIGHT), any_request(lambda r: r.adapter == "dressed" and r.salt is not None))
 
 
-def test_no_chapter_follows_once_enough_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the first one has cost all that may be spent, it is the only one."""
+def test_no_chapter_follows_once_the_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first chapter has cost all that may be spent, it is the only one."""
     poor = msgspec.structs.replace(TIGHT, most_tokens=2)
-    told: list[Workload] = []
+    chapters: list[Workload] = []
     drawn = mixing.with_adapter_and_salt
 
     def counted(draw: Any, limits: WorkloadLimits, chapter: Workload, before: int) -> list[Step]:
         if not before:
-            told.clear()
-        told.append(chapter)
+            chapters.clear()
+        chapters.append(chapter)
         return drawn(draw, limits, chapter, before)
 
     monkeypatch.setattr(mixing, "with_adapter_and_salt", counted)
 
-    @some
+    @few_examples
     @given(mixed(poor))
     def check(_: Workload) -> None:
-        assert len(told) == 1
+        assert len(chapters) == 1
 
     check()
     found(mixed(TIGHT), lambda w: sum(isinstance(step, Idle) for step in w.steps) > 3)
 
 
 def test_adapters_need_two_contents_to_be_replaced() -> None:
-    """With one there is nothing to put in its place."""
+    """With one content there is none to replace it with."""
     poor = msgspec.structs.replace(TIGHT, contents=("A",))
 
-    @some
+    @few_examples
     @given(mixed(poor))
     def check(workload: Workload) -> None:
         assert not replaces_adapters(workload)
@@ -194,27 +194,27 @@ def test_adapters_need_two_contents_to_be_replaced() -> None:
     found(mixed(poor), loads_adapters)
 
 
-def test_several_sampled_answers_stay_out_of_it() -> None:
-    """vLLM 0.32.0 dies of one whose prompt is computed in chunks: a long run has to get past that."""
+def test_mixed_workloads_have_no_several_answers() -> None:
+    """vLLM 0.32.0 crashes on such a request if its prompt is computed in chunks, and a long run must not end there."""
 
-    @some
+    @few_examples
     @given(mixed(TIGHT))
     def check(workload: Workload) -> None:
-        assert all(request.surface.answers == 1 for request in asked(workload))
+        assert all(request.surface.answers == 1 for request in requests_of(workload))
 
     check()
 
 
 @pytest.mark.parametrize("number", with_samples(range(1, 11), 6))
 def test_every_run_has_examples_that_preempt(number: int) -> None:
-    """Of a hundred examples, hypothesis drew that part in one with seed 6, and in none of a whole run."""
+    """Hypothesis drew that part in one of a hundred examples with seed 6, and in none of a whole run."""
     outgrow: list[bool] = []
 
     @seed(number)
     @settings(max_examples=40, database=None, phases=(Phase.generate,), deadline=None)
     @given(mixed(TIGHT))
     def draw(workload: Workload) -> None:
-        names = {segment.name.split()[0] for request in asked(workload) for segment in request.prompt.segments}
+        names = {segment.name.split()[0] for request in requests_of(workload) for segment in request.prompt.segments}
         outgrow.append("request" in names)
 
     draw()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, lengths, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths
 
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.doors import DELICATE, at_two_doors
@@ -18,7 +18,9 @@ from coldproof.harness.workload.tokens import NONCE_BYTES, NONCE_TOKENS, new_pro
 
 
 def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
-    """(number of the edited token or of the first of two swapped ones, counted from the prompt's first; the prompt)."""
+    """Return the place of each edit, counted from the first token of its prompt, with the prompt. Of two swapped
+    tokens, the place is that of the first.
+    """
     found = []
     for _, _, request in workload.requests():
         first = request.prompt.segments[0]
@@ -29,7 +31,9 @@ def edits_in(workload: Workload) -> list[tuple[int, Prompt]]:
 
 
 def edits_a_block(within: int) -> Callable[[Workload], bool]:
-    """Whether a token is changed at that place of a block, with something behind the block."""
+    """Return a function that says whether a token is changed at that place of a block, with more tokens behind the
+    block.
+    """
     return lambda workload: any(
         at % 32 == within and prompt.segments[0].changed is not None and new_prompt_length(prompt) > (at // 32 + 1) * 32
         for at, prompt in edits_in(workload)
@@ -37,18 +41,18 @@ def edits_a_block(within: int) -> Callable[[Workload], bool]:
 
 
 def swaps_within_a_block(workload: Workload) -> bool:
-    """Whether two tokens of one block change places."""
+    """Return whether two tokens of one block are swapped."""
     return any(at % 32 < 31 and prompt.segments[0].swapped is not None for at, prompt in edits_in(workload))
 
 
 def asks_an_edit_again(workload: Workload) -> bool:
-    """Whether what was edited before its last block comes back."""
+    """Return whether a prompt that was edited before its last block is sent again."""
     edited = [prompt for at, prompt in edits_in(workload) if (at // 32 + 2) * 32 < new_prompt_length(prompt)]
     return len(set(edited)) < len(edited)
 
 
 def answers_one_token_that_ends_a_block(workload: Workload) -> bool:
-    """And somebody goes on from there."""
+    """Return whether a request continues an answer of one token that ends a block."""
     before = lengths(workload)
     requests = {number: request for number, _, request in workload.requests()}
     goes_on = {r.prompt.continues for r in requests.values() if r.prompt.continues is not None}
@@ -57,27 +61,27 @@ def answers_one_token_that_ends_a_block(workload: Workload) -> bool:
 
 @pytest.mark.parametrize("family", [trees(LIMITS["roomy"], chat=False), salted(LIMITS["roomy"], with_adapter=False)])
 @pytest.mark.parametrize("wanted", [*map(edits_a_block, (0, 16, 31)), swaps_within_a_block])
-def test_near_collisions_lie_at_the_ends_and_in_the_middle_of_blocks(
+def test_near_collisions_are_at_the_ends_and_in_the_middle_of_blocks(
     family: st.SearchStrategy[Workload], wanted: Callable[[Workload], bool]
 ) -> None:
-    """A hash that leaves out one of them tells two prompts apart everywhere else."""
+    """A hash that leaves out one of these places still separates all other prompts."""
     find(family, wanted, settings=any_at_all)
 
 
 def test_an_edited_prompt_comes_back() -> None:
-    """Its blocks behind the edit then lie there twice, for two prefixes."""
+    """Its blocks behind the edit are then cached twice, for two prefixes."""
     find(trees(LIMITS["roomy"], chat=False), asks_an_edit_again, settings=any_at_all)
 
 
-def test_a_conversation_goes_on_from_a_single_token_that_ends_a_block() -> None:
-    """Nobody has written its KV."""
+def test_a_conversation_continues_a_single_token_that_ends_a_block() -> None:
+    """The KV of this token has not been written."""
     find(conversations(LIMITS["roomy"], chat=False), answers_one_token_that_ends_a_block, settings=any_at_all)
 
 
-@some
+@few_examples
 @given(salted(LIMITS["tight"], with_adapter=True))
 def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload) -> None:
-    """What was sent before it may be evicted, and a run would show no hit under a salt."""
+    """What was sent before it may be evicted, and a run would then show no hit under a salt."""
     single = [request for _, _, request in workload.requests()]
     order = [(request.adapter, request.salt) for request in single if request.prompt == single[0].prompt]
     again = next(at for at, identity in enumerate(order) if identity in order[:at])
@@ -98,22 +102,22 @@ def test_in_a_small_pool_the_last_salt_is_sent_again_at_once(workload: Workload)
         lambda salt: salt[:100],
     ],
 )
-def test_any_change_of_a_salt_at_one_door_changes_the_delicate_one(change: Callable[[str], str]) -> None:
-    """As it is sent. So that door shares nothing with the others under this salt."""
+def test_any_change_of_a_salt_on_one_route_changes_the_delicate_one(change: Callable[[str], str]) -> None:
+    """This holds for the salt as it is sent. The changed route then shares nothing with the others under this salt."""
     sent = wire_name(str(DELICATE[1]), "f" * 2 * NONCE_BYTES)
     assert change(sent) != sent
     assert len(sent) <= LONGEST_SALT
 
 
 @given(workload=at_two_doors(LIMITS["roomy"], with_adapter=True))
-def test_what_one_door_computed_is_sent_again_at_another(workload: Workload) -> None:
-    """Under the same salt and adapter: then a door that changes the salt loses the hit."""
+def test_a_prompt_is_sent_again_by_another_route(workload: Workload) -> None:
+    """The salt and the adapter are the same, so a route that changes the salt loses the hit."""
     sent = [(r.prompt, r.salt, r.adapter, r.door) for _, _, r in workload.requests() if r.prompt.continues is None]
     assert any(one[:3] == other[:3] and one[3] != other[3] for one in sent for other in sent)
 
 
-def test_the_delicate_salt_is_sent_at_two_doors() -> None:
-    """In many workloads; this finds one."""
+def test_the_delicate_salt_is_sent_by_two_routes() -> None:
+    """Many workloads do so, and this finds one."""
     find(
         at_two_doors(LIMITS["roomy"], with_adapter=False),
         lambda workload: len({r.door for _, _, r in workload.requests() if r.salt == DELICATE[1]}) > 1,

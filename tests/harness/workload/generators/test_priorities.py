@@ -1,4 +1,4 @@
-"""Requests of every kind get priorities where the engine has them, and nothing else of a workload changes."""
+"""Requests of every kind get priorities if the engine has them, and nothing else of a workload changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import SLOW, asked, limits
+from support.drawn_workloads import SLOW, limits, requests_of
 from support.histories import ask, burst
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -21,8 +21,8 @@ PLAIN = Workload((burst(ask(), ask()), Idle(20), burst(ask(("turn", 5), continue
 
 
 def priorities(workload: Workload) -> list[int]:
-    """Those of its requests."""
-    return [one.priority for one in asked(workload)]
+    """Return the priorities of the requests."""
+    return [one.priority for one in requests_of(workload)]
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ def priorities(workload: Workload) -> list[int]:
     ids=["negative", "positive", "of both signs", "some equal", "none"],
 )
 def test_priorities_of_both_signs_are_drawn(wanted: object) -> None:
-    """For all requests alike, or for each."""
+    """They may be equal for all requests, or differ."""
     find(prioritised(st.just(PLAIN)), lambda one: wanted(priorities(one)), settings=SEARCH)  # type: ignore[operator]
 
 
 @settings(max_examples=50, deadline=None, database=None, suppress_health_check=SLOW)
 @given(drawn=prioritised(st.just(PLAIN)))
 def test_nothing_else_changes(drawn: Workload) -> None:
-    """Neither steps nor prompts."""
+    """Steps and prompts stay the same."""
     assert replaced(drawn, iter([0] * 3)) == PLAIN
 
 
 def test_workloads_with_priorities_keep_them() -> None:
-    """Their generator has chosen these."""
+    """The generator of such a workload has chosen them."""
     chosen = Workload((burst(ask(priority=3), ask()),))
 
     @SEARCH
@@ -70,7 +70,7 @@ def test_workloads_with_priorities_keep_them() -> None:
     ids=["no rare states", "no priorities", "slow"],
 )
 def test_only_cheap_engines_with_priorities_get_them(on: WorkloadLimits) -> None:
-    """A generator draws them by itself, as all that are varied."""
+    """Each generator adds priorities by itself if its limits allow rare states."""
     plain = st.just(PLAIN)
     assert with_priorities(plain, on) is plain
     find(repeats(CHEAP), lambda one: any(priorities(one)), settings=SEARCH)

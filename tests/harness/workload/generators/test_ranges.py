@@ -1,4 +1,4 @@
-"""What generators draw reaches to the edges of each quantity: docs/reach.md lists who draws what."""
+"""Generators reach the edges of each quantity. docs/reach.md lists which generator draws what."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEARCH = settings(
 
 
 def blocks(workload: Workload) -> list[float]:
-    """The lengths of its prompts, in blocks of 32."""
+    """Return the lengths of the prompts, in blocks of 32 tokens."""
     return [new_prompt_length(request.prompt) / 32 for _, _, request in workload.requests()]
 
 
@@ -63,6 +63,6 @@ EDGES: dict[str, tuple[str, WorkloadLimits, Callable[[Workload], object]]] = {
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_an_edge_is_drawn(edge: str) -> None:
-    """By the generator that is about it."""
+    """The generator for this edge draws it."""
     family, on, wanted = EDGES[edge]
     assert wanted(find(FAMILIES[family](on), lambda workload: bool(wanted(workload)), settings=SEARCH))

@@ -1,11 +1,11 @@
-"""Workloads for several ranks: every rank gets the same, and next turns continue what their own rank answered."""
+"""In workloads for several ranks, every rank gets the same requests, and next turns stay on their rank."""
 
 from __future__ import annotations
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import asked, limits
+from support.drawn_workloads import limits, requests_of
 from support.histories import ask, burst, put
 
 from coldproof.harness.workload.generators.chats import conversations
@@ -26,8 +26,8 @@ USUAL = st.one_of(
 @given(found=on_every_rank(TWO, st.just(TURNS)))
 @settings(deadline=None, max_examples=20)
 def test_each_burst_is_sent_to_each_rank_in_one_order(found: Workload) -> None:
-    """And a next turn to the rank of the request that it continues."""
-    requests = asked(found)
+    """A next turn goes to the rank of the request that it continues."""
+    requests = requests_of(found)
     order = [requests[0].rank, requests[1].rank]
     assert [one.rank for one in requests] == 3 * order
     assert sorted(map(str, order)) == ["0", "1"]
@@ -38,9 +38,9 @@ def test_each_burst_is_sent_to_each_rank_in_one_order(found: Workload) -> None:
 @given(found=on_every_rank(TWO, USUAL))
 @settings(deadline=None, max_examples=60)
 def test_what_is_drawn_can_be_run(found: Workload) -> None:
-    """Every request names a rank; after each change, every rank gets requests."""
+    """Every request names a rank, and after each change every rank gets requests."""
     assert is_valid(found)
-    assert {one.rank for one in asked(found)} == {0, 1}
+    assert {one.rank for one in requests_of(found)} == {0, 1}
 
 
 @given(
@@ -49,8 +49,8 @@ def test_what_is_drawn_can_be_run(found: Workload) -> None:
     )
 )
 @settings(deadline=None, max_examples=30)
-def test_a_change_meets_all_ranks_busy_or_one(found: Workload) -> None:
-    """In one burst: a change happens once."""
+def test_a_change_comes_during_requests_of_one_or_all_ranks(found: Workload) -> None:
+    """They are in one burst, because a change happens once."""
     (step,) = found.steps
     assert isinstance(step, Burst)
     assert step.meanwhile is not None
@@ -60,7 +60,7 @@ def test_a_change_meets_all_ranks_busy_or_one(found: Workload) -> None:
 @given(data=st.data())
 @settings(deadline=None, max_examples=10)
 def test_with_one_cache_the_workload_stays_as_it_is(data: st.DataObject) -> None:
-    """A model that is spread over ranks has one cache."""
+    """A model that is distributed over ranks has one cache."""
     for strategy in (on_every_rank, on_drawn_ranks):
         assert data.draw(strategy(ONE, st.just(TURNS))) == TURNS
 
@@ -69,6 +69,6 @@ def test_with_one_cache_the_workload_stays_as_it_is(data: st.DataObject) -> None
 @settings(deadline=None, max_examples=30)
 def test_a_conversation_may_move_to_another_rank(found: Workload) -> None:
     """Only ranks are added."""
-    assert {one.rank for one in asked(found)} <= {0, 1}
-    unnamed = [msgspec.structs.replace(one, rank=msgspec.UNSET) for one in asked(found)]
-    assert unnamed == asked(TURNS)
+    assert {one.rank for one in requests_of(found)} <= {0, 1}
+    unnamed = [msgspec.structs.replace(one, rank=msgspec.UNSET) for one in requests_of(found)]
+    assert unnamed == requests_of(TURNS)

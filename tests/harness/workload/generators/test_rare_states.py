@@ -1,4 +1,4 @@
-"""Each generator of rare states draws those that it is about, and only runs with cheap examples draw any."""
+"""Each generator of rare states draws its states, and only runs with cheap examples draw any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import asked, limits
+from support.drawn_workloads import limits, requests_of
 from support.workload_families import FAMILIES, RARE
 
 from coldproof.adapters.protocol.requests import Stage
@@ -31,31 +31,31 @@ SEARCH = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-Wanted = Callable[[Workload], object]
+Predicate = Callable[[Workload], object]
 
 
 def bursts(workload: Workload) -> list[Burst]:
-    """Its bursts."""
+    """Return the bursts of a workload."""
     return [step for step in workload.steps if isinstance(step, Burst)]
 
 
 def crowd(workload: Workload) -> Burst:
-    """The burst with most requests."""
+    """Return the burst with the most requests."""
     return max(bursts(workload), key=lambda burst: len(burst.requests))
 
 
 def identities(burst: Burst) -> set[tuple[str | None, str | None]]:
-    """Adapters and salts of its requests."""
+    """Return the adapters and salts of the requests."""
     return {(one.adapter, one.salt) for one in burst.requests}
 
 
 def loads(workload: Workload) -> list[SetAdapter]:
-    """Loads, in order."""
+    """Return the loads, in order."""
     return [step for step in workload.steps if isinstance(step, SetAdapter)]
 
 
 def distances(workload: Workload) -> set[int]:
-    """How many loads lie between two requests of one name that are to be answered with different contents."""
+    """Return how many loads are between two requests of one name that must have different answers."""
     asked_after: list[tuple[int, str]] = []
     number = 0
     for load, then in pairwise(workload.steps):
@@ -66,7 +66,7 @@ def distances(workload: Workload) -> set[int]:
 
 
 def resets_until_repeat(workload: Workload) -> set[int]:
-    """How many resets lie between a prompt and its next request."""
+    """Return how many resets are between a prompt and its next request."""
     seen: dict[object, int] = {}
     found, number = set(), 0
     for step in workload.steps:
@@ -79,13 +79,13 @@ def resets_until_repeat(workload: Workload) -> set[int]:
 
 
 def crossed_turns(workload: Workload) -> list[int]:
-    """The lengths of prompts of which another identity continues the answer."""
-    requests = asked(workload)
+    """Return the lengths of prompts whose answer another identity continues."""
+    requests = requests_of(workload)
     pairs = [(requests[r.prompt.continues], r) for r in requests if r.prompt.continues is not None]
     return [new_prompt_length(a.prompt) for a, b in pairs if (a.adapter, a.salt) != (b.adapter, b.salt)]
 
 
-STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
+STATES: dict[str, tuple[str, WorkloadLimits, Predicate]] = {
     "equal prompts compete": (
         "pressure",
         TIGHT,
@@ -180,7 +180,8 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         "pressure with disconnects",
         TIGHT,
         lambda w: any(
-            r.prompt.continues is not None and asked(w)[r.prompt.continues].abort is not None for r in asked(w)
+            r.prompt.continues is not None and requests_of(w)[r.prompt.continues].abort is not None
+            for r in requests_of(w)
         ),
     ),
     "several resets of a burst": (
@@ -214,13 +215,13 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
         ROOMY,
         lambda w: any(
             r.prompt.segments[0].changed is not None and (r.prompt.segments[0].length + NONCE_TOKENS) // 32 == 16
-            for r in asked(w)
+            for r in requests_of(w)
         ),
     ),
     "a prompt of whole sixteen blocks": (
         "any length",
         ROOMY,
-        lambda w: new_prompt_length(asked(w)[0].prompt) == 16 * 32 + 1,
+        lambda w: new_prompt_length(requests_of(w)[0].prompt) == 16 * 32 + 1,
     ),
     "another salt continues a short prompt": ("crossed salts", ROOMY, lambda w: min(crossed_turns(w), default=99) < 32),
     "another adapter continues an answer": ("crossed adapters", ROOMY, crossed_turns),
@@ -240,18 +241,18 @@ STATES: dict[str, tuple[str, WorkloadLimits, Wanted]] = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_rare_state_is_drawn(state: str) -> None:
-    """By the generator that is about it."""
+    """The generator for this state draws it."""
     family, on, wanted = STATES[state]
     assert wanted(find(FAMILIES[family](on), lambda workload: bool(wanted(workload)), settings=SEARCH))
 
 
 def test_every_rare_generator_is_tested() -> None:
-    """A new one needs a state."""
+    """A new generator needs a state."""
     assert {family for family, _, _ in STATES.values()} | {"answers and turns", "chunks at edges"} == set(RARE)
 
 
 def chunk_ends(budget: int, decoding: int, leader: int, victim: int) -> list[int]:
-    """Where the chunks of the second of two prompts end, in a scheduler that serves requests in their order."""
+    """Return where the chunks of the second of two prompts end, in a scheduler that serves requests in order."""
     ends, written, left = [], 0, leader
     while written < victim:
         room = budget - decoding
@@ -267,7 +268,7 @@ def chunk_ends(budget: int, decoding: int, leader: int, victim: int) -> list[int
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 def test_a_chunk_ends_where_it_is_to_end(budget: int, decoding: int, blocks: int, edge: int) -> None:
-    """Unless the prompt before it would need fewer tokens than a nonce has."""
+    """An exception is a first prompt that would need fewer tokens than a nonce has."""
     end = blocks * 32 + edge
     leader = leading_length(budget - decoding, end)
     assert leader > NONCE_TOKENS
@@ -275,7 +276,7 @@ def test_a_chunk_ends_where_it_is_to_end(budget: int, decoding: int, blocks: int
 
 
 def test_most_places_of_a_chunk_are_reached() -> None:
-    """A chunk of one token that fills a block, and one that lacks a token of it."""
+    """The places include a chunk of one token that fills a block, and a chunk that leaves one token of it missing."""
     on = msgspec.structs.replace(ROOMY, step=24)
     seen = set()
 
@@ -294,7 +295,7 @@ def test_most_places_of_a_chunk_are_reached() -> None:
 
 
 def test_a_client_leaves_directly_after_a_chunk_that_lacks_a_token_of_its_block() -> None:
-    """Its prompt goes on behind that block."""
+    """The prompt of the client continues behind that block."""
     on = msgspec.structs.replace(ROOMY, step=64)
     left = []
     for workload in drawn(chunks_at_edges(on, disconnects=True), examples=300):
@@ -314,7 +315,7 @@ def test_the_budget_of_a_step_counts_if_it_divides_prompts() -> None:
 @settings(SEARCH, max_examples=300)
 @given(near_salts())
 def test_near_salts_differ_and_every_server_takes_them(pair: tuple[str, str]) -> None:
-    """In few characters."""
+    """They have few characters."""
     assert len(set(pair)) == 2
     assert max(map(len, pair)) <= LONGEST_SALT
     assert sum(a != b for a, b in zip(*pair, strict=False)) <= 2
@@ -332,12 +333,12 @@ def test_near_salts_differ_and_every_server_takes_them(pair: tuple[str, str]) ->
     ],
 )
 def test_near_salts_differ_in_every_way(wanted: Callable[[str, str], bool]) -> None:
-    """At the end, at the start, in length, in order, in case."""
+    """They differ at the end, at the start, in length, in order or in case."""
     assert wanted(*find(near_salts(), lambda pair: wanted(*pair), settings=SEARCH))
 
 
 def drawn(strategy: st.SearchStrategy[Any], examples: int = 200) -> list[Any]:
-    """What a strategy draws."""
+    """Return what a strategy draws."""
     found: list[Any] = []
 
     @settings(SEARCH, max_examples=examples)
@@ -351,7 +352,7 @@ def drawn(strategy: st.SearchStrategy[Any], examples: int = 200) -> list[Any]:
 
 @pytest.mark.parametrize("cheap", [True, False])
 def test_rare_states_are_drawn_only_where_examples_are_cheap(cheap: bool) -> None:
-    """And beside what is usual, which shows the evidence."""
+    """Usual workloads, which give the evidence, are drawn as well."""
     on = msgspec.structs.replace(ROOMY, rare=cheap)
     usual, rare = (st.just(Workload((Reset(),) * count)) for count in (1, 2))
     assert {len(one.steps) for one in drawn(with_rare(on, usual, rare))} == ({1, 2} if cheap else {1})
@@ -359,8 +360,8 @@ def test_rare_states_are_drawn_only_where_examples_are_cheap(cheap: bool) -> Non
 
 @pytest.mark.parametrize(("varied", "most"), [(False, 0), (True, 60)])
 def test_a_few_variations_are_drawn_without_guidance(varied: bool, most: int) -> None:
-    """Where the limits ask for these. A repeat has one prompt; a variation may have more."""
+    """The limits must request variations. A repeat has one prompt, and a variation may have more."""
     found = drawn(repeats(msgspec.structs.replace(ROOMY, varied=varied)))
-    others = sum(len({request.prompt for request in asked(workload)}) > 1 for workload in found)
+    others = sum(len({request.prompt for request in requests_of(workload)}) > 1 for workload in found)
     assert bool(others) is varied
     assert others <= most

@@ -1,4 +1,4 @@
-"""What a story is drawn for is in it: without that, a whole kind of fault would have nowhere to show itself."""
+"""Each generated workload has what it is generated for. Otherwise a whole kind of fault could not show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import LIMITS, any_at_all, some
+from support.drawn_workloads import LIMITS, any_at_all, few_examples
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.workload.generators.memory_pressure import partly_evicted, prefix_sharers, queued_for_blocks
@@ -31,40 +31,40 @@ TIGHT, ROOMY = LIMITS["tight"], LIMITS["roomy"]
 
 
 def without(*capabilities: Capability) -> WorkloadLimits:
-    """WorkloadLimits with room, of an engine that cannot do these."""
+    """Return limits with a large pool, for an engine without these capabilities."""
     return msgspec.structs.replace(ROOMY, can=ROOMY.can - set(capabilities))
 
 
-def asked(step: Step) -> list[Request]:
-    """The requests of a step."""
+def requests_in(step: Step) -> list[Request]:
+    """Return the requests of a step."""
     return list(step.requests) if isinstance(step, Burst) else []
 
 
 def requests(workload: Workload) -> list[Request]:
-    """All requests in order."""
+    """Return all requests in order."""
     return [request for _, _, request in workload.requests()]
 
 
-@some
+@few_examples
 @given(salted(ROOMY, with_adapter=True))
-def test_two_salts_that_nearly_agree_are_asked_the_same(workload: Workload) -> None:
-    """One of the pairs that a key may take for one salt is there, and with an adapter the salt that is its name."""
+def test_two_nearly_equal_salts_have_the_same_prompt(workload: Workload) -> None:
+    """One of the pairs that a key may take for one salt is there, and with an adapter, the salt that is its name."""
     whom = {(r.adapter, r.salt) for r in requests(workload) if r.prompt == requests(workload)[0].prompt}
     assert any({(None, a), (None, b)} <= whom for a, b in NEARLY_EQUAL)
     loads = any(isinstance(step, SetAdapter) for step in workload.steps)
     assert (set(LIKE_AN_ADAPTER[0]) <= whom) is loads
 
 
-@some
+@few_examples
 @given(salted(ROOMY, with_adapter=True))
 def test_a_server_takes_every_salt(workload: Workload) -> None:
-    """With its nonce: a refusal would look like a fault."""
+    """The salt is checked with its nonce: a refusal would look like a fault."""
     salts = [wire_name(request.salt, "abcdef") for request in requests(workload) if request.salt is not None]
     assert all(len(salt) <= LONGEST_SALT and not set("@/\\\0") & set(salt) for salt in salts)
 
 
 def test_the_first_workload_has_a_salt_like_an_adapter() -> None:
-    """A run on a slow machine may draw few: releases of vLLM with this collision conformed by luck."""
+    """A run on a slow machine may draw few. Releases of vLLM with this collision then conformed by luck."""
     drawn: list[Workload] = []
 
     @settings(max_examples=1, database=None, phases=[Phase.generate])
@@ -79,7 +79,7 @@ def test_the_first_workload_has_a_salt_like_an_adapter() -> None:
 
 
 def test_a_salt_can_be_another_one_and_an_adapter() -> None:
-    """On the wire: a key that joins the two takes one for the other."""
+    """The salt is checked as it is sent: a key that joins a salt and an adapter takes them for another salt."""
     (adapter, salt), (_, both) = LIKE_AN_ADAPTER[1]
     assert adapter is not None
     assert salt is not None
@@ -90,45 +90,47 @@ def test_a_salt_can_be_another_one_and_an_adapter() -> None:
 @pytest.mark.parametrize(
     "wanted", [lambda r: bool(r.surface.stop), lambda r: r.surface.pattern, lambda r: r.surface.answers > 1]
 )
-def test_salted_requests_ask_for_other_things_than_tokens(wanted: Callable[[Request], bool]) -> None:
-    """Where the engine can: each of them, with a salt, before a plain request without one for the same prompt."""
+def test_salted_requests_have_response_options(wanted: Callable[[Request], bool]) -> None:
+    """If the engine is capable of them, each kind is sent with a salt before a plain request for the same prompt
+    without one.
+    """
 
     def leaves_its_blocks(workload: Workload) -> bool:
-        told = requests(workload)
-        first = next((n for n, r in enumerate(told) if r.salt is not None and wanted(r)), None)
-        return first is not None and any(r.salt is None and r.prompt == told[first].prompt for r in told[first + 1 :])
+        sent = requests(workload)
+        first = next((n for n, r in enumerate(sent) if r.salt is not None and wanted(r)), None)
+        return first is not None and any(r.salt is None and r.prompt == sent[first].prompt for r in sent[first + 1 :])
 
     find(salted(ROOMY, with_adapter=False, several=True), leaves_its_blocks, settings=any_at_all)
 
 
-@some
+@few_examples
 @given(st.booleans(), st.data())
-def test_several_answers_are_asked_for_alone_and_only_where_that_is_wanted(several: bool, data: st.DataObject) -> None:
-    """A second tier's suites go without: vLLM 0.32.0 dies of them where a prompt is computed in chunks."""
+def test_several_answers_are_requested_alone_and_only_if_chosen(several: bool, data: st.DataObject) -> None:
+    """Suites with a second tier leave them out: vLLM 0.32.0 crashes on them if a prompt is computed in chunks."""
     workload = data.draw(salted(ROOMY, with_adapter=False, several=several))
-    bursts = [asked(step) for step in workload.steps if any(r.surface.answers > 1 for r in asked(step))]
+    bursts = [requests_in(step) for step in workload.steps if any(r.surface.answers > 1 for r in requests_in(step))]
     assert all(len(burst) == 1 for burst in bursts)
     assert several or not bursts
 
 
-@some
+@few_examples
 @given(salted(without(Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT), with_adapter=False))
-def test_nothing_is_asked_for_that_the_engine_cannot_do(workload: Workload) -> None:
-    """Then all are plain."""
+def test_requests_use_only_capabilities_of_the_engine(workload: Workload) -> None:
+    """All requests are plain then."""
     assert all(r.surface == r.surface.__class__() for r in requests(workload))
 
 
-def test_after_a_reset_a_part_is_asked_before_the_whole() -> None:
-    """A block that the reset left at the end is looked up only when what stands before it is there again."""
+def test_after_a_reset_a_part_is_sent_before_the_whole() -> None:
+    """A last block that the reset left behind is looked up only when the blocks before it are cached again."""
 
     def part_then_whole(workload: Workload) -> bool:
         steps = workload.steps
         return any(
             isinstance(reset, Reset)
-            and asked(part)
-            and asked(whole)
-            and asked(part)[0].prompt.segments[0].name == asked(whole)[0].prompt.segments[0].name
-            and new_prompt_length(asked(part)[0].prompt) + 32 == new_prompt_length(asked(whole)[0].prompt)
+            and requests_in(part)
+            and requests_in(whole)
+            and requests_in(part)[0].prompt.segments[0].name == requests_in(whole)[0].prompt.segments[0].name
+            and new_prompt_length(requests_in(part)[0].prompt) + 32 == new_prompt_length(requests_in(whole)[0].prompt)
             for reset, part, whole in zip(steps, steps[1:], steps[2:], strict=False)
         )
 
@@ -136,11 +138,11 @@ def test_after_a_reset_a_part_is_asked_before_the_whole() -> None:
 
 
 @pytest.mark.parametrize("tier", [True, False])
-def test_files_change_behind_one_path_and_a_reset_follows(tier: bool) -> None:
-    """Then all is asked twice. Where a second tier keeps what a reset removes, each content has its own path."""
+def test_files_at_one_path_change_and_a_reset_follows(tier: bool) -> None:
+    """Each prompt is then sent twice. If a second tier keeps what a reset removes, each content has its own path."""
     on = ROOMY if tier else without(Capability.SECOND_TIER)
 
-    @some
+    @few_examples
     @given(changes_and_resets(on))
     def check(workload: Workload) -> None:
         changes = [step for step in workload.steps if isinstance(step, SetAdapter)]
@@ -149,39 +151,39 @@ def test_files_change_behind_one_path_and_a_reset_follows(tier: bool) -> None:
         for change in changes[1:]:
             at = workload.steps.index(change)
             assert isinstance(workload.steps[at + 1], Reset)
-            after = [asked(step)[0] for step in workload.steps[at + 2 : at + 5] if asked(step)]
+            after = [requests_in(step)[0] for step in workload.steps[at + 2 : at + 5] if requests_in(step)]
             assert after.count(requests(workload)[0]) == 2
 
     check()
 
 
-@some
+@few_examples
 @given(prefix_sharers(TIGHT))
-def test_of_two_that_share_one_goes_on_while_others_wait(workload: Workload) -> None:
-    """The others need more than the pool, so that what the first gives back is handed out."""
-    first, second, *others = asked(workload.steps[0])
+def test_one_of_two_prefix_sharers_continues_while_others_wait(workload: Workload) -> None:
+    """The others need more than the pool, so that the blocks which the first request frees are allocated again."""
+    first, second, *others = requests_in(workload.steps[0])
     assert first.prompt.segments[0] == second.prompt.segments[0]
     assert first.max_tokens != second.max_tokens
     assert sum(new_prompt_length(r.prompt) for r in others) > (TIGHT.pool or 0)
 
 
-@some
+@few_examples
 @given(queued_for_blocks(TIGHT))
-def test_a_prompt_that_lies_cached_waits_behind_those_that_evict_it(workload: Workload) -> None:
-    """They fit into the pool as they begin, leave less than the prompt needs, and grow into what is left."""
-    *growing, waits = asked(workload.steps[1])
+def test_a_cached_prompt_waits_behind_those_that_evict_it(workload: Workload) -> None:
+    """The growing requests fit into the pool at first, leave less than the prompt needs, and grow into the rest."""
+    *growing, waits = requests_in(workload.steps[1])
     blocks = [-(-new_prompt_length(r.prompt) // 32) for r in growing]
     grown = [-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in growing]
     pool = (TIGHT.pool or 0) // 32
-    assert waits == asked(workload.steps[0])[0]
+    assert waits == requests_in(workload.steps[0])[0]
     assert sum(blocks) + -(-new_prompt_length(waits.prompt) // 32) > pool >= sum(grown) > sum(blocks)
 
 
-@some
+@few_examples
 @given(partly_evicted(TIGHT))
-def test_a_part_of_a_long_prompt_is_evicted_before_it_is_asked_again(workload: Workload) -> None:
-    """Never all of it: what the others need leaves room for its beginning."""
-    first, *others, again = [request for step in workload.steps for request in asked(step)]
+def test_a_part_of_a_long_prompt_is_evicted_before_it_is_repeated(workload: Workload) -> None:
+    """Not all of it is evicted: the others leave room for its beginning."""
+    first, *others, again = [request for step in workload.steps for request in requests_in(step)]
     pool = (TIGHT.pool or 0) // 32
     needed = [-(-(new_prompt_length(r.prompt) + r.max_tokens) // 32) for r in (first, *others)]
     assert again.prompt.segments[0] == first.prompt.segments[0]
@@ -191,38 +193,38 @@ def test_a_part_of_a_long_prompt_is_evicted_before_it_is_asked_again(workload: W
 
 @pytest.mark.parametrize("wanted", [lambda r: r.adapter is not None, lambda r: r.surface.pattern is not None])
 @pytest.mark.parametrize("afterwards", [True, False])
-def test_a_crowd_asks_adapters_and_patterns(wanted: Callable[[Request], bool], afterwards: bool) -> None:
-    """Sooner or later; a pattern is as long as its answer."""
+def test_outgrowing_requests_use_adapters_and_patterns(wanted: Callable[[Request], bool], afterwards: bool) -> None:
+    """Each is drawn within the search. A pattern is as long as its answer."""
     found = find(
         outgrowing_requests(TIGHT, afterwards=afterwards), lambda w: any(map(wanted, requests(w))), settings=any_at_all
     )
     assert isinstance(found.steps[-1], Idle)
 
 
-@some
+@few_examples
 @given(outgrowing_requests(without(Capability.ADAPTER_CHOICE, Capability.STRUCTURED_OUTPUT), afterwards=True))
-def test_a_crowd_asks_neither_where_the_engine_cannot(workload: Workload) -> None:
-    """Then it is the base model's, and plain."""
+def test_outgrowing_requests_use_neither_without_the_capability(workload: Workload) -> None:
+    """Such requests go to the base model and are plain."""
     assert all(r.adapter is None and r.surface.pattern is None for r in requests(workload))
 
 
-@some
+@few_examples
 @given(aborts(TIGHT))
-def test_after_all_aborts_the_engine_is_asked_what_it_holds(workload: Workload) -> None:
-    """A leak shows in nothing else."""
+def test_a_gap_follows_all_aborts(workload: Workload) -> None:
+    """Nothing else shows a leak."""
     assert isinstance(workload.steps[-1], Idle)
 
 
 def test_a_prompt_as_long_as_the_model_takes_is_repeated() -> None:
-    """Rarely: it costs as much as many others."""
+    """This is rare, because it costs as much as many other workloads."""
     found = find(repeats(ROOMY), lambda w: new_prompt_length(requests(w)[0].prompt) > 1500, settings=any_at_all)
     assert len(requests(found)) == 2
 
 
-@some
+@few_examples
 @given(first_block_changed(ROOMY))
 def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
-    """Behind it all tokens are those of the original."""
+    """All tokens behind the block are those of the original."""
     first, near, again = requests(workload)
     one, other = (segment_tokens("n", r.prompt.segments[0]) for r in (first, near))
     assert near == again
@@ -230,22 +232,22 @@ def test_an_edit_of_the_first_block_comes_back(workload: Workload) -> None:
     assert one[:32] != other[:32]
 
 
-@some
+@few_examples
 @given(evicted_and_sent_again(TIGHT))
-def test_a_flood_comes_between_a_prompt_and_itself(workload: Workload) -> None:
-    """It takes the whole pool."""
-    assert all(new_prompt_length(asked(step)[0].prompt) > 490 for step in workload.steps[1::2])
+def test_other_prompts_fill_the_pool_between_two_equal_ones(workload: Workload) -> None:
+    """The other prompts fill the whole pool."""
+    assert all(new_prompt_length(requests_in(step)[0].prompt) > 490 for step in workload.steps[1::2])
 
 
 def test_prompts_that_are_loaded_again_have_any_share_of_the_pool() -> None:
-    """A quarter, half, a little more and all of it; each is loaded completely, partly, or not at all."""
+    """The shares are a quarter, half, a little more, and all of it. A load may be complete, partial or absent."""
     blocks: set[int] = set()
     remainders: set[int] = set()
 
     @any_at_all
     @given(loads_by_share(TIGHT))
     def draw(workload: Workload) -> None:
-        length = new_prompt_length(asked(workload.steps[0])[0].prompt)
+        length = new_prompt_length(requests_in(workload.steps[0])[0].prompt)
         blocks.add(-(-length // TIGHT.unit))
         remainders.add(length % 3)
         assert workload.steps[0] == workload.steps[2] == workload.steps[3]
@@ -255,29 +257,31 @@ def test_prompts_that_are_loaded_again_have_any_share_of_the_pool() -> None:
     assert remainders == {0, 1, 2}
 
 
-@some
+@few_examples
 @given(aborted_loads(TIGHT))
-def test_who_is_aborted_has_been_asked_before_and_lost(workload: Workload) -> None:
-    """So that it waits for a load; and it is asked again, and the engine what it holds."""
+def test_an_aborted_request_was_sent_and_evicted_before(workload: Workload) -> None:
+    """The request therefore waits for a load. It is sent again, and then the engine's usage is sampled."""
     for at, step in enumerate(workload.steps):
-        for request in (r for r in asked(step) if r.abort is not None):
+        for request in (r for r in requests_in(step) if r.abort is not None):
             plain = msgspec.structs.replace(request, abort=None)
-            assert asked(workload.steps[at - 2]) == asked(workload.steps[at + 1]) == [plain]
+            assert requests_in(workload.steps[at - 2]) == requests_in(workload.steps[at + 1]) == [plain]
             assert isinstance(workload.steps[at + 2], Idle)
 
 
 def is_reset_under_load(step: Step) -> bool:
-    """Whether a step is a burst with a reset in its midst."""
+    """Return whether a step is a burst with a reset during it."""
     return (
         isinstance(step, Burst) and isinstance(step.meanwhile, Meanwhile) and isinstance(step.meanwhile.change, Reset)
     )
 
 
 @pytest.mark.parametrize("on", [TIGHT, ROOMY])
-def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: WorkloadLimits) -> None:
-    """Once while nothing runs, once in the midst of an answer that is long enough for it; perhaps a part first."""
+def test_a_prompt_is_sent_before_and_after_each_reset(on: WorkloadLimits) -> None:
+    """One reset comes while nothing runs, and one during an answer that is long enough for it. A part may be sent
+    first.
+    """
 
-    @some
+    @few_examples
     @given(resets(on))
     def check(workload: Workload) -> None:
         steps = workload.steps
@@ -295,7 +299,7 @@ def test_a_prompt_is_warm_before_each_reset_and_asked_behind_it(on: WorkloadLimi
 
 
 def begins(part: Step, whole: Step) -> bool:
-    """Whether a step asks the beginning of what another one asks."""
+    """Return whether a step requests the beginning of what another one requests."""
     assert isinstance(part, Burst)
     assert isinstance(whole, Burst)
     mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))

@@ -7,7 +7,7 @@ import statistics
 import msgspec
 import pytest
 from hypothesis import Phase, given, settings
-from support.drawn_workloads import LIMITS, SLOW, asked, found, limits
+from support.drawn_workloads import LIMITS, SLOW, found, limits, requests_of
 from support.nightly import with_samples
 from support.workload_families import USUAL as FAMILIES
 from support.workload_families import computed
@@ -44,13 +44,13 @@ typical = settings(
 
 
 def costs(family: str, on: WorkloadLimits) -> float:
-    """What a workload of a family costs on average: a decoded token as much as several of a prompt."""
+    """Return the average cost of a workload of a family: a decoded token costs as much as several of a prompt."""
     seen: list[float] = []
 
     @typical
     @given(FAMILIES[family](on))
     def draw(workload: Workload) -> None:
-        seen.append(computed(workload) + 7 * sum(request.max_tokens for request in asked(workload)))
+        seen.append(computed(workload) + 7 * sum(request.max_tokens for request in requests_of(workload)))
 
     draw()
     return statistics.mean(seen)
@@ -58,13 +58,15 @@ def costs(family: str, on: WorkloadLimits) -> float:
 
 @pytest.mark.parametrize("family", with_samples(FAMILIES, "repeats", "salts", "conversations", "updates in flight"))
 def test_a_slow_model_gets_smaller_workloads(family: str) -> None:
-    """Of each family, on average; of most they cost less than two thirds."""
+    """On average, most families cost less than two thirds."""
     part = costs(family, SLOW_MODEL) / costs(family, FAST)
     assert part < (1.15 if family in HARDLY_SMALLER else 0.67)
 
 
 def test_aborted_prompts_are_shorter_where_no_pool_must_be_exceeded() -> None:
-    """What a slow model computes for one abort took a minute. In a small pool the crowd has to exceed it."""
+    """A slow model took a minute to compute the prompts for one abort. In a small pool the burst has to exceed the
+    pool.
+    """
     roomy = msgspec.structs.replace(SLOW_MODEL, pool=100_000, longest=2048)
     fast = msgspec.structs.replace(roomy, scale=1.0)
 
@@ -74,7 +76,7 @@ def test_aborted_prompts_are_shorter_where_no_pool_must_be_exceeded() -> None:
         @typical
         @given(aborts(on))
         def draw(workload: Workload) -> None:
-            sizes.append(max(new_prompt_length(request.prompt) for request in asked(workload)))
+            sizes.append(max(new_prompt_length(request.prompt) for request in requests_of(workload)))
 
         draw()
         return max(sizes)
@@ -83,7 +85,7 @@ def test_aborted_prompts_are_shorter_where_no_pool_must_be_exceeded() -> None:
 
 
 def test_a_fast_engine_draws_from_all_choices() -> None:
-    """In their order, with repetitions: a seed gives the workloads that it gave before."""
+    """They stay in order and repeated, so that a seed gives the workloads that it gave before."""
     assert FAST.sizes((8, 8, 1, 34)) == (8, 8, 1, 34)
     assert FAST.most(4) == 4
     assert not FAST.slow
@@ -93,7 +95,7 @@ def test_a_fast_engine_draws_from_all_choices() -> None:
     ("scale", "sizes", "most"), [(0.01, (2,), 0), (0.3, (2,), 1), (0.5, (2, 3), 2), (0.7, (2, 3, 5), 2)]
 )
 def test_sizes_and_numbers_follow_the_scale(scale: float, sizes: tuple[int, ...], most: int) -> None:
-    """The smallest is always left, and what is asked for at least."""
+    """The smallest size always stays, and at least the requested number."""
     on = limits(scale=scale)
     assert on.sizes((2, 3, 5, 8)) == sizes
     assert on.sizes((8, 4, 100), least=4)[-1:] in ((4,), (8,))[: 1 + (scale > 0.07)] or 8 in on.sizes((8, 4, 100))
@@ -103,7 +105,7 @@ def test_sizes_and_numbers_follow_the_scale(scale: float, sizes: tuple[int, ...]
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 def test_short_prompts_still_end_around_a_block_boundary(edge: int) -> None:
-    """One token before it, at it, and one after it."""
+    """The ends are one token before it, at it, and one after it."""
     seen: set[int] = set()
 
     @typical
@@ -119,12 +121,12 @@ def test_short_prompts_still_end_around_a_block_boundary(edge: int) -> None:
 @typical
 @given(conversations(SLOW_MODEL, chat=False))
 def test_a_short_answer_fills_the_block_in_which_its_prompt_ends(workload: Workload) -> None:
-    """So that the next turn can hit what decode wrote: the last token of an answer has no KV."""
-    first = asked(workload)[0]
+    """The next turn can then hit what decode wrote. The last token of an answer has no KV."""
+    first = requests_of(workload)[0]
     start = new_prompt_length(first.prompt)
     written = start + first.max_tokens - 1
     assert written // 32 > start // 32
-    assert any(request.prompt.continues is not None for request in asked(workload))
+    assert any(request.prompt.continues is not None for request in requests_of(workload))
 
 
 @typical
@@ -141,7 +143,7 @@ def test_the_prompts_of_a_return_still_share_a_prefix_or_nothing() -> None:
     for shares in (True, False):
 
         def wanted(workload: Workload, shares: bool = shares) -> bool:
-            first, _, between, *_ = (request.prompt.segments[0] for request in asked(workload))
+            first, _, between, *_ = (request.prompt.segments[0] for request in requests_of(workload))
             return (first == between) is shares
 
-        assert len(asked(found(returns(SLOW_MODEL), wanted))) == 4
+        assert len(requests_of(found(returns(SLOW_MODEL), wanted))) == 4

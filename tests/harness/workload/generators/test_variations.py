@@ -1,4 +1,4 @@
-"""Variations give valid and affordable workloads, and widen what a generator draws."""
+"""Variations give valid and affordable workloads, and extend what a generator draws."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ TURNS = Workload((burst(ask(("stem", 60))), burst(ask(("turn", 5), continues=0))
 
 
 def variations(workload: Workload, on: WorkloadLimits = ROOMY, count: int = 1500) -> list[Workload]:
-    """Many variations of a workload."""
+    """Return many variations of a workload."""
     return [varied_workload(workload, on, Random(seed)) for seed in range(count)]
 
 
 def bursts_of(workload: Workload) -> list[Burst]:
-    """Its bursts."""
+    """Return the bursts of a workload."""
     return [step for step in workload.steps if isinstance(step, Burst)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_variation_of_each_family_can_be_run_and_afforded(family: str) -> None:
-    """A sample in one of the limits."""
+    """This draws a sample within one set of limits."""
     check_variations(family, LIMITS["tight"], examples=2)
 
 
@@ -49,12 +49,12 @@ def test_a_variation_of_each_family_can_be_run_and_afforded(family: str) -> None
 @pytest.mark.parametrize("on", [LIMITS["tight"], LIMITS["roomy"]], ids=("tight", "roomy"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_variations_can_be_run_and_afforded(family: str, on: WorkloadLimits) -> None:
-    """With new examples in each run."""
+    """Each run draws new examples."""
     check_variations(family, on, examples=10)
 
 
 def check_variations(family: str, on: WorkloadLimits, *, examples: int) -> None:
-    """Check variations of whatever a generator draws; the same number gives the same one."""
+    """Check variations of generated workloads; the same seed gives the same variation."""
 
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
     @given(workload=FAMILIES[family](on), seed=st.integers(0, 2**32 - 1))
@@ -70,7 +70,7 @@ def check_variations(family: str, on: WorkloadLimits, *, examples: int) -> None:
 
 @pytest.mark.parametrize("variation", dict.fromkeys(VARIATIONS), ids=lambda one: one.__name__)
 def test_every_variation_changes_something(variation: Callable[[Draft, WorkloadLimits, Random], None]) -> None:
-    """A variation that never does anything would be a lie."""
+    """A variation that never changes anything would only seem to be tested."""
     sent = burst(ask(("stem", 60)), ask(("other", 60)))
     reload = (put("A"), put("B", route=Route.IN_PLACE))
     plain = Workload((sent, Idle(20), *reload, burst(ask(("stem", 60), max_tokens=9))))
@@ -103,14 +103,14 @@ WIDE: dict[str, Callable[[Workload], object]] = {
 
 @pytest.mark.parametrize("wanted", WIDE)
 def test_variations_reach_what_generators_do_not_draw(wanted: str) -> None:
-    """From two plain requests."""
+    """The variations start from two plain requests."""
     plain = Workload((burst(ask(("stem", 60)), ask(("other", 60))), burst(ask(("stem", 60)))))
     assert not WIDE[wanted](plain)
     assert any(WIDE[wanted](varied) for varied in variations(plain))
 
 
 def test_a_reload_overlaps_requests_of_others_only() -> None:
-    """An overlapped request of the same name may answer with either content: LORA-6 is about these."""
+    """An overlapped request of the same name may answer with either content, and LORA-6 is about such requests."""
     reload = put("B", route=Route.IN_PLACE)
     requests = burst(ask(("stem", 60), adapter="other"), ask(("more", 60)))
     plain = Workload((put("A"), put("C", name="other"), reload, requests, burst(ask(("stem", 60), adapter="tenant"))))
@@ -122,7 +122,7 @@ def test_a_reload_overlaps_requests_of_others_only() -> None:
 
 
 def test_next_turns_still_continue_their_own_requests() -> None:
-    """Whatever is inserted, repeated or moved before them."""
+    """This holds whatever is inserted, repeated or moved before them."""
     for varied in variations(TURNS):
         requests = [request for _, _, request in varied.requests()]
         for request in requests:
@@ -142,7 +142,7 @@ def test_next_turns_still_continue_their_own_requests() -> None:
     ids=("update", "restart", "files at one path", "cut history"),
 )
 def test_what_depends_on_its_exact_steps_is_not_varied(workload: Workload) -> None:
-    """Its order carries what is promised."""
+    """A requirement about it depends on the order of its steps."""
     assert not may_vary(workload)
     assert varied_workload(workload, ROOMY, Random(1)) is workload
 
@@ -160,8 +160,8 @@ def test_mixtures_that_fail_without_a_cache_are_not_made() -> None:
     assert not [w for w in variations(plain, careful) if w in mixed]
 
 
-def test_an_engine_is_not_asked_for_what_it_lacks() -> None:
-    """No resets, aborts, salts or priorities."""
+def test_variations_use_only_capabilities_of_the_engine() -> None:
+    """There are no resets, aborts, salts or priorities."""
     lacking = frozenset(
         {Capability.CACHE_RESET, Capability.ABORT, Capability.CACHE_SALT, Capability.PRIORITY, Capability.RESET_RUNNING}
     )
@@ -171,11 +171,11 @@ def test_an_engine_is_not_asked_for_what_it_lacks() -> None:
         assert not any(r.abort or r.salt or r.priority for _, _, r in varied.requests())
 
 
-class Known:
-    """One workload."""
+class FixedCorpus:
+    """A corpus of one workload."""
 
     def choose(self, _random: Random) -> Workload | None:
-        """Always the same."""
+        """Return the workload."""
         return TURNS
 
 
@@ -184,11 +184,11 @@ NESTED = {"partitions": partitions, "sent again after gaps": sent_again_after_ga
 
 @pytest.mark.parametrize("family", with_samples([*FAMILIES, *NESTED], "mixed", "traffic", *NESTED))
 def test_only_the_outermost_generator_draws_variations(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a generator draws after a variation of another one's workload would depend on the corpus. Hypothesis refuses
-    draws that depend on what ran before.
+    """What a generator draws after a variation of another one's workload would depend on the corpus. Hypothesis
+    refuses draws that depend on what ran before.
     """
     inside: list[st.SearchStrategy[Workload]] = []
-    strategy = {**FAMILIES, **NESTED}[family](msgspec.structs.replace(ROOMY, guidance=Known()))
+    strategy = {**FAMILIES, **NESTED}[family](msgspec.structs.replace(ROOMY, guidance=FixedCorpus()))
     monkeypatch.setattr(guidance, "with_variations", lambda plain, _limits: inside.append(plain) or plain)
 
     @settings(max_examples=20, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=SLOW)
@@ -201,12 +201,12 @@ def test_only_the_outermost_generator_draws_variations(family: str, monkeypatch:
 
 
 def test_guided_draws_are_plain_varied_and_from_the_corpus() -> None:
-    """And the simplest one is plain, so that a counterexample is."""
+    """The simplest draw is plain, so that a counterexample is plain."""
     plain = Workload((burst(ask(("plain", 60))),))
     drawn: list[Workload] = []
 
     @settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate])
-    @given(with_variations(st.just(plain), msgspec.structs.replace(ROOMY, guidance=Known())))
+    @given(with_variations(st.just(plain), msgspec.structs.replace(ROOMY, guidance=FixedCorpus())))
     def collect(workload: Workload) -> None:
         drawn.append(workload)
 
@@ -219,7 +219,7 @@ def test_guided_draws_are_plain_varied_and_from_the_corpus() -> None:
 
 
 def test_a_request_that_never_fits_is_no_variation() -> None:
-    """Where the pool is smaller than the model's longest request, as some engines allow."""
+    """The pool may be smaller than the longest request of the model, as some engines allow."""
     few = limits(pool=256, longest=512)
     assert fits(Workload((burst(ask(("stem", 200))),)), few)
     assert not fits(Workload((burst(ask(("stem", 300))),)), few)

@@ -1,4 +1,4 @@
-"""What workloads about weights are drawn for is in them, by the engine's routes, modes and policy."""
+"""Workloads about weights have what they are drawn for, by the routes, modes and policy of the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from hypothesis import given
-from support.drawn_workloads import LIMITS, any_at_all, asked, found, some, without
+from support.drawn_workloads import LIMITS, any_at_all, few_examples, found, requests_of, without
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
@@ -41,19 +41,19 @@ ROOMY = LIMITS["roomy"]
 
 
 def with_policy(policy: WeightPolicy) -> WorkloadLimits:
-    """The limits of an engine with another promise."""
+    """Return the limits of an engine with another policy."""
     return msgspec.structs.replace(ROOMY, policy=policy)
 
 
 def moments(workload: Workload) -> list[Meanwhile]:
-    """The changes during bursts."""
+    """Return the changes during bursts."""
     return [s.meanwhile for s in workload.steps if isinstance(s, Burst) and s.meanwhile is not None]
 
 
-@some
+@few_examples
 @given(quiet_updates(ROOMY))
 def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
-    """Two at least, each to other weights than before, and a request after each."""
+    """There are at least two, each to other weights than before, and a request follows each."""
     versions = [update.version for update in weight_updates(workload)]
     assert len(versions) >= 2
     assert all(a != b for a, b in zip([START_WEIGHTS, *versions], versions, strict=False))
@@ -63,14 +63,14 @@ def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
 
 @pytest.mark.parametrize("by", [Reset, Pause, Sleep])
 def test_each_invalidation_is_drawn(by: type) -> None:
-    """So is another salt, and a return to the weights of the start."""
+    """Another salt and a return to the first weights are drawn as well."""
     assert found(quiet_updates(ROOMY), lambda w: any(isinstance(step, by) for step in w.steps))
-    assert found(quiet_updates(ROOMY), lambda w: any(r.salt for r in asked(w)))
+    assert found(quiet_updates(ROOMY), lambda w: any(r.salt for r in requests_of(w)))
     assert found(quiet_updates(ROOMY), lambda w: [u.version for u in weight_updates(w)][1:2] == [START_WEIGHTS])
 
 
 def test_each_route_is_drawn_with_each_invalidation() -> None:
-    """Two routes of an update can leave different things behind, and an invalidation can miss one of them."""
+    """Two routes of an update can leave different KV behind, and an invalidation can miss one of them."""
     missing = {(route, by) for route in WeightRoute for by in set(Invalidation) - {Invalidation.NOTHING}}
 
     @any_at_all
@@ -107,7 +107,7 @@ def pairs(workload: Workload) -> Iterator[tuple[WeightRoute, Invalidation]]:
 
 
 def test_the_policy_decides_what_follows_an_update() -> None:
-    """And the engine's capabilities."""
+    """The capabilities of the engine decide it as well."""
     assert invalidations(with_policy(WeightPolicy.INVALIDATES)) == [Invalidation.NOTHING]
     assert invalidations(with_policy(WeightPolicy.IN_SALT)) == [Invalidation.SALT]
     assert set(invalidations(ROOMY)) == set(Invalidation) - {Invalidation.NOTHING}
@@ -116,16 +116,16 @@ def test_the_policy_decides_what_follows_an_update() -> None:
     assert invalidations(without(bare, Capability.CACHE_SALT)) == [Invalidation.RESET]
 
 
-@some
+@few_examples
 @given(quiet_updates(with_policy(WeightPolicy.INVALIDATES)))
 def test_nothing_else_follows_where_the_update_invalidates(workload: Workload) -> None:
-    """Only requests."""
+    """Only requests follow."""
     assert {type(step) for step in workload.steps} == {Burst, UpdateWeights}
 
 
 @pytest.mark.parametrize("mode", PauseMode)
 def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
-    """With clearing and an update, and a request that comes during the pause."""
+    """The pause comes with a clear and an update, and a request arrives during it."""
 
     def wanted(workload: Workload) -> bool:
         return any(
@@ -134,24 +134,24 @@ def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
             and m.then[-1] == Resume()
             and m.gap_ms > 0
             for m in moments(workload)
-        ) and any(r.offset_ms for r in asked(workload))
+        ) and any(r.offset_ms for r in requests_of(workload))
 
     assert found(paused(ROOMY, updates=True), wanted)
 
 
-@some
+@few_examples
 @given(paused(ROOMY, updates=False))
 def test_pauses_may_come_without_updates(workload: Workload) -> None:
-    """For an engine of which only one version of the weights is known."""
+    """This is for an engine of which only one version of the weights is known."""
     assert moments(workload)
     assert not weight_updates(workload)
 
 
-@some
+@few_examples
 @given(updates_in_flight(ROOMY))
 def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
-    """Twice after each burst: under the new weights and after a further update."""
-    turns = [r for r in asked(workload) if r.prompt.continues is not None]
+    """There are two after each burst: under the new weights and after a further update."""
+    turns = [r for r in requests_of(workload) if r.prompt.continues is not None]
     assert len(turns) == 2 * len(moments(workload))
     assert all(any(isinstance(c, UpdateWeights) for c in m.changes) for m in moments(workload))
 
@@ -159,19 +159,19 @@ def test_next_turns_follow_requests_in_flight(workload: Workload) -> None:
 ONLY_SAME_PATH = without(ROOMY, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_IN_PLACE, Capability.WEIGHTS_TRANSFER)
 
 
-@some
+@few_examples
 @given(updates_with_adapters(ONLY_SAME_PATH))
 def test_only_routes_of_the_engine_are_drawn(workload: Workload) -> None:
-    """Adapters and the base model are sent the same before and after each update."""
+    """Adapters and the base model get the same requests before and after each update."""
     assert {u.route for u in weight_updates(workload)} == {WeightRoute.SAME_PATH}
     rounds = len(weight_updates(workload)) + 1
-    assert len(asked(workload)) == rounds * len({r.adapter for r in asked(workload)})
+    assert len(requests_of(workload)) == rounds * len({r.adapter for r in requests_of(workload)})
 
 
-@some
+@few_examples
 @given(updates_in_flight(ROOMY))
 def test_transformed_workloads_stay_valid(workload: Workload) -> None:
-    """One request at a time, and without pauses or resets."""
+    """This holds for one request at a time, and without pauses or resets."""
     assert is_valid(one_request_per_burst(workload))
     assert is_valid(without_steps(workload, Reset))
     calm = without_steps(workload, Pause, Resume)
@@ -202,8 +202,8 @@ UPDATE = UpdateWeights(version="A")
     ],
 )
 def test_a_pause_must_end_before_the_next_requests(steps: tuple[Step, ...], valid: bool) -> None:
-    """They would wait forever; and only what was stopped goes on. Weights that a sleep discarded are loaded first, into
-    memory that is awake.
+    """Requests would otherwise wait forever, and only what was stopped can resume. Weights that a sleep discarded
+    are loaded first, into memory that is awake.
     """
     burst = found(quiet_updates(ROOMY), lambda _: True).steps[0]
     assert is_valid(Workload((*steps, burst))) is valid

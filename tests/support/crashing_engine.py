@@ -1,7 +1,7 @@
-"""A plugin with an engine `deadly` in two cells, which dies of one kind of request, with or without its cache.
+"""A plugin with an engine `crashing` in two cells, which crashes on one kind of request, with or without its cache.
 
-COLDPROOF_DEADLY names the kind, or says "every request". The time of each death is a line of the file
-COLDPROOF_DEADLY_TIMES. With COLDPROOF_DEADLY_NOISE its scores vary, so that the calibration measures them.
+COLDPROOF_CRASHING names the kind, or says "every request". The time of each crash is a line of the file
+COLDPROOF_CRASHING_TIMES. With COLDPROOF_CRASHING_NOISE its scores vary, so that the calibration measures them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.request_kinds import RequestKind
 
 EVERY = "every request"
-KIND = None if os.environ["COLDPROOF_DEADLY"] == EVERY else RequestKind(os.environ["COLDPROOF_DEADLY"])
-NOISE = 0.01 if os.environ.get("COLDPROOF_DEADLY_NOISE") else 0.0
+KIND = None if os.environ["COLDPROOF_CRASHING"] == EVERY else RequestKind(os.environ["COLDPROOF_CRASHING"])
+NOISE = 0.01 if os.environ.get("COLDPROOF_CRASHING_NOISE") else 0.0
 DRAWN = random.Random(5)
-TIMES = Path(os.environ["COLDPROOF_DEADLY_TIMES"])
+TIMES = Path(os.environ["COLDPROOF_CRASHING_TIMES"])
 OFFERED = (Capability.SEVERAL_ANSWERS, Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT)
 
 
-class DeadlyEngine(ScriptedEngine):
-    """Answers honestly, or dies. It ignores options that it does not die of."""
+class CrashingEngine(ScriptedEngine):
+    """A scripted engine that answers honestly or crashes. It ignores response options that it does not crash on."""
 
     def __init__(self, *, caching: bool) -> None:
         super().__init__(caching=caching)
@@ -41,31 +41,31 @@ class DeadlyEngine(ScriptedEngine):
     def serve(
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
-        """Die of prompt logprobs beside another request, or answer."""
+        """Crash on prompt logprobs that are sent beside another request, or answer."""
         scored = any(one.request.surface.prompt_logprobs for one in arrivals)
         if KIND is RequestKind.SCORES_BESIDE and len(arrivals) > 1 and scored:
             self.die()
         return super().serve(arrivals, on_token, between)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Die of the request, or answer it."""
-        asked = request.surface
+        """Crash on the request, or answer it."""
+        options = request.surface
         if KIND is None or {
-            RequestKind.SCORES: asked.prompt_logprobs,
-            RequestKind.SEVERAL: asked.answers > 1,
-            RequestKind.STOP: bool(asked.stop),
-            RequestKind.PATTERN: asked.pattern is not None,
-            RequestKind.LOGPROBS: asked.logprobs,
+            RequestKind.SCORES: options.prompt_logprobs,
+            RequestKind.SEVERAL: options.answers > 1,
+            RequestKind.STOP: bool(options.stop),
+            RequestKind.PATTERN: options.pattern is not None,
+            RequestKind.LOGPROBS: options.logprobs,
             RequestKind.ADAPTER: request.model != self.base_model,
         }.get(KIND, False):
             self.die()
         if self.dead:
             raise EngineDied("the scripted engine has terminated")
         answer = noisy(super().send(request, on_token)) if NOISE else super().send(request, on_token)
-        return msgspec.structs.replace(answer, others=(answer.tokens,) * (asked.answers - 1))
+        return msgspec.structs.replace(answer, others=(answer.tokens,) * (options.answers - 1))
 
     def die(self) -> None:
-        """End, and write down when."""
+        """Terminate, and record the time of the first crash."""
         if not self.dead:
             with TIMES.open("a") as times:
                 times.write(f"{time.time()}\n")
@@ -73,7 +73,7 @@ class DeadlyEngine(ScriptedEngine):
 
 
 def noisy(answer: Completion) -> Completion:
-    """The same answer with other scores each time."""
+    """Return the same answer with scores that vary from call to call."""
 
     def moved(score: float | None) -> float | None:
         return None if score is None else score + DRAWN.gauss(0, NOISE)
@@ -83,13 +83,13 @@ def noisy(answer: Completion) -> Completion:
     return msgspec.structs.replace(answer, tokens=tuple(moved_tokens), prompt_logprobs=scores)
 
 
-def start(setting: StartOptions) -> DeadlyEngine:
+def start(setting: StartOptions) -> CrashingEngine:
     """Start the engine."""
-    return DeadlyEngine(caching=setting.caching)
+    return CrashingEngine(caching=setting.caching)
 
 
-for name in ("deadly", "deadly-too"):
-    CELLS[name] = Cell(name=name, about="scripted", engine="deadly", alike=False)
-ENGINES["deadly"] = EngineSpec(
-    name="deadly", about="scripted", cells=(CELLS["deadly"], CELLS["deadly-too"]), start=start, quick=True
+for name in ("crashing", "crashing-too"):
+    CELLS[name] = Cell(name=name, about="scripted", engine="crashing", alike=False)
+ENGINES["crashing"] = EngineSpec(
+    name="crashing", about="scripted", cells=(CELLS["crashing"], CELLS["crashing-too"]), start=start, quick=True
 )
