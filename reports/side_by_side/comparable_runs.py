@@ -65,9 +65,9 @@ def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False
     """
     said = [note for run in runs for note in run_facts.run_problems(run.results, f"The run of {run.label}")]
     valid = [run for run in runs if not run.invalid]
-    said += _lacking(valid, {run.label: {one.id for one in run.results.requirements} for run in valid}, "requirements")
+    said += _lacking(valid, {run.label: {one.id for one in run.results.requirements} for run in valid})
     if series:
-        said += _lacking(valid, {run.label: set(run.cells) for run in valid}, "cells")
+        said += _lacking(valid, {run.label: set(run.cells) for run in valid}, "cell")
     if by_time:
         said += [
             f"The run of {later.label} started before that of {earlier.label}. The runs may be swapped."
@@ -77,14 +77,18 @@ def notes(runs: Sequence[Column], *, series: bool = False, by_time: bool = False
     return said
 
 
-def _lacking(runs: Sequence[Column], names: Mapping[str, set[str]], what: str) -> Iterator[str]:
-    """Yield what each run does not have of all that the runs have. `names`: of each run, by its label."""
+def _lacking(runs: Sequence[Column], names: Mapping[str, set[str]], word: str = "") -> Iterator[str]:
+    """Yield what each run does not have of all that the runs have. `names`: of each run, by its label.
+
+    `word`: before each name; "" for requirements, whose ids say what they are.
+    """
     every = set().union(*names.values())
     for run in runs:
         lacking = sorted(every - names[run.label])
         if lacking:
-            said = listed(lacking) if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(every)} {what}"
-            yield f"Not in the run of {run.label}: {said if what == 'requirements' else f'{what} {said}'}."
+            named = listed([f"{word} {name}".strip() for name in lacking])
+            said = named if len(lacking) <= _NAMED else f"{len(lacking)} of these {len(every)} {word or 'requirement'}s"
+            yield f"Not in the run of {run.label}: {said}."
 
 
 def _swapped(earlier: Results, later: Results) -> bool:

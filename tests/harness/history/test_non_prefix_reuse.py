@@ -86,7 +86,7 @@ def test_what_can_be_reused_of_a_sequence(prompt: tuple[int, ...], most: int) ->
 
 
 def test_an_engine_that_moves_nothing_reuses_a_beginning() -> None:
-    """This holds for all other engines."""
+    """Like all other engines, it reuses no piece behind a difference."""
     assert reusable_tokens(shape(), A + B + C, A + C) == 10
     assert may_be_changed(history(FIRST, moved(OTHERS), shape=shape())) == set()
 

@@ -208,7 +208,7 @@ def test_cells_that_a_run_of_a_series_lacks_are_named() -> None:
         A=run(requirements=[samples.requirement("A-1", "x", *cells)]),
         B=run(requirements=[samples.requirement("A-1", "x", cells[0])]),
     )
-    assert notes(runs, series=True) == ["Not in the run of B: cells tight."]
+    assert notes(runs, series=True) == ["Not in the run of B: cell tight."]
     assert notes(runs) == []
 
 
