@@ -11,8 +11,8 @@ from coldproof.reports.schema.findings import FindingRecord
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
 however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
-record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and `--issue NAME`
-the report to file.
+record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and
+`--issue NAME` the report to file.
 
 `coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
 run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
