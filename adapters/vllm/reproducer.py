@@ -69,20 +69,26 @@ def layers(cell: Cell | None) -> ModelLayers:
 def note(engine: RecordedEngine) -> str:
     """Return what the engine needs in addition to vLLM; an empty string if nothing."""
     if not needs_worker(engine):
+        return model_note(engine)
+    why = "answers of so small a model accept no drafts from n-grams"
+    if no_model_has_the_layers(engine):
+        why = "its layers are of kinds that no model this small has"
+    needs = "The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof)"
+    return f"{needs}, because {why}."
+
+
+def model_note(engine: RecordedEngine) -> str:
+    """Return what a model that is named without a folder stands for; an empty string for others."""
+    named = re.search(r"--model ([\w.-]+)(?: |$)", command(engine))
+    if engine.generated_model or named is None:
         return ""
-    layers_alone = "its layers are of kinds that no model this small has"
-    why = (
-        layers_alone if no_model_has_the_layers(engine) else "answers of so small a model accept no drafts from n-grams"
-    )
-    return (
-        f"The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), because {why}."
-    )
+    return f"Replace `--model {named[1]}` by the folder of that model (`coldproof model NAME` fetches Coldproof's)."
 
 
 def server_note(engine: RecordedEngine) -> str:
     """Return what the server needs in addition to vLLM: Coldproof, if its command names a module of it."""
     if "coldproof." not in command(engine):
-        return ""
+        return model_note(engine)
     return "The server needs Coldproof (`pip install .` in a checkout of Coldproof), of which it uses a module."
 
 

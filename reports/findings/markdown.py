@@ -11,8 +11,8 @@ from coldproof.reports.schema.findings import FindingRecord
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
 however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
-record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and `--issue NAME`
-the report to file.
+record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and `--issue
+NAME` the report to file.
 
 `coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
 run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
@@ -62,7 +62,5 @@ def section(record: FindingRecord) -> Iterator[str]:
     yield f"* Found by: {found_in_words(record)}"
     if record.rate:
         yield f"* Rate: {record.rate}"
-    where = (
-        f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
-    )
+    where = f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
     yield from (f"* Files: {where}", "")
