@@ -42,21 +42,25 @@ FINGERPRINT_FLAGS = ("--worker-cls", "--additional-config")
 
 
 def needs_worker(engine: RecordedEngine) -> bool:
-    """Return whether a case is one of the fingerprint worker alone: its cell has layers that no model has, or drafts
-    from n-grams, which answers of the generated model do not accept.
-    """
-    return no_model_has_the_layers(engine) or drafts_from_ngrams(engine)
+    """Return whether a script cannot do without the fingerprint worker."""
+    return why_worker(engine) != ""
 
 
-def no_model_has_the_layers(engine: RecordedEngine) -> bool:
-    """Return whether the cell has layers that only the fingerprint worker has."""
-    return isinstance(engine.cell, VllmCell) and engine.cell.topology not in GENERATED_LAYERS
-
-
-def drafts_from_ngrams(engine: RecordedEngine) -> bool:
-    """Return whether the fingerprint worker has answered, with drafts from n-grams."""
-    line = engine.config.get("command", "")
-    return "--worker-cls " in line and '"method":"ngram"' in line.replace(" ", "")
+def why_worker(engine: RecordedEngine) -> str:
+    """Return why a case is one of the fingerprint worker alone; an empty string if the generated model shows it."""
+    line, cell = engine.config.get("command", ""), engine.cell
+    topology = cell.topology if isinstance(cell, VllmCell) else "full"
+    if topology not in GENERATED_LAYERS:
+        return "its layers are of kinds that no model this small has"
+    if "--worker-cls " not in line:
+        return ""
+    if '"method":"ngram"' in line.replace(" ", ""):
+        return "answers of so small a model accept no drafts from n-grams"
+    if topology == "state":
+        return "a CPU has no kernel that keeps states inside of a chunk"
+    if topology == "window" and "--num-gpu-blocks-override" in line:
+        return "its pool is too small for a model with such layers"
+    return ""
 
 
 def layers(cell: Cell | None) -> ModelLayers:
@@ -68,21 +72,25 @@ def layers(cell: Cell | None) -> ModelLayers:
 
 def note(engine: RecordedEngine) -> str:
     """Return what the engine needs in addition to vLLM; an empty string if nothing."""
-    if not needs_worker(engine):
+    why = why_worker(engine)
+    if not why:
+        return model_note(engine)
+    needs = "The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof)"
+    return f"{needs}, because {why}."
+
+
+def model_note(engine: RecordedEngine) -> str:
+    """Return what a model that is named without a folder stands for; an empty string for others."""
+    named = re.search(r"--model ([\w.-]+)(?: |$)", command(engine))
+    if engine.generated_model or named is None:
         return ""
-    layers_alone = "its layers are of kinds that no model this small has"
-    why = (
-        layers_alone if no_model_has_the_layers(engine) else "answers of so small a model accept no drafts from n-grams"
-    )
-    return (
-        f"The script needs Coldproof's fingerprint worker (`pip install .` in a checkout of Coldproof), because {why}."
-    )
+    return f"Replace `--model {named[1]}` by the folder of that model (`coldproof model NAME` fetches Coldproof's)."
 
 
 def server_note(engine: RecordedEngine) -> str:
     """Return what the server needs in addition to vLLM: Coldproof, if its command names a module of it."""
     if "coldproof." not in command(engine):
-        return ""
+        return model_note(engine)
     return "The server needs Coldproof (`pip install .` in a checkout of Coldproof), of which it uses a module."
 
 

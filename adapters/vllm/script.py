@@ -34,6 +34,7 @@ from coldproof.adapters.spec.script.given import (
     HANGS,
     IMAGES,
     LATE,
+    LMCACHE,
     MEANWHILE,
     MODEL,
     REMADE,
@@ -47,6 +48,7 @@ from coldproof.adapters.spec.script.given import (
     WEIGHTS,
 )
 from coldproof.adapters.spec.script.torch_files import write_lora, write_model, write_tokenizer
+from coldproof.adapters.vllm.inproc.process import replace_kernels
 from coldproof.adapters.vllm.inproc.request import embeds_prompt, image_prompt
 
 STEP_MS = 10  # one step in the engine's time
@@ -71,6 +73,8 @@ class InProcess:
 
     def start(self, **changes: Any) -> None:
         """Start the engine."""
+        if LMCACHE:
+            replace_kernels()
         if EVENTS:
             changes["kv_events_config"] = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         self.llm: Any = LLM(**{**SETTINGS, **changes})

@@ -33,6 +33,7 @@ NOISE: dict[str, float | None] = {"gap": 0.0}  # in nats: by how much correct an
 ROUNDING = 1e-4  # by how much a value of a vector may differ
 
 TIERED: bool = True  # there is a second tier, which may find what a new salt does not
+LMCACHE: bool = True  # which is LMCache's
 GENERATED: bool = True  # the model is the tiny one that the script makes
 ADAPTED: bool = True  # adapters are loaded
 SWITCHES: bool = True  # and some are switched on for all requests

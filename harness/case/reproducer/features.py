@@ -58,6 +58,7 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
     return {
         "GENERATED": generated,
         "TIERED": "--kv-transfer-config" in command,
+        "LMCACHE": "LMCache" in command,
         "ADAPTED": bool(adapter_changes(workload)),
         "OWN_ADAPTERS": any("path" in recipe for recipe in case.recipes.values()),
         "TOGETHER": any(len(burst.requests) > 1 or burst.meanwhile for burst in bursts),
