@@ -1,8 +1,7 @@
-"""Several engines side by side: every verdict in its place, nothing mixed, every link to its evidence, one command."""
+"""Several engines side by side: every verdict in its place, nothing mixed, every link to its evidence."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from coldproof.reports.schema.results import (
     Results,
     StatementParts,
     encode,
-    write_results,
 )
 from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.side_by_side.columns import Source, labels
@@ -348,151 +346,3 @@ def test_the_markdown_is_bounded() -> None:
     assert "And 250 more requirements." in text
     assert "- and 250 more" in text
     assert len(text.splitlines()) < 150
-
-
-# The command
-
-
-@pytest.fixture
-def reports(tmp_path: Path) -> Path:
-    """A folder with the report folders of two runs."""
-    write_all(run(), tmp_path / "vllm")
-    write_all(run("SGLang", "0.5"), tmp_path / "sglang")
-    return tmp_path
-
-
-def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Both forms are written as they were asked for, stdout stays empty, verdicts do not matter to the exit code."""
-    runs = [str(reports / "vllm"), str(reports / "sglang" / "results.json")]
-    page, text = reports / "index.html", reports / "side.md"
-    assert command_line.main(["side-by-side", *runs, "--out", str(page), "--markdown", str(text)]) == 0
-    assert capfd.readouterr() == ("", "")
-    shown = engines(
-        [
-            source(run(), "vllm/index.html", "vllm/results.json"),
-            source(run("SGLang", "0.5"), "sglang/index.html", "sglang/results.json"),
-        ]
-    )
-    assert page.read_text(encoding="utf-8") == render_side_by_side(shown)
-    assert text.read_text(encoding="utf-8") == side_by_side_markdown(shown)
-
-
-def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Markdown alone it is not."""
-    monkeypatch.chdir(reports)
-    assert command_line.main(["side-by-side", "vllm", "--markdown", "side.md"]) == 0
-    assert not (reports / "index.html").exists()
-    assert command_line.main(["side-by-side", "vllm"]) == 0
-    assert 'href="vllm/index.html"' in (reports / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("out", "link", "name"),
-    [
-        ("all.html", "vllm/index.html", "vllm/results.json"),
-        ("pages/all.html", "../vllm/index.html", "../vllm/results.json"),
-        ("deep/pages/all.html", None, "vllm/results.json"),
-    ],
-)
-def test_a_link_is_made_where_the_report_is_below_or_beside(
-    out: str, link: str | None, name: str, reports: Path
-) -> None:
-    """Anywhere else it would break as soon as either is moved, and tell where this machine keeps its files."""
-    target = reports / out
-    target.parent.mkdir(parents=True, exist_ok=True)
-    assert command_line.main(["side-by-side", str(reports / "vllm"), "--out", str(target)]) == 0
-    page = Page(target.read_text(encoding="utf-8"))
-    links = {other.partition("#")[0] for other in page.attributes("href")} - {""}
-    assert links == ({link} if link else set())
-    assert (f"report at {name}" in page.text) is (link is None)
-    assert str(reports) not in target.read_text(encoding="utf-8").replace(samples.results().command, "")
-
-
-def test_a_run_without_a_page_of_its_own_has_no_link(tmp_path: Path) -> None:
-    """A results.json may have been copied alone."""
-    write_results(run(), tmp_path / "odd:name.json")
-    assert command_line.main(["side-by-side", str(tmp_path / "odd:name.json"), "--out", str(tmp_path / "x.html")]) == 0
-    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
-    assert "report at odd:name.json" in page.text
-    assert not [link for link in page.attributes("href") if not link.startswith("#")]
-
-
-def test_a_hostile_folder_is_a_plain_link(tmp_path: Path) -> None:
-    """A name with a colon is no scheme, and one that is no UTF-8 is written out."""
-    folder = os.fsdecode(os.fsencode(tmp_path) + b"/javascript:alert(1)\xff&\"'")
-    write_all(run(), Path(folder))
-    assert command_line.main(["side-by-side", folder, "--out", str(tmp_path / "x.html")]) == 0
-    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
-    links = {link.partition("#")[0] for link in page.attributes("href")} - {""}
-    assert links == {"javascript%3Aalert%281%29%FF%26%22%27/index.html"}
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "No such file"),
-        (b"{nope", "malformed"),
-        (b"[]", "not a results.json file"),
-        (b'{"schema_version": 99}', "its schema_version is 99; this Coldproof reads 2"),
-        (b'{"schema_version": 2}', "not a results.json file: Object missing required field"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
-    content: bytes | None, says: str, reports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Which names the file; nothing is written."""
-    broken = reports / "broken.json"
-    if content is not None:
-        broken.write_bytes(content)
-    arguments = ["side-by-side", str(reports / "vllm"), str(broken), "--out", str(reports / "x.html")]
-    assert command_line.main(arguments) == 4
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
-    assert "broken.json" in said
-    assert not (reports / "x.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["."], "the folder has no results.json"),
-        (["vllm", "vllm/results.json"], "vllm and vllm/results.json are the same run"),
-        (["vllm", "--out", "vllm/index.html"], "vllm/index.html is the report of one of the runs"),
-        (["vllm", "--markdown", "vllm/results.json"], "vllm/results.json is the report of one of the runs"),
-    ],
-)
-def test_what_would_mislead_or_destroy_is_refused(
-    arguments: list[str], says: str, reports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one line, with exit code 4, and no file is touched."""
-    monkeypatch.chdir(reports)
-    before = {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()}
-    assert command_line.main(["side-by-side", *arguments]) == 4
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
-    assert {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()} == before
-
-
-@pytest.mark.parametrize("option", ["--out", "--markdown"])
-def test_what_cannot_be_written_is_exit_code_3(option: str, reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, as everywhere."""
-    assert command_line.main(["side-by-side", str(reports / "vllm"), option, str(reports / "no" / "file")]) == 3
-    assert re.fullmatch(r"coldproof side-by-side: cannot write .*no/file: .*\n", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "--pdf", "x"], ["a", "--out"]])
-def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
-    with pytest.raises(SystemExit) as stop:
-        command_line.main(["side-by-side", *arguments])
-    assert stop.value.code == 4
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_the_commands_tell_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the help of `coldproof`."""
-    with pytest.raises(SystemExit):
-        command_line.main(["--help"])
-    assert "which engine conforms to which requirement" in " ".join(capsys.readouterr().out.split())
