@@ -23,9 +23,9 @@ from coldproof.reports.schema.results import (
 )
 from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.side_by_side.columns import Source, labels
-from coldproof.reports.side_by_side.kinds import ENGINES
+from coldproof.reports.side_by_side.kinds import ENGINES, REGISTER, RELEASES, TWO_RUNS, Kind
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown
-from coldproof.reports.side_by_side.matrix import Row, SideBySide, side_by_side
+from coldproof.reports.side_by_side.matrix import Made, Row, SideBySide, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 
 
@@ -307,6 +307,17 @@ def test_runs_without_a_verdict_that_counts_say_so() -> None:
     assert "No run has a valid verdict." in Page(render_side_by_side(shown)).text
     assert "No run has a valid verdict." in side_by_side_markdown(shown)
     assert "data-filter" not in {name for _, at in Page(render_side_by_side(shown)).elements for name in at}
+
+
+@pytest.mark.parametrize("kind", [ENGINES, TWO_RUNS, RELEASES, REGISTER], ids=lambda kind: kind.title)
+def test_a_page_of_no_run_says_so(kind: Kind) -> None:
+    """All bundles were refused, or no release could be installed."""
+    shown = side_by_side([], kind, Made(headline="Nothing", missing=("1.0: not installed",)))
+    text = Page(render_side_by_side(shown)).text
+    assert "There is no run." in text
+    assert "No run has a valid verdict." in text
+    assert "1.0: not installed" in text
+    assert "No run has a valid verdict." in side_by_side_markdown(shown)
 
 
 def test_many_runs_of_many_requirements_stay_small() -> None:
