@@ -122,6 +122,7 @@ def compare_runs(options: argparse.Namespace) -> int:
     """Read both runs, write the requested files and return the exit code. Raises Refusal."""
     here = (options.html or Path(_PAGE)).parent
     sources = [linked_source(run, here, label) for run, label in ((options.old, "Before"), (options.new, "Now"))]
+    check_targets([options.old, options.new], [options.html, options.markdown])
     with interpreting(f"{options.old} and {options.new}"):
         shown = side_by_side(sources, kinds.TWO_RUNS)
         if options.markdown is None and options.html is None:
@@ -157,7 +158,8 @@ def compare_engines(options: argparse.Namespace) -> int:
     if options.out is None and page is not None and page.exists():
         raise Refusal(USAGE, f"{page} exists; name the page with --out")
     sources = [linked_source(one, here) for one in options.runs]
-    check_paths(options.runs, [target for target in (page, options.markdown) if target])
+    check_runs(options.runs)
+    check_targets(options.runs, [page, options.markdown])
     with interpreting(", ".join(map(str, options.runs))):
         written(side_by_side(sources, kinds.ENGINES), page, options.markdown)
     return 0
@@ -180,17 +182,20 @@ SIDE_BY_SIDE = Subcommand(
 )
 
 
-def check_paths(runs: Sequence[Path], targets: Sequence[Path]) -> None:
-    """Raise Refusal if a run is given twice, or if a target is the report of one of the runs."""
+def check_runs(runs: Sequence[Path]) -> None:
+    """Raise Refusal if a run is given twice."""
     seen: dict[Path, Path] = {}
     for one in runs:
-        file = results_file(one).resolve()
-        if file in seen:
-            raise Refusal(USAGE, f"{seen[file]} and {one} are the same run")
-        seen[file] = one
-    for target in targets:
-        if any(target.resolve() in (file, file.parent / _PAGE) for file in seen):
-            raise Refusal(USAGE, f"{target} is the report of one of the runs; choose another file with --out")
+        if (first := seen.setdefault(results_file(one).resolve(), one)) is not one:
+            raise Refusal(USAGE, f"{first} and {one} are the same run")
+
+
+def check_targets(runs: Sequence[Path], targets: Sequence[Path | None]) -> None:
+    """Raise Refusal if a file to write is the report of one of the runs."""
+    files = [results_file(one).resolve() for one in runs]
+    for target in filter(None, targets):
+        if any(target.resolve() in (file, file.parent / _PAGE) for file in files):
+            raise Refusal(USAGE, f"{target} is the report of one of the runs; choose another file")
 
 
 def linked_source(path: Path, here: Path, label: str = "") -> Source:

@@ -113,6 +113,7 @@ def release_source(row: ReleaseRow, results: Results) -> Source:
         cases=f"{row.report}/cases",
         name=row.report,
         explained={case.id: Explanation(case.cause, case.link) for case in found},
+        said=(f"Cells with an error: {', '.join(row.errors)}",) if row.errors else (),
     )
 
 

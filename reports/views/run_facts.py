@@ -14,9 +14,10 @@ MACHINE = ("machine", "cpus", "memory")  # the parts of the environment that tim
 
 
 def facts(runs: Sequence[Results]) -> list[tuple[str, list[str]]]:
-    """Return the name of each property, and its value in each run as text."""
+    """Return the name of each property, and its value in each run as text; nothing without a run."""
     described = [run_description(results) for results in runs]
-    return [(name, [properties[name] for properties in described]) for name in described[0]]
+    names = described[0] if described else ()
+    return [(name, [properties[name] for properties in described]) for name in names]
 
 
 def budget(results: Results) -> float:

@@ -14,6 +14,7 @@ from support.page import Page
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.case.finding_records import FOLDER
 from coldproof.harness.cli.main import main
+from coldproof.harness.cli.releases import release_source
 from coldproof.harness.engine_releases.release_runs import (
     ReleaseRuns,
     history_of,
@@ -128,6 +129,7 @@ def test_a_release_names_the_cells_with_an_error(tmp_path: Path) -> None:
     results = msgspec.structs.replace(sample(Verdict.VIOLATED), requirements=[one])
     row = runs(tmp_path, {"1.0": interpreter(tmp_path / "bin", "1.0", results)}).row("1.0")
     assert (row.verdicts["LORA-1"].verdict, row.errors) == (Verdict.VIOLATED, ["tight"])
+    assert release_source(row, results).said == ("Cells with an error: tight",)
 
 
 def test_a_case_has_the_cause_that_is_known_of_its_release(tmp_path: Path) -> None:

@@ -1,23 +1,17 @@
-"""The comparison as Markdown, as a page and as a command: contents, escaping and exit codes."""
+"""The comparison of two runs as Markdown and as a page: contents, order and escaping."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
 from support import report_samples as samples
 from support.page import Page
-from support.paths import ROOT
-from support.side_by_side_samples import pair, source
+from support.side_by_side_samples import pair
 
-from coldproof.harness.cli import main as command_line
-from coldproof.reports.schema.results import Results, write_results
+from coldproof.reports.schema.results import Results
 from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import ChangeKind
@@ -161,121 +155,9 @@ def test_the_page_of_two_equal_runs_states_that() -> None:
     assert "Comparability warnings" not in text
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes() -> None:
     """The order of requirements and cases in the files does not matter."""
     old, new = everything()
     turned = msgspec.structs.replace(new, requirements=new.requirements[::-1], cases=new.cases[::-1])
     assert render_side_by_side(compare(old, new)) == render_side_by_side(compare(old, turned))
     assert side_by_side_markdown(compare(old, new)) == side_by_side_markdown(compare(old, turned))
-
-
-# The command
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str]:
-    """Write a conforming run and one with a violation, and return their files."""
-    write_results(CLEAN, tmp_path / "clean.json")
-    write_results(FAILING, tmp_path / "failing.json")
-    return str(tmp_path / "clean.json"), str(tmp_path / "failing.json")
-
-
-def test_without_a_file_the_markdown_is_on_stdout(
-    files: tuple[str, str], capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    """The output is UTF-8."""
-    assert command_line.main(["compare", *files]) == 1
-    assert capfdbinary.readouterr().out == side_by_side_markdown(compare(CLEAN, FAILING)).encode()
-
-
-def test_the_command_runs_in_an_ascii_locale(files: tuple[str, str]) -> None:
-    """The command is run as a process."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "coldproof", "compare", *files],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-    )
-    assert (ran.returncode, ran.stderr) == (1, b"")
-    assert ran.stdout.decode() == side_by_side_markdown(compare(CLEAN, FAILING))
-
-
-@pytest.mark.parametrize(("order", "code"), [((0, 1), 1), ((1, 0), 0), ((0, 0), 0), ((1, 1), 0)])
-def test_the_exit_code_shows_whether_anything_is_new(order: tuple[int, int], code: int, files: tuple[str, str]) -> None:
-    """An old violation is not new, and a fix is no failure."""
-    assert command_line.main(["compare", *(files[place] for place in order)]) == code
-
-
-def test_files_are_written_and_stdout_stays_empty(
-    files: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Both files are written, and the exit code is that of the comparison."""
-    page, text = tmp_path / "c.html", tmp_path / "c.md"
-    assert command_line.main(["compare", *files, "--html", str(page), "--markdown", str(text)]) == 1
-    sources = [
-        source(CLEAN, "", "clean.json", label="Before"),
-        source(FAILING, "", "failing.json", label="Now"),
-    ]
-    shown = side_by_side(sources, kinds.TWO_RUNS)
-    assert page.read_text(encoding="utf-8") == render_side_by_side(shown)
-    assert text.read_text(encoding="utf-8") == side_by_side_markdown(shown)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("option", ["--html", "--markdown"])
-def test_what_cannot_be_written_is_exit_code_3(
-    option: str, files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The write error takes precedence over new failures."""
-    assert command_line.main(["compare", *files, option, str(tmp_path / "no" / "file")]) == 3
-    assert re.fullmatch(r"coldproof compare: cannot write .*no/file: .*\n", capsys.readouterr().err)
-
-
-def test_a_full_disk_behind_stdout_is_exit_code_3(files: tuple[str, str]) -> None:
-    """Python has an exit code of its own for a stream that cannot be flushed."""
-    with open("/dev/full", "wb") as full:
-        ran = subprocess.run(
-            [sys.executable, "-m", "coldproof", "compare", *files],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-        )
-    assert ran.returncode == 3
-    assert ran.stderr == b"coldproof compare: cannot write to stdout: No space left on device\n"
-
-
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "No such file"),
-        (b"{nope", "malformed"),
-        (b"\xff\xfe", "malformed"),
-        (b'{"schema_version": 99}', "its schema_version is 99; this Coldproof reads 2"),
-        (b'{"schema_version": 2}', "missing required field"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
-    place: int, content: bytes | None, says: str, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the file, which may be the old or the new one."""
-    broken = Path(files[place])
-    broken.unlink()
-    if content is not None:
-        broken.write_bytes(content)
-    assert command_line.main(["compare", *files]) == 4
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert says in said.err
-    assert broken.name in said.err
-
-
-@pytest.mark.parametrize("arguments", [[], ["one.json"], ["a", "b", "c"], ["a", "b", "--pdf", "x"]])
-def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The error is one line."""
-    with pytest.raises(SystemExit) as stop:
-        command_line.main(["compare", *arguments])
-    assert stop.value.code == 4
-    assert capsys.readouterr().err.count("\n") == 1

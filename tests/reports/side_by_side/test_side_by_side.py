@@ -1,8 +1,7 @@
-"""Several engines side by side: verdicts, links to the evidence, comparability and the command."""
+"""Several engines side by side: verdicts, links to the evidence and comparability."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -21,13 +20,12 @@ from coldproof.reports.schema.results import (
     Results,
     StatementParts,
     encode,
-    write_results,
 )
 from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.side_by_side.columns import Source, labels
-from coldproof.reports.side_by_side.kinds import ENGINES
+from coldproof.reports.side_by_side.kinds import ENGINES, REGISTER, RELEASES, TWO_RUNS, Kind
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown
-from coldproof.reports.side_by_side.matrix import Row, SideBySide, side_by_side
+from coldproof.reports.side_by_side.matrix import Made, Row, SideBySide, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 
 
@@ -315,6 +313,17 @@ def test_runs_without_a_verdict_that_counts_say_so() -> None:
     assert "data-filter" not in {name for _, at in Page(render_side_by_side(shown)).elements for name in at}
 
 
+@pytest.mark.parametrize("kind", [ENGINES, TWO_RUNS, RELEASES, REGISTER], ids=lambda kind: kind.title)
+def test_a_page_of_no_run_says_so(kind: Kind) -> None:
+    """All bundles were refused, or no release could be installed."""
+    shown = side_by_side([], kind, Made(headline="Nothing", missing=("1.0: not installed",)))
+    text = Page(render_side_by_side(shown)).text
+    assert "There is no run." in text
+    assert "No run has a valid verdict." in text
+    assert "1.0: not installed" in text
+    assert "No run has a valid verdict." in side_by_side_markdown(shown)
+
+
 def test_many_runs_of_many_requirements_stay_small() -> None:
     """The page has ten engines and forty requirements, and the printed page reports what has no room."""
     many = [samples.requirement(f"R-{i}", "x", *(samples.cell(f"c{j}") for j in range(3))) for i in range(40)]
@@ -355,151 +364,3 @@ def test_the_markdown_is_bounded() -> None:
     assert "And 250 more requirements." in text
     assert "- and 250 more" in text
     assert len(text.splitlines()) < 150
-
-
-# The command
-
-
-@pytest.fixture
-def reports(tmp_path: Path) -> Path:
-    """Return a folder with the report folders of two runs."""
-    write_all(run(), tmp_path / "vllm")
-    write_all(run("SGLang", "0.5"), tmp_path / "sglang")
-    return tmp_path
-
-
-def test_report_folders_and_files_are_read_alike(reports: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Both formats are written, stdout stays empty, and verdicts do not change the exit code."""
-    runs = [str(reports / "vllm"), str(reports / "sglang" / "results.json")]
-    page, text = reports / "index.html", reports / "side.md"
-    assert command_line.main(["side-by-side", *runs, "--out", str(page), "--markdown", str(text)]) == 0
-    assert capfd.readouterr() == ("", "")
-    shown = engines(
-        [
-            source(run(), "vllm/index.html", "vllm/results.json"),
-            source(run("SGLang", "0.5"), "sglang/index.html", "sglang/results.json"),
-        ]
-    )
-    assert page.read_text(encoding="utf-8") == render_side_by_side(shown)
-    assert text.read_text(encoding="utf-8") == side_by_side_markdown(shown)
-
-
-def test_without_an_option_the_page_is_written_here(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Markdown alone no page is written."""
-    monkeypatch.chdir(reports)
-    assert command_line.main(["side-by-side", "vllm", "--markdown", "side.md"]) == 0
-    assert not (reports / "index.html").exists()
-    assert command_line.main(["side-by-side", "vllm"]) == 0
-    assert 'href="vllm/index.html"' in (reports / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("out", "link", "name"),
-    [
-        ("all.html", "vllm/index.html", "vllm/results.json"),
-        ("pages/all.html", "../vllm/index.html", "../vllm/results.json"),
-        ("deep/pages/all.html", None, "vllm/results.json"),
-    ],
-)
-def test_a_link_is_made_where_the_report_is_below_or_beside(
-    out: str, link: str | None, name: str, reports: Path
-) -> None:
-    """Elsewhere the link would break when either is moved, and would show the paths of this machine."""
-    target = reports / out
-    target.parent.mkdir(parents=True, exist_ok=True)
-    assert command_line.main(["side-by-side", str(reports / "vllm"), "--out", str(target)]) == 0
-    page = Page(target.read_text(encoding="utf-8"))
-    links = {other.partition("#")[0] for other in page.attributes("href")} - {""}
-    assert links == ({link} if link else set())
-    assert (f"report at {name}" in page.text) is (link is None)
-    assert str(reports) not in target.read_text(encoding="utf-8").replace(samples.results().command, "")
-
-
-def test_a_run_without_a_page_of_its_own_has_no_link(tmp_path: Path) -> None:
-    """A results.json may have been copied without its page."""
-    write_results(run(), tmp_path / "odd:name.json")
-    assert command_line.main(["side-by-side", str(tmp_path / "odd:name.json"), "--out", str(tmp_path / "x.html")]) == 0
-    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
-    assert "report at odd:name.json" in page.text
-    assert not [link for link in page.attributes("href") if not link.startswith("#")]
-
-
-def test_a_hostile_folder_is_a_plain_link(tmp_path: Path) -> None:
-    """A colon in a name is not a scheme, and a name that is not UTF-8 is escaped."""
-    folder = os.fsdecode(os.fsencode(tmp_path) + b"/javascript:alert(1)\xff&\"'")
-    write_all(run(), Path(folder))
-    assert command_line.main(["side-by-side", folder, "--out", str(tmp_path / "x.html")]) == 0
-    page = Page((tmp_path / "x.html").read_text(encoding="utf-8"))
-    links = {link.partition("#")[0] for link in page.attributes("href")} - {""}
-    assert links == {"javascript%3Aalert%281%29%FF%26%22%27/index.html"}
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "No such file"),
-        (b"{nope", "malformed"),
-        (b"[]", "not a results.json file"),
-        (b'{"schema_version": 99}', "its schema_version is 99; this Coldproof reads 2"),
-        (b'{"schema_version": 2}', "not a results.json file: Object missing required field"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_one_line_and_exit_code_4(
-    content: bytes | None, says: str, reports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the file, and nothing is written."""
-    broken = reports / "broken.json"
-    if content is not None:
-        broken.write_bytes(content)
-    arguments = ["side-by-side", str(reports / "vllm"), str(broken), "--out", str(reports / "x.html")]
-    assert command_line.main(arguments) == 4
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
-    assert "broken.json" in said
-    assert not (reports / "x.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["."], "the folder has no results.json"),
-        (["vllm", "vllm/results.json"], "vllm and vllm/results.json are the same run"),
-        (["vllm", "--out", "vllm/index.html"], "vllm/index.html is the report of one of the runs"),
-        (["vllm", "--markdown", "vllm/results.json"], "vllm/results.json is the report of one of the runs"),
-    ],
-)
-def test_what_would_mislead_or_destroy_is_refused(
-    arguments: list[str], says: str, reports: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error is one line with exit code 4, and no file is changed."""
-    monkeypatch.chdir(reports)
-    before = {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()}
-    assert command_line.main(["side-by-side", *arguments]) == 4
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said
-    assert {file: file.read_bytes() for file in reports.rglob("*") if file.is_file()} == before
-
-
-@pytest.mark.parametrize("option", ["--out", "--markdown"])
-def test_what_cannot_be_written_is_exit_code_3(option: str, reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error is one line."""
-    assert command_line.main(["side-by-side", str(reports / "vllm"), option, str(reports / "no" / "file")]) == 3
-    assert re.fullmatch(r"coldproof side-by-side: cannot write .*no/file: .*\n", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "--pdf", "x"], ["a", "--out"]])
-def test_wrong_usage_is_exit_code_4(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The error is one line."""
-    with pytest.raises(SystemExit) as stop:
-        command_line.main(["side-by-side", *arguments])
-    assert stop.value.code == 4
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_the_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help of `coldproof` lists the command."""
-    with pytest.raises(SystemExit):
-        command_line.main(["--help"])
-    assert "which engine conforms to which requirement" in " ".join(capsys.readouterr().out.split())
