@@ -113,7 +113,7 @@ def command(engine: RecordedEngine) -> str:
 def arguments(engine: RecordedEngine) -> dict[str, Any]:
     """Return the arguments of vLLM's class LLM with which it is the engine of a case."""
     words = words_of(engine)
-    words = words[words.index("-m") + 2 :] if "-m" in words else words
+    words = words[words.index("-m") + 2 :] if "-m" in words else []  # without it, it was not written by a run
     found: dict[str, Any] = {}
     while words:
         flag = words.pop(0)
