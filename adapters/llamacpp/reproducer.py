@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from coldproof.adapters.llamacpp.gguf import ARCHITECTURES, GEMMA_PARTS, PARTS, WHOLE, metadata
 from coldproof.adapters.llamacpp.llama_server import parsed
@@ -23,10 +24,18 @@ def command(engine: RecordedEngine) -> str:
     return words + "".join(f" --lora {shlex.quote(f'{FILES}/adapter-{content}.gguf')}" for content in engine.contents)
 
 
+def recorded(line: str) -> dict[str, Any]:
+    """Return the parameters of a server's command; none if it was not written by a run."""
+    try:
+        words = shlex.split(line)[1:]
+    except ValueError:  # a quote is not closed
+        return {}
+    return parsed(words) if "--model" in words else {}
+
+
 def settings(engine: RecordedEngine) -> Mapping[str, object]:
     """Return the parameters of the server, and how the script writes its model."""
-    words = shlex.split(command(engine))[1:]
-    found = parsed(words) if "--model" in words else {}  # without it, its case was not written by a run
+    found = recorded(command(engine))
     found.pop("port", None)
     window = engine.cell is not None and engine.cell.model is ModelLayers.WINDOW
     kind = ARCHITECTURES["gemma3_text" if window else "qwen2"]

@@ -112,8 +112,8 @@ def command(engine: RecordedEngine) -> str:
 
 def arguments(engine: RecordedEngine) -> dict[str, Any]:
     """Return the arguments of vLLM's class LLM with which it is the engine of a case."""
-    words = shlex.split(command(engine))
-    words = words[words.index("-m") + 2 :] if "-m" in words else words
+    words = words_of(engine)
+    words = words[words.index("-m") + 2 :] if "-m" in words else []  # without it, it was not written by a run
     found: dict[str, Any] = {}
     while words:
         flag = words.pop(0)
@@ -131,6 +131,14 @@ def arguments(engine: RecordedEngine) -> dict[str, Any]:
         engine.cell.images or layers(engine.cell) is ModelLayers.IMAGES
     )
     return found if with_images else found | {"skip_tokenizer_init": True}
+
+
+def words_of(engine: RecordedEngine) -> list[str]:
+    """Return the words of the engine's command; all of it as one word if it was not written by a run."""
+    try:
+        return shlex.split(command(engine))
+    except ValueError:  # a quote is not closed
+        return [command(engine)]
 
 
 def in_the_script(value: Any) -> Any:
@@ -155,7 +163,7 @@ def parts(engine: RecordedEngine) -> Mapping[str, str]:
 
 def recorded_connector(engine: RecordedEngine) -> dict[str, Any]:
     """Return the options of the connector that a case records."""
-    words = shlex.split(command(engine))
+    words = words_of(engine)
     return dict(value(words[words.index(TRANSFER) + 1])) if TRANSFER in words else {}
 
 

@@ -37,7 +37,8 @@ FUTURE = "from __future__ import annotations"
 WRITTEN_BY_USE = "__"  # methods whose names begin so are called without their names
 STANDARD_BASES = ("Exception", "Generic", "Protocol", "NamedTuple", "object")
 EXPLAINED = 7  # a function with no more statements, docstring included, needs no docstring in a script
-SHORT = 16  # characters of a number or a text that stands where it is used, without a name
+SHORT = 16  # characters of a number that stands where it is used, without a name
+OPENING = "{[(\"'"  # what a literal that keeps its name begins with
 # Plain classes stand for msgspec's in a script, which needs no package of ours.
 AS_DATACLASSES = (
     ("(msgspec.Struct, frozen=True, omit_defaults=True)", ""),
@@ -259,9 +260,9 @@ class Amalgam:
         return [one for one in names if module.own.get(one.id) == GIVEN and self.is_short(one.id)]
 
     def is_short(self, name: str) -> bool:
-        """Return whether a constant's literal stands where it is used: a short number or text."""
+        """Return whether a constant's literal stands where it is used: a short number, True or False."""
         literal = self.literals.get(name, "{")
-        return len(literal) <= SHORT and literal[0] not in "{[(" and name not in self.named
+        return len(literal) <= SHORT and literal[0] not in OPENING and name not in self.named
 
     def constants(self) -> list[str]:
         """Return the constants as assignments: those of the case, and then those of modules."""
