@@ -29,20 +29,20 @@ from coldproof.harness.workload.steps import Reset, Workload
 def test_what_may_be_known_is_minimised_for_a_short_time(
     *, waivable: bool, familiar: bool, whole: float, seconds: float
 ) -> None:
-    """Only its signature is needed; a shorter limit stays in force."""
+    """A failure that may be known needs only its signature. A shorter limit stays in force."""
     limits = ProofLimits(minimise_seconds=whole, controls_seconds=0, replays=1)
     assert limits.minimising(waivable=waivable, familiar=familiar) == seconds
 
 
 def test_an_engine_in_process_needs_less_for_a_familiar_counterexample() -> None:
-    """There, a workload takes milliseconds, and a fault that breaks many requirements would double the run."""
+    """A workload takes milliseconds there, and a fault that breaks many requirements would double the run."""
     quick, slow = (ProofLimits.of(PROFILES["smoke"], quick=quick) for quick in (True, False))
     assert quick.minimising(waivable=False, familiar=True) < slow.minimising(waivable=False, familiar=True)
     assert quick.minimising(waivable=False, familiar=False) == slow.minimising(waivable=False, familiar=False)
 
 
 def test_a_hurried_proof_is_shorter_in_every_respect() -> None:
-    """Also on fresh engines, where the time for minimising counts whatever else is known. A shorter limit stays."""
+    """The short limits hold on fresh engines too, whatever else is known. A limit that is already shorter stays."""
     limits = ProofLimits(minimise_seconds=180, controls_seconds=0, replays=10).hurried()
     assert limits.minimise_seconds == limits.minimising(waivable=False, familiar=False) == FAMILIAR_SECONDS
     assert limits.replays == 1
@@ -57,7 +57,7 @@ def test_a_hurried_proof_is_shorter_in_every_respect() -> None:
     ],
 )
 def test_a_counterexample_keeps_what_its_requirement_is_about(requirement: Requirement, kept: type | None) -> None:
-    """Without a reset another fault may fail in its place."""
+    """A requirement about resets keeps the reset: without it another fault may fail instead."""
     workload = Workload((put("A"), burst(ask()), Reset(), burst(ask())))
     smaller = list(cuts(requirement, workload, None))
     assert smaller
@@ -65,7 +65,7 @@ def test_a_counterexample_keeps_what_its_requirement_is_about(requirement: Requi
 
 
 def test_the_time_that_is_left_limits_a_proof() -> None:
-    """Nothing is minimised at its end, no control runs, and one replay has to do: without one there is no violation."""
+    """At the end of the time nothing is minimised and no control runs. One replay remains, as a violation needs one."""
     whole = ProofLimits(minimise_seconds=180, controls_seconds=100, replays=10)
     assert whole.within(math.inf) == whole
     assert whole.within(40).minimise_seconds == whole.within(40).controls_seconds == 10
@@ -75,8 +75,8 @@ def test_the_time_that_is_left_limits_a_proof() -> None:
     assert (over.controls_seconds, over.replays_of(1.0)) == (0, 1)
 
 
-def test_with_a_slow_model_a_proof_leaves_time_for_the_requirements_behind_it() -> None:
-    """About a tenth of the rest for all that it does; as much as ever if there is much time."""
+def test_with_a_slow_model_a_proof_leaves_time_for_later_requirements() -> None:
+    """A proof takes about a tenth of the remaining time, and its usual limits if there is much time."""
     whole = ProofLimits(minimise_seconds=15, controls_seconds=90, replays=3)
     left = whole.within(320, slow=True)
     assert left.minimise_seconds == left.controls_seconds == left.replay_seconds == 10

@@ -1,4 +1,4 @@
-"""A proof with a slow model shows that it goes on."""
+"""A proof with a slow model reports its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coldproof.harness.workload.steps import Workload
 
 
 def test_progress_is_shown_now_and_then() -> None:
-    """Every ten seconds at most, with the number of runs; the judgements are passed through."""
+    """At most every ten seconds a line has the number of runs. The judgements are passed through unchanged."""
     now, shown = [0.0], []
     judgement = Judgement(history=history(), answers={}, findings=(), noise=(), evidence={})
 

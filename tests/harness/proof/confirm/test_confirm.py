@@ -25,18 +25,18 @@ from coldproof.reports.schema.verdict import FailureClass
 
 
 class ColdAnswers:
-    """A fresh engine's oracle."""
+    """The oracle of a fresh engine, which always gives the same answer."""
 
     def __init__(self, *, salted: bool = True) -> None:
         self.salted = salted
 
     def ask_without_memo(self, _: Any) -> Answer:
-        """Always the same."""
+        """Return the cold answer."""
         return Answer(COLD)
 
 
 def confirmed(observe: ScriptedObserver, *, salted: bool = True, **engines: CheckedEngine | None) -> Any:
-    """What becomes of a failure under the nonce `first`."""
+    """Return the confirmation of a failure under the nonce `first`."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     given = {"fresh": None, "control": None, "running": None, **engines}
     oracle = cast(EngineOracle, ColdAnswers(salted=salted)) if given["fresh"] is not None else None
@@ -44,7 +44,7 @@ def confirmed(observe: ScriptedObserver, *, salted: bool = True, **engines: Chec
 
 
 def test_the_tokens_that_failed_come_first_and_then_others() -> None:
-    """On the fresh engine and on the control: a fault may hang on what the answers say."""
+    """The fresh engine and the control run them first, because a fault may depend on the answers' tokens."""
     observe = ScriptedObserver(fresh={"first"})
     made = confirmed(observe, fresh=FRESH, control=CONTROL)
     assert observe.seen == [(name, nonce) for name in ("fresh", "control") for nonce in ("first", None, None)]
@@ -57,21 +57,21 @@ def test_the_tokens_that_failed_come_first_and_then_others() -> None:
 
 
 def test_a_failure_under_a_new_nonce_is_the_one_to_show() -> None:
-    """The oracle's question is no part of it, also where salts are lost."""
+    """The request to the fresh oracle does not affect it, even if the engine ignores salts."""
     made = confirmed(ScriptedObserver(fresh={"first", None}), fresh=FRESH)
     assert made.reproduction.fresh_failed == 3
     assert made.judgement.history.nonce == "new"
 
 
 def test_an_engine_that_has_seen_the_prompt_unsalted_is_not_given_it_again() -> None:
-    """Its blocks would be there already: not the history that failed."""
+    """Its blocks would already be cached, which is not the history that failed."""
     observe = ScriptedObserver(fresh={None})
     confirmed(observe, salted=False, fresh=FRESH)
     assert observe.seen == [("fresh", None)] * 3
 
 
-def test_neither_is_one_that_is_attached() -> None:
-    """It has answered the failing run itself."""
+def test_an_attached_server_is_not_given_the_failed_tokens_again() -> None:
+    """The attached server has already answered the run that failed, so it gets new tokens only."""
     observe = ScriptedObserver(attached={None})
     made = confirmed(observe, running=ATTACHED)
     assert observe.seen == [("attached", None)] * 3
@@ -81,7 +81,7 @@ def test_neither_is_one_that_is_attached() -> None:
 
 
 def test_what_an_attached_server_does_once_depends_on_its_history() -> None:
-    """On the machine, for example: a stall of a busy server looks like a hang."""
+    """The cause may be the machine: a stall of a busy server looks like a hang."""
     made = confirmed(ScriptedObserver(), running=ATTACHED)
     assert (made.reproduction.running_failed, made.reproduction.running_tries) == (0, 3)
     assert made.history_dependent
@@ -89,7 +89,7 @@ def test_what_an_attached_server_does_once_depends_on_its_history() -> None:
 
 
 def test_a_replay_that_fails_in_another_way_is_no_replay_of_the_failure() -> None:
-    """Both were seen once: a wrong token, and a stall of a busy machine."""
+    """A wrong token and a stall of a busy machine are two failures that were each seen once."""
     failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
     stalled = Finding(checker="liveness", failure_class=FailureClass.HANG, sentence="No progress.", request=0)
 
@@ -116,7 +116,7 @@ MISSED = msgspec.structs.replace(WRONG, failure_class=FailureClass.NOT_THE_CACHE
 def test_an_answer_without_a_hit_is_a_wrong_count_only_if_it_needs_the_cache(
     fails: set[str | None], off: set[str | None], named: FailureClass
 ) -> None:
-    """All replays fail with it, and none of as many without it."""
+    """All replays must fail with the cache, and none of as many replays without it."""
     tried = ScriptedObserver(fresh=fails, control=off)
 
     def observe(engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
@@ -132,14 +132,14 @@ def test_an_answer_without_a_hit_is_a_wrong_count_only_if_it_needs_the_cache(
 
 
 def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
-    """Once is enough."""
+    """One failure with caching off is enough."""
     made = confirmed(ScriptedObserver(fresh={"first"}, control={"first"}), fresh=FRESH, control=CONTROL)
     assert made.failure_class is FailureClass.NOT_THE_CACHE
 
 
 @pytest.mark.parametrize(("has", "tried"), [(True, 1), (False, 0)])
 def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried: int) -> None:
-    """Its step would fail, which tells nothing of the cache."""
+    """The step that restarts the tier would fail there, which says nothing about the cache."""
     engine = ScriptedEngine(caching=False)
     engine.capabilities = engine.capabilities | {Capability.TIER_FAILURES: Support(has, "as the test wants it")}
     workload = Workload((burst(ask()), RestartSide(Side.TIER)))
@@ -158,21 +158,21 @@ def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried:
 
 
 def test_what_never_fails_again_depends_on_its_history() -> None:
-    """The run that failed is the one to show."""
+    """The case then shows the run that failed."""
     made = confirmed(ScriptedObserver(), fresh=FRESH)
     assert made.history_dependent
     assert made.judgement.findings == (WRONG,)
     assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (0, 3)
 
 
-def test_several_answers_are_not_cold_even_when_asked_first() -> None:
-    """They share their prompt's blocks: whether the engine is right about them is not for the oracle's doubt."""
+def test_several_answers_are_not_cold_even_when_sent_first() -> None:
+    """Several answers share the blocks of their prompt, so the fresh oracle cannot check the engine's answers."""
     failing = judgement("first", failed=True, answers=2)
     oracle = cast(EngineOracle, ColdAnswers())
     assert fresh_answer_agrees(Failing(failing.history.workload, failing, failed=1, tries=1), oracle) is None
 
 
 def test_an_engine_that_is_lost_ends_the_replays() -> None:
-    """What was seen until then counts."""
+    """The replays before the loss count."""
     made = confirmed(ScriptedObserver(dies_after=2, fresh={"first", None}), fresh=FRESH)
     assert (made.reproduction.fresh_failed, made.reproduction.fresh_tries) == (2, 2)

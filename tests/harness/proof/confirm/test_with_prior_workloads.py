@@ -30,23 +30,23 @@ Leaks = Callable[[list[str]], bool]  # whether what an engine has run makes it f
 
 
 def judged(workload: Workload, nonce: str, *findings: Finding) -> Judgement:
-    """A run of a workload under a nonce."""
+    """Return the judgement of a workload run under a nonce."""
     seen = msgspec.structs.replace(history(), workload=workload, nonce=nonce)
     return Judgement(history=seen, answers={}, findings=findings, noise=(), evidence={})
 
 
 def earlier(count: int) -> tuple[Ran, ...]:
-    """Runs of a second each, under nonces that count."""
+    """Return prior runs of one second each, whose nonces are their numbers."""
     return tuple(Ran(Workload((burst(ask((f"run {i}", 5))),)), str(i), 1.0) for i in range(count))
 
 
 def failed(workload: Workload, ran: tuple[Ran, ...] = (), nonce: str = "then") -> Failing:
-    """A counterexample and what had run before it."""
+    """Return a counterexample with the prior runs of its engine."""
     return Failing(workload, judged(workload, nonce, HANG), failed=1, tries=1, earlier=ran)
 
 
 class Engines:
-    """Fresh engines, each with a list of what it has run; they fail when the list says so."""
+    """Fresh engines, each with a list of what it has run. They fail if `leaks` is true of the list."""
 
     def __init__(self, leaks: Leaks, *, said: Finding = HANG, dies: bool = False) -> None:
         self.leaks, self.said, self.dies = leaks, said, dies
@@ -54,18 +54,18 @@ class Engines:
         self.numbers = itertools.count()
 
     def start(self) -> CheckedEngine:
-        """Another one."""
+        """Start another engine, which has run nothing."""
         name = f"fresh {next(self.numbers)}"
         self.ran[name] = []
         return cast(CheckedEngine, name)
 
     def rerun(self, engine: CheckedEngine, ran: Ran) -> History:
-        """Run it; perhaps that is its end."""
+        """Run a prior workload. The engine is lost in it if `dies` is set."""
         self.ran.setdefault(str(engine), []).append(ran.nonce)
         return history(engine_lost="a hang" if self.dies else None)
 
     def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
-        """Run and judge it."""
+        """Run and judge a workload."""
         run = self.ran.setdefault(str(engine), [])
         run.append(nonce or "new")
         if self.leaks(run):
@@ -74,7 +74,7 @@ class Engines:
 
 
 def confirmed(workload: Workload, *, fails: bool) -> Confirmed:
-    """What became of a workload on a fresh engine."""
+    """Return the confirmation of a workload on a fresh engine."""
     again = Reproduction(while_shrinking_failed=1, while_shrinking_tries=3, fresh_failed=int(fails), fresh_tries=3)
     return Confirmed(judged(workload, "then", HANG), FailureClass.HANG, again, history_dependent=not fails)
 
@@ -86,7 +86,10 @@ def further(
     first: Confirmed | None = None,
     **more: Any,
 ) -> Confirmed:
-    """The reduced workload passed on a fresh engine (`first`); `alone`: those that fail there."""
+    """Return the confirmation after the reduced workload passed on a fresh engine (`first`).
+
+    The workloads in `alone` fail on a fresh engine without prior workloads.
+    """
     given: dict[str, Any] = {"start": engines.start, "control": None, "seconds": 60.0, **more}
     return confirm_further(
         first or confirmed(REDUCED, fails=False),
@@ -99,7 +102,7 @@ def further(
 
 
 def test_a_larger_workload_that_fails_on_a_fresh_engine_is_what_is_shown() -> None:
-    """Nothing has to run before it."""
+    """No prior workload is needed, so the case needs none."""
     made = further(Engines(lambda _: True), failed(FOUND, earlier(4)), alone=(FOUND,))
     assert made.judgement.history.workload == FOUND
     assert not made.history_dependent
@@ -108,7 +111,7 @@ def test_a_larger_workload_that_fails_on_a_fresh_engine_is_what_is_shown() -> No
 
 
 def test_what_passed_alone_is_not_tried_alone_again() -> None:
-    """The reduced one was; and each workload once."""
+    """The reduced workload was already run alone, and each other workload is run alone once."""
     tried = []
     engines = Engines(lambda _: False)
     confirm_further(
@@ -125,7 +128,7 @@ def test_what_passed_alone_is_not_tried_alone_again() -> None:
 
 
 def test_what_needs_its_own_tokens_fails_with_them_alone() -> None:
-    """Nothing has to run before it, so it does not depend on its history."""
+    """No prior workload is needed, so the failure does not depend on its history."""
     engines = Engines(lambda run: run == ["then"])
     made = further(engines, failed(FOUND, earlier(4)))
     assert made.judgement.history.workload == REDUCED
@@ -136,7 +139,7 @@ def test_what_needs_its_own_tokens_fails_with_them_alone() -> None:
 
 
 def test_own_tokens_that_were_replayed_already_are_not_tried_again() -> None:
-    """A fresh engine had them first; then only prior workloads are left."""
+    """A fresh engine had these tokens in its first replay. Only prior workloads are left, and here are none."""
     engines = Engines(lambda run: run == ["then"])
     replayed = msgspec.structs.replace(confirmed(REDUCED, fails=False), replays=(judged(REDUCED, "then"),))
     made = further(engines, failed(REDUCED), first=replayed)
@@ -144,8 +147,8 @@ def test_own_tokens_that_were_replayed_already_are_not_tried_again() -> None:
     assert not engines.ran
 
 
-def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> None:
-    """Here it is one of eight runs that does the damage; the workload that failed comes last, under its own nonce."""
+def test_prior_workloads_are_run_before_it_and_reduced_to_what_is_needed() -> None:
+    """One of eight prior runs causes the failure here. The workload that failed comes last, under its own nonce."""
     engines = Engines(lambda run: "5" in run)
     made = further(engines, failed(FOUND, earlier(8)))
     assert made.reproduction.workloads_before == 1
@@ -158,7 +161,7 @@ def test_what_ran_before_is_run_before_it_and_cut_down_to_what_is_needed() -> No
 
 
 def test_the_workload_whose_kv_was_read_is_tried_first() -> None:
-    """The engine reports the writer: neither the counterexample alone nor all that ran has to be tried."""
+    """The engine reports the writer, so neither the counterexample alone nor all prior workloads are tried."""
     wrong = WrongRead(
         request="cmpl-then.0.x", step=1, layer=0, group=0, column=0, block=3, first=0, last=31, found=7,
         writer=Writer(request="cmpl-5.0.x", position=0, adapter=None, content=None),
@@ -172,8 +175,8 @@ def test_the_workload_whose_kv_was_read_is_tried_first() -> None:
     assert made.reproduction.workloads_before == 1
 
 
-def test_damage_that_adds_up_needs_all_that_ran() -> None:
-    """No half of it is enough."""
+def test_accumulated_damage_needs_all_prior_workloads() -> None:
+    """No half of the prior workloads is enough for this failure."""
     made = further(Engines(lambda run: len(run) > 6), failed(FOUND, earlier(6)))
     assert made.reproduction.workloads_before == 6
     assert "after 6 prior workloads" in made.reproduction.note
@@ -186,10 +189,10 @@ def test_damage_that_adds_up_needs_all_that_ran() -> None:
         Engines(lambda _: True, said=LATE),
         Engines(lambda run: len(run) > 1, dies=True),
     ],
-    ids=["passes", "fails otherwise", "ends before"],
+    ids=["passes", "fails differently", "lost before"],
 )
 def test_what_does_not_fail_in_the_same_way_stays_unconfirmed(engines: Engines) -> None:
-    """Neither is an engine that was lost before the workload had its turn any proof."""
+    """An engine that was lost in a prior workload does not confirm the failure either."""
     made = further(engines, failed(FOUND, earlier(3)))
     assert made.reproduction.workloads_before is None
     assert made.history_dependent
@@ -197,26 +200,26 @@ def test_what_does_not_fail_in_the_same_way_stays_unconfirmed(engines: Engines) 
 
 
 def test_nothing_is_tried_without_time_or_engine() -> None:
-    """Whoever waits for the report has had enough, or none came up."""
+    """The first confirmation stays if the time is used up or if no engine starts."""
     for given in ({"seconds": 0.0}, {"start": lambda: None}):
         assert further(Engines(lambda _: True), failed(FOUND, earlier(3)), alone=(FOUND,), **given) == confirmed(
             REDUCED, fails=False
         )
 
 
-def test_an_engine_that_cannot_be_had_confirms_nothing() -> None:
-    """It is gone between two runs."""
+def test_an_engine_that_is_lost_confirms_nothing() -> None:
+    """The engine is lost in a prior workload."""
 
-    def gone(*_: Any) -> History:
-        raise EngineDied("gone")
+    def lost(*_: Any) -> History:
+        raise EngineDied("lost")
 
     engines = Engines(lambda run: len(run) > 1)
-    engines.rerun = gone  # type: ignore[method-assign]
+    engines.rerun = lost  # type: ignore[method-assign]
     assert further(engines, failed(FOUND, earlier(3))).reproduction.workloads_before is None
 
 
-def test_what_fails_so_without_the_cache_too_is_not_the_caches() -> None:
-    """The control runs the same."""
+def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
+    """The control runs the same prior workloads with caching off."""
     control = cast(CheckedEngine, "control")
     made = further(Engines(lambda run: len(run) > 2), failed(FOUND, earlier(2)), control=control)
     assert made.failure_class is FailureClass.NOT_THE_CACHE
@@ -225,6 +228,6 @@ def test_what_fails_so_without_the_cache_too_is_not_the_caches() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(0.5, ""), (2.0, "34"), (9.0, "01234")])
-def test_the_latest_are_run_where_there_is_no_time_for_all(seconds: float, kept: str) -> None:
-    """By what they took."""
+def test_only_the_latest_are_run_if_there_is_no_time_for_all(seconds: float, kept: str) -> None:
+    """The recorded times of the prior workloads decide how many are run."""
     assert [ran.nonce for ran in affordable(earlier(5), seconds)] == list(kept)

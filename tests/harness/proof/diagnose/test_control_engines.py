@@ -20,18 +20,18 @@ ROOMY = EngineVariant(name="a roomy pool", removes="a pool this small", cell=TIG
 
 
 class Engine:
-    """One in name: of a cell, alive until it is stopped or lost."""
+    """A stand-in for an engine of a cell, which is alive until it is stopped or lost."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.up = cell, True
 
     def alive(self) -> bool:
-        """Whether it is up."""
+        """Return whether the engine is up."""
         return self.up
 
 
 class Pool:
-    """Starts engines in name only, and knows which run."""
+    """A pool that starts stand-in engines and knows which of them are up."""
 
     def __init__(self, engine: str, *, attached: bool = False, refuses: bool = False) -> None:
         self.options = SimpleNamespace(attached=attached, quick=engine == "vllm-inproc")
@@ -39,11 +39,11 @@ class Pool:
         self.refuses = refuses
 
     def has_room(self) -> bool:
-        """There is."""
+        """Return True: another engine always fits."""
         return True
 
     def open_in_background(self, cell: Cell, *, caching: bool, purpose: str) -> Future[Engine]:
-        """At once."""
+        """Start an engine at once and return its future."""
         assert caching
         started: Future[Engine] = Future()
         try:
@@ -53,7 +53,7 @@ class Pool:
         return started
 
     def open_engine(self, cell: Cell, *, purpose: str) -> Engine:
-        """A new one, or the reason why there is none."""
+        """Return a new engine, or raise the reason why none starts."""
         assert purpose in ("control", "fresh")
         if self.refuses:
             raise EngineStartError("no room")
@@ -61,23 +61,23 @@ class Pool:
         return self.started[-1]
 
     def close_engine(self, engine: Engine) -> None:
-        """Stop one."""
+        """Stop an engine."""
         engine.up = False
 
     def up(self) -> list[Engine]:
-        """Those that run."""
+        """Return the engines that are up."""
         return [engine for engine in self.started if engine.up]
 
 
 def engines(pool: Pool, tested: Engine | None = None) -> ControlEngines:
-    """Control engines of a pool for the default cell."""
+    """Return the control engines of a pool for the default cell."""
     standby = Standby(cast(Any, pool), DEFAULT)
     return ControlEngines(cast(Any, pool), DEFAULT, cast(CheckedEngine, tested or Engine(DEFAULT)), standby)
 
 
 @pytest.mark.parametrize(("engine", "starts"), [("vllm-inproc", 3), ("vllm", 1)])
-def test_each_control_has_its_own_where_that_is_quick(engine: str, starts: int) -> None:
-    """Never more than one at a time, and none when it is over."""
+def test_each_control_has_its_own_engine_if_starts_are_quick(engine: str, starts: int) -> None:
+    """There is never more than one engine at a time, and none at the end."""
     pool = Pool(engine)
     with engines(pool) as given:
         for _ in range(3):
@@ -87,8 +87,8 @@ def test_each_control_has_its_own_where_that_is_quick(engine: str, starts: int) 
     assert pool.up() == []
 
 
-def test_one_that_is_lost_is_not_given_again() -> None:
-    """Over HTTP too."""
+def test_an_engine_that_is_lost_is_not_used_again() -> None:
+    """A control after the loss gets a new engine, even over HTTP, where one engine serves many controls."""
     pool = Pool("vllm")
     with engines(pool) as given:
         given.next()
@@ -98,7 +98,7 @@ def test_one_that_is_lost_is_not_given_again() -> None:
 
 
 def test_a_variant_is_of_its_own_cell_and_serves_no_other_control() -> None:
-    """What comes after it gets an engine of the case's kind."""
+    """The control after a variant gets an engine of the case's cell."""
     pool = Pool("vllm")
     with engines(pool) as given:
         given.next()
@@ -107,8 +107,8 @@ def test_a_variant_is_of_its_own_cell_and_serves_no_other_control() -> None:
     assert [engine.cell for engine in pool.started] == [DEFAULT, TIGHT, DEFAULT]
 
 
-def test_an_attached_engine_serves_them_all_and_is_left_running() -> None:
-    """Nothing is started beside somebody's server; when it is gone, that is said."""
+def test_an_attached_engine_serves_all_controls_and_is_left_running() -> None:
+    """No engine is started beside an attached server, and its loss is an error that says so."""
     pool, tested = Pool("endpoint", attached=True), Engine(DEFAULT)
     with engines(pool, tested) as given:
         assert given.next() is given.next() is cast(object, tested)
@@ -119,8 +119,8 @@ def test_an_attached_engine_serves_them_all_and_is_left_running() -> None:
         given.next()
 
 
-def test_one_that_does_not_start_leaves_none_behind() -> None:
-    """The reason is passed on."""
+def test_an_engine_that_does_not_start_leaves_none_behind() -> None:
+    """The error passes on the reason, and no engine is current."""
     pool = Pool("vllm", refuses=True)
     with engines(pool) as given:
         for start in (given.next, lambda: given.variant(ROOMY)):
@@ -129,8 +129,8 @@ def test_one_that_does_not_start_leaves_none_behind() -> None:
             assert given.current is None
 
 
-def test_one_that_was_ordered_is_taken() -> None:
-    """It is on its way since the case was confirmed."""
+def test_an_engine_on_standby_is_used_first() -> None:
+    """The standby engine has been starting since the case was confirmed, so no second one is started."""
     pool = Pool("vllm")
     with engines(pool) as given:
         given.standby.order(caching=True)

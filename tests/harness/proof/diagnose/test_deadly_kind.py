@@ -1,4 +1,4 @@
-"""The kind of request that an engine dies of is found by running the crash without it, and never guessed."""
+"""The request kind that crashes the engine is found by running the crash without it, and never guessed."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ SCORES = ResponseOptions(prompt_logprobs=True)
 LOAD = SetAdapter(name="tenant", content="A", path="files-A")
 
 
-def ask(surface: ResponseOptions = PLAIN, *, adapter: str | None = None) -> Request:
-    """One request."""
+def request(surface: ResponseOptions = PLAIN, *, adapter: str | None = None) -> Request:
+    """Return a request for the common prompt."""
     return Request(prompt=STEM, surface=surface, adapter=adapter)
 
 
-BESIDE = Workload((Burst(requests=(ask(), ask(SCORES))),))
+BESIDE = Workload((Burst(requests=(request(), request(SCORES))),))
 SAMPLES = {
     RequestKind.SCORES_BESIDE: BESIDE,
-    RequestKind.SCORES: Workload((Burst(requests=(ask(SCORES),)),)),
-    RequestKind.SEVERAL: Workload((Burst(requests=(ask(ResponseOptions(answers=2)),)),)),
-    RequestKind.STOP: Workload((Burst(requests=(ask(ResponseOptions(stop=("a",))),)),)),
-    RequestKind.PATTERN: Workload((Burst(requests=(ask(ResponseOptions(pattern="a+")),)),)),
-    RequestKind.LOGPROBS: Workload((Burst(requests=(ask(ResponseOptions(logprobs=True)),)),)),
-    RequestKind.ADAPTER: Workload((LOAD, Burst(requests=(ask(adapter="tenant"),)))),
+    RequestKind.SCORES: Workload((Burst(requests=(request(SCORES),)),)),
+    RequestKind.SEVERAL: Workload((Burst(requests=(request(ResponseOptions(answers=2)),)),)),
+    RequestKind.STOP: Workload((Burst(requests=(request(ResponseOptions(stop=("a",))),)),)),
+    RequestKind.PATTERN: Workload((Burst(requests=(request(ResponseOptions(pattern="a+")),)),)),
+    RequestKind.LOGPROBS: Workload((Burst(requests=(request(ResponseOptions(logprobs=True)),)),)),
+    RequestKind.ADAPTER: Workload((LOAD, Burst(requests=(request(adapter="tenant"),)))),
 }
 
 
 class Dying:
-    """Observes engines that die of some workloads. `answers_first`: with an error, a moment before the process ends."""
+    """An observer of engines that crash on some workloads.
+
+    `answers_first`: the engine answers with an error a moment before its process ends.
+    """
 
     def __init__(self, dies: Callable[[Workload], bool], *, answers_first: bool = False) -> None:
         self.dies, self.answers_first = dies, answers_first
@@ -64,13 +67,13 @@ class Dying:
         return msgspec.structs.replace(seen, history=history, findings=(found,))
 
     def kind(self, workload: Workload) -> RequestKind | None:
-        """What is found."""
+        """Return the request kind that is found to crash the engine, or None."""
         return deadly_kind(workload, start=self.start, observe=self)
 
 
 @pytest.mark.parametrize("kind", RequestKind)
 def test_a_workload_of_a_kind_has_it_and_can_be_run_without(kind: RequestKind) -> None:
-    """Every kind can be taken out, and taking it out twice changes nothing."""
+    """Every kind can be removed, and a second removal changes nothing."""
     assert may_be_the_cause(kind, SAMPLES[kind])
     without = without_kind(SAMPLES[kind], kind)
     assert is_valid(without)
@@ -80,14 +83,17 @@ def test_a_workload_of_a_kind_has_it_and_can_be_run_without(kind: RequestKind) -
 
 
 @pytest.mark.parametrize("kind", RequestKind)
-def test_the_kind_without_which_an_engine_survives_is_the_one(kind: RequestKind) -> None:
-    """It dies of it again on the engine that survived."""
+def test_the_kind_without_which_an_engine_survives_is_found(kind: RequestKind) -> None:
+    """The engine that survived without the kind must crash again with it."""
     dying = Dying(lambda workload: without_kind(workload, kind) != workload, answers_first=True)
     assert dying.kind(SAMPLES[kind]) is kind
 
 
 def test_the_narrowest_kind_is_found() -> None:
-    """Scores alone do no harm; sending them alone is enough."""
+    """Scores beside other requests are the narrower kind.
+
+    Scores are the kind if sending them alone crashes the engine.
+    """
     dying = Dying(lambda workload: any(len(step.requests) > 1 for step in workload.steps if isinstance(step, Burst)))
     assert dying.kind(BESIDE) is RequestKind.SCORES_BESIDE
     assert (
@@ -95,14 +101,14 @@ def test_the_narrowest_kind_is_found() -> None:
     )
 
 
-def test_an_engine_that_dies_of_anything_or_of_nothing_again_tells_no_kind() -> None:
+def test_an_engine_that_always_or_never_crashes_again_has_no_kind() -> None:
     """The crash may need more than the workload, or have another cause."""
     assert Dying(lambda _: True).kind(BESIDE) is None
     assert Dying(lambda _: False).kind(BESIDE) is None
 
 
-def test_an_engine_that_dies_sometimes_tells_no_kind() -> None:
-    """Once in a few runs, with the kind or without."""
+def test_an_engine_that_crashes_sometimes_has_no_kind() -> None:
+    """The engine crashes once in a few runs, with the kind or without it."""
     runs: list[Workload] = []
 
     def dies(workload: Workload) -> bool:
@@ -113,7 +119,7 @@ def test_an_engine_that_dies_sometimes_tells_no_kind() -> None:
 
 
 def test_requests_that_meet_only_sometimes_have_a_few_tries() -> None:
-    """Whether two requests are computed in one step is a matter of time over HTTP."""
+    """Over HTTP, timing decides whether two requests are computed in one step."""
     runs: list[Workload] = []
 
     def dies(workload: Workload) -> bool:
@@ -123,18 +129,18 @@ def test_requests_that_meet_only_sometimes_have_a_few_tries() -> None:
     assert Dying(dies).kind(BESIDE) is RequestKind.SCORES_BESIDE
 
 
-def test_an_error_of_an_engine_that_lives_on_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses these requests, and can be sent them again."""
+def test_an_error_of_an_engine_that_stays_up_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine refuses these requests and stays up, so they can be sent again."""
     monkeypatch.setattr("coldproof.harness.execution.engines.deaths.DEATH_SECONDS", 0.2)
     seen = judgement("new", failed=False)
     found = Finding(checker="liveness", failure_class=FailureClass.API, sentence="HTTP 500.")
     assert not has_died(CheckedEngine(ScriptedEngine()), msgspec.structs.replace(seen, findings=(found,)))
 
 
-def test_an_adapter_is_not_blamed_for_what_happens_with_it() -> None:
-    """A reload, an abort or a crowd may be the cause; without adapters most of the suites have nothing to test."""
+def test_an_adapter_is_not_the_cause_if_another_step_may_be() -> None:
+    """A reload, an abort or concurrency may be the cause. Without adapters most of the suites have nothing to test."""
     reload = msgspec.structs.replace(LOAD, content="B", route=Route.IN_PLACE)
-    one = ask(adapter="tenant")
+    one = request(adapter="tenant")
     aborted = msgspec.structs.replace(one, abort=Abort(after_tokens=1))
     crowd = Burst(requests=(one,) * 3)
     for steps in ((LOAD, reload, Burst(requests=(one,))), (LOAD, Burst(requests=(aborted,))), (LOAD, crowd)):
@@ -143,7 +149,7 @@ def test_an_adapter_is_not_blamed_for_what_happens_with_it() -> None:
 
 @pytest.mark.parametrize("kind", RequestKind)
 def test_a_probe_is_of_its_kind(kind: RequestKind) -> None:
-    """Only the calibration's own requests for scores have one."""
+    """Only the two kinds with scores have a probe: the calibration's own requests are of these kinds."""
     probe = probe_of(kind, 64)
     assert (probe is None) is (kind not in (RequestKind.SCORES_BESIDE, RequestKind.SCORES))
     assert probe is None or (is_valid(probe) and may_be_the_cause(kind, probe))

@@ -1,6 +1,6 @@
-"""The controls of a planted bug lead to a conclusion that names its kind, and never to more than they show.
+"""The controls of an injected bug lead to a conclusion that names its kind, and never to more than they show.
 
-Bugs are planted in the scripted engine; the same is asked of real vLLM in test_diagnosis_of_vllm.py.
+Bugs are injected into the scripted engine. test_diagnosis_of_vllm.py has the same checks for real vLLM.
 """
 
 from __future__ import annotations
@@ -46,40 +46,40 @@ NEAR = ask(("stem", 40))
 
 
 def edited(request: Request, changed: int) -> Request:
-    """The same prompt with one token changed."""
+    """Return the same prompt with one token changed."""
     segment = Segment("stem", 40, changed=changed)
     return msgspec.structs.replace(request, prompt=msgspec.structs.replace(request.prompt, segments=(segment,)))
 
 
-class Lab:
-    """Runs and judges on scripted engines, and has a new one for each control."""
+class ScriptedControls:
+    """Runs and judges workloads on scripted engines, and has a new engine for each control."""
 
-    def __init__(self, plant: InjectedBug, folder: Path) -> None:
-        self.plant, self.contents, self.folder = plant, contents(folder), folder
-        self.asked: list[Workload] = []
+    def __init__(self, bug: InjectedBug, folder: Path) -> None:
+        self.bug, self.contents, self.folder = bug, contents(folder), folder
+        self.observed_workloads: list[Workload] = []
         self.variants: list[str] = []
 
     def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
-        """One run on a scripted engine."""
-        self.asked.append(workload)
+        """Run and judge a workload on a scripted engine."""
+        self.observed_workloads.append(workload)
         nonce = nonce or secrets.token_hex(3)
         run = WorkloadRun(cast(Any, engine), workload, nonce, self.contents, self.folder / nonce, settle_seconds=0.0)
         return judge(run.history(), ClosedFormOracle(), Rule(exact=True), exclusive=True)
 
     def next(self) -> CheckedEngine:
-        """A fresh engine."""
-        return cast(CheckedEngine, ScriptedEngine(self.plant))
+        """Return a fresh engine."""
+        return cast(CheckedEngine, ScriptedEngine(self.bug))
 
     def variant(self, variant: EngineVariant) -> CheckedEngine:
-        """It has no other configurations."""
+        """Raise an error: there are no other configurations."""
         self.variants.append(variant.name)
         raise EngineStartError("no such engine\nbut much more to say")
 
     def confirmed(self, *steps: Step, replays: int = 3) -> Confirmed:
-        """A case of these steps, replayed, and with caching off."""
+        """Return a confirmed case of these steps, with replays and with runs without caching."""
         workload = Workload(steps)
         again = [self.observe(self.next(), workload) for _ in range(replays)]
-        off = [self.observe(cast(CheckedEngine, ScriptedEngine(self.plant, caching=False)), workload)]
+        off = [self.observe(cast(CheckedEngine, ScriptedEngine(self.bug, caching=False)), workload)]
         return Confirmed(
             judgement=next(one for one in again if one.findings),
             failure_class=next(one for one in again if one.findings).worst().failure_class,
@@ -90,7 +90,7 @@ class Lab:
         )
 
     def diagnosis(self, *steps: Step, seconds: float = 60.0, variants: tuple[EngineVariant, ...] = ()) -> Diagnosis:
-        """What the controls say of these steps."""
+        """Return the diagnosis of a case of these steps."""
         confirmed = self.confirmed(*steps)
         judgement = confirmed.judgement
         controls = controls_of(judgement.history.workload, judgement.worst().request, salts=True)
@@ -139,25 +139,29 @@ BUGS: dict[InjectedBug, tuple[tuple[Step, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.name)
-def test_the_conclusion_names_the_kind_of_bug(plant: InjectedBug, tmp_path: Path) -> None:
-    """And says how often it came."""
-    steps, kind = BUGS[plant]
-    made = Lab(plant, tmp_path).diagnosis(*steps)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_conclusion_names_the_kind_of_bug(bug: InjectedBug, tmp_path: Path) -> None:
+    """The conclusion also has the number of runs in which the failure occurred."""
+    steps, kind = BUGS[bug]
+    made = ScriptedControls(bug, tmp_path).diagnosis(*steps)
     assert made.mechanism == kind, made.conclusion
     assert kind in made.conclusion
     assert "occurred in 3 of 3 unmodified runs" in made.conclusion
 
 
-def told(made: Diagnosis) -> dict[str, Strength]:
-    """What each control tells, by its name."""
+def strengths(made: Diagnosis) -> dict[str, Strength]:
+    """Return the strength of each control by its name."""
     return {row.name: row.tells for row in made.controls}
 
 
-def test_the_table_of_the_best_report_of_the_field(tmp_path: Path) -> None:
-    """vllm#42125: no caching, a fresh salt, another first block, B cold, a unique name; not the order or the route."""
-    made = Lab(InjectedBug.NAME_ONLY_KEY, tmp_path).diagnosis(*BUGS[InjectedBug.NAME_ONLY_KEY][0])
-    assert told(made) == {
+def test_the_controls_reproduce_a_published_table(tmp_path: Path) -> None:
+    """The controls reproduce the table of vllm#42125.
+
+    The bug needs caching, the same salt, the same first block, the earlier requests and the reused name. It does not
+    need the order of the adapters or the route.
+    """
+    made = ScriptedControls(InjectedBug.NAME_ONLY_KEY, tmp_path).diagnosis(*BUGS[InjectedBug.NAME_ONLY_KEY][0])
+    assert strengths(made) == {
         "prefix caching off": Strength.NEEDED,
         "a fresh salt on the failing request": Strength.NEEDED,
         "another first block in the failing request": Strength.NEEDED,
@@ -176,22 +180,22 @@ def test_the_table_of_the_best_report_of_the_field(tmp_path: Path) -> None:
     assert swapped.observed != swapped.cold
 
 
-def test_what_was_not_run_tells_nothing_and_says_why(tmp_path: Path) -> None:
-    """An engine that does not start, or no time: both stand in the table, and in the conclusion as not told."""
-    lab = Lab(InjectedBug.GARBLED_BLOCK, tmp_path)
+def test_what_was_not_run_is_undetermined_and_has_a_reason(tmp_path: Path) -> None:
+    """A control without an engine or time is in the table with its reason, and undetermined in the conclusion."""
+    controls = ScriptedControls(InjectedBug.GARBLED_BLOCK, tmp_path)
     tier = EngineVariant(name="no second tier", removes="the second tier", cell=CELLS["default"])
-    made = lab.diagnosis(burst(ask()), burst(ask()), variants=(tier,))
+    made = controls.diagnosis(burst(ask()), burst(ask()), variants=(tier,))
     (row,) = [row for row in made.controls if row.name == "no second tier"]
     assert (row.not_run, row.tries, row.tells) == ("no such engine", 0, Strength.NOT_TOLD)
     assert "Undetermined: the second tier." in made.conclusion
-    late = lab.diagnosis(burst(ask()), burst(ask()), seconds=-1.0, variants=(tier,))
+    late = controls.diagnosis(burst(ask()), burst(ask()), seconds=-1.0, variants=(tier,))
     assert {row.not_run for row in late.controls if row.removes != CACHING} == {NO_TIME}
     assert late.mechanism == ""
     assert "do not identify a single cause" in late.conclusion
 
 
-def rows_of(workload: Workload) -> Iterator[Request]:
-    """Its requests."""
+def requests_of(workload: Workload) -> Iterator[Request]:
+    """Return the requests of a workload."""
     return (request for _, _, request in workload.requests())
 
 
@@ -207,7 +211,7 @@ STORY = Workload(
 
 
 def test_each_control_changes_one_thing() -> None:
-    """And is left out where it would change nothing."""
+    """A control that would change nothing is left out."""
     made = {control.name: control for control in controls_of(STORY, 2, salts=True)}
     assert set(made) == {
         "a fresh salt on the failing request",
@@ -225,8 +229,12 @@ def test_each_control_changes_one_thing() -> None:
         "unrelated prompts instead of similar ones",
         "equal priorities",
     }
-    assert [r.salt for r in rows_of(made["a fresh salt on the failing request"].workload)] == ["red", None, "control"]
-    assert [r.adapter for r in rows_of(made["a unique name for each adapter load"].workload)] == [
+    assert [r.salt for r in requests_of(made["a fresh salt on the failing request"].workload)] == [
+        "red",
+        None,
+        "control",
+    ]
+    assert [r.adapter for r in requests_of(made["a unique name for each adapter load"].workload)] == [
         "tenant",
         None,
         "tenant 2",
@@ -242,22 +250,25 @@ def test_each_control_changes_one_thing() -> None:
     assert not any(isinstance(step, Reset) for step in made["no cache reset"].workload.steps)
     routes = [s.route for s in made["the other route of a reload"].workload.steps if isinstance(s, SetAdapter)]
     assert routes == [Route.LOAD, Route.IN_PLACE]
-    assert not any(r.adapter for r in rows_of(made["the base model only"].workload))
+    assert not any(r.adapter for r in requests_of(made["the base model only"].workload))
 
 
-def test_a_serial_story_is_also_told_by_crowds() -> None:
-    """Eight of each, the failing one still to be found and its earlier turn the first of its crowd."""
+def test_a_serial_workload_is_also_run_concurrently() -> None:
+    """Eight copies of each request are sent.
+
+    The control names the first copy of the failing request. Its copies continue the first copy of the earlier request.
+    """
     story = Workload((burst(ask()), Reset(), burst(ask(("more", 9), continues=0, salt="red"))))
     made = {control.name: control for control in controls_of(story, 1, salts=True)}["8 copies of each request at once"]
     assert [len(s.requests) for s in made.workload.steps if isinstance(s, Burst)] == [8, 8]
-    asked = list(rows_of(made.workload))
+    sent = list(requests_of(made.workload))
     assert made.request == 8
-    assert asked[8].salt == "red"
-    assert {r.prompt.continues for r in asked[8:]} == {0}
+    assert sent[8].salt == "red"
+    assert {r.prompt.continues for r in sent[8:]} == {0}
 
 
 def test_a_change_of_one_side_first_is_also_made_on_both_at_once() -> None:
-    """And nothing else is different."""
+    """Nothing else in the workload differs."""
     half = Meanwhile(change=Reset(), after_tokens=0, gap_ms=300, first=Side.DECODE)
     story = Workload((Burst(requests=(ask(),), meanwhile=half), burst(ask())))
     made = {control.name: control for control in controls_of(story, 1, salts=True)}["each change on both sides at once"]
@@ -266,13 +277,13 @@ def test_a_change_of_one_side_first_is_also_made_on_both_at_once() -> None:
 
 
 def test_an_engine_without_salts_is_given_none() -> None:
-    """It would refuse them."""
+    """The engine would refuse requests with salts."""
     names = [control.name for control in controls_of(STORY, 2, salts=False)]
     assert "a fresh salt on the failing request" not in names
 
 
-def test_controls_of_nobody_in_particular_are_about_the_workload() -> None:
-    """A stall or a leak has no failing request: nothing can be changed about that one."""
+def test_controls_without_a_failing_request_change_the_workload() -> None:
+    """A stall or a leak has no failing request that a control could change."""
     names = [control.name for control in controls_of(STORY, None, salts=True)]
     assert names[0] == "a unique name for each adapter load"
 
@@ -283,8 +294,8 @@ def test_a_row_round_trips() -> None:
     assert msgspec.json.decode(msgspec.json.encode(row), type=ControlRow) == row
 
 
-def test_waiting_for_an_engine_is_not_counted_up_to_as_long_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start of a minute leaves the controls their seconds; one without end does not keep them for ever."""
+def test_waiting_for_an_engine_extends_the_time_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start of a minute does not take the controls' time, but a start without end does not extend it for ever."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     patience = TimeLimit(10)

@@ -1,4 +1,4 @@
-"""Reduction leaves out and changes nothing: what is left can be run, says the same, and still fails where it failed."""
+"""Reduction only removes steps and requests: what is left can be run, sends the same prompts, and still fails."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from coldproof.harness.workload.steps import (
 from coldproof.harness.workload.validity import is_valid
 
 
-def told(workload: Workload) -> dict[str | None, tuple[Request, ...]]:
-    """Every request with the turns before it, numbers left out: what it says wherever it stands."""
+def turns_by_salt(workload: Workload) -> dict[str | None, tuple[Request, ...]]:
+    """Return every request by its salt, after its earlier turns and without request numbers."""
     whole: list[tuple[Request, ...]] = []
     for _, _, request in workload.requests():
         before = () if request.prompt.continues is None else whole[request.prompt.continues]
@@ -41,24 +41,24 @@ def told(workload: Workload) -> dict[str | None, tuple[Request, ...]]:
 
 
 def loads(workload: Workload) -> list[Step]:
-    """The steps that load or change an adapter by themselves."""
+    """Return the steps that load or change an adapter outside of a burst."""
     return [step for step in workload.steps if isinstance(step, SetAdapter)]
 
 
 def every(workload: Workload, failing: int | None) -> Iterator[Workload]:
-    """All variants, loads kept or not."""
+    """Yield all variants, with loads or resets kept or not."""
     for keep in ((), (SetAdapter,), (Reset,)):
         yield from smaller(workload, failing, keep=keep)
 
 
 @some
 @given(WORKLOADS, st.data())
-def test_a_variant_is_smaller_can_be_run_and_still_asks_what_failed(workload: Workload, data: st.DataObject) -> None:
-    """And every request that is left says, turns before it included, what it said."""
-    whole = told(workload)
+def test_a_variant_is_smaller_can_be_run_and_still_sends_what_failed(workload: Workload, data: st.DataObject) -> None:
+    """Every request that is left has the same prompt, its earlier turns included."""
+    whole = turns_by_salt(workload)
     failing = data.draw(st.integers(0, len(whole) - 1))
     for variant in every(workload, failing):
-        left = told(variant)
+        left = turns_by_salt(variant)
         assert runs(variant)
         assert is_valid(variant)
         assert variant.size() < workload.size()
@@ -70,7 +70,7 @@ def test_a_variant_is_smaller_can_be_run_and_still_asks_what_failed(workload: Wo
 @some
 @given(WORKLOADS, st.data())
 def test_the_first_cut_takes_all_that_follows_the_failing_request(workload: Workload, data: st.DataObject) -> None:
-    """Its burst stays whole; where nothing follows there is no such cut."""
+    """The burst of the failing request stays whole. If nothing follows it there is no such cut."""
     number, step, _ = data.draw(st.sampled_from(list(workload.requests())))
     first = next(smaller(workload, number), None)
     if step + 1 < len(workload.steps):
@@ -82,14 +82,14 @@ def test_the_first_cut_takes_all_that_follows_the_failing_request(workload: Work
 @some
 @given(WORKLOADS)
 def test_loads_are_kept_where_their_number_matters(workload: Workload) -> None:
-    """Also those that nobody asks."""
+    """Loads of adapters that no request uses are kept, too."""
     for variant in smaller(workload, None, keep=(SetAdapter,)):
         assert loads(variant) == loads(workload)
 
 
 @pytest.mark.parametrize("keep", [(SetAdapter,), ()])
-def test_a_load_that_nobody_asks_goes_unless_it_is_kept(keep: tuple[type, ...]) -> None:
-    """One cut for each of the two loads."""
+def test_a_load_that_no_request_uses_is_removed_unless_it_is_kept(keep: tuple[type, ...]) -> None:
+    """Only the load without a request can be removed."""
     workload = Workload((put("A"), put("B", name="idle"), burst(ask(adapter="tenant"))))
     without_idle = Workload((workload.steps[0], workload.steps[2]))
     assert list(smaller(workload, 0, keep=keep)) == ([] if keep else [without_idle])
@@ -98,26 +98,26 @@ def test_a_load_that_nobody_asks_goes_unless_it_is_kept(keep: tuple[type, ...]) 
 @some
 @given(WORKLOADS, st.data())
 def test_two_requests_become_one_as_long_as_both(workload: Workload, data: st.DataObject) -> None:
-    """As many tokens in a step less; who failed, and whom others go on from, stays what it was."""
+    """The variant has one step less and as many tokens. The failing request and earlier turns stay unchanged."""
     numbers = [number for number, _, _ in workload.requests()]
     failing = data.draw(st.sampled_from(numbers))
-    asked = {number: request for number, _, request in workload.requests()}
+    requests = {number: request for number, _, request in workload.requests()}
     for variant in joined(workload, failing):
         left = [request for _, _, request in variant.requests()]
         assert is_valid(variant)
         assert runs(variant)
         assert (len(variant.steps), len(left)) == (len(workload.steps) - 1, len(numbers) - 1)
-        assert prompt_tokens(left) == prompt_tokens(list(asked.values()))
-        assert asked[failing].prompt.segments in [request.prompt.segments for request in left]
+        assert prompt_tokens(left) == prompt_tokens(list(requests.values()))
+        assert requests[failing].prompt.segments in [request.prompt.segments for request in left]
 
 
 def prompt_tokens(requests: list[Request]) -> int:
-    """The tokens of all their own segments."""
+    """Return the number of tokens of all segments of these requests."""
     return sum(segment.length for request in requests for segment in request.prompt.segments)
 
 
 def test_what_fills_a_pool_in_many_steps_does_so_in_few() -> None:
-    """Nine requests with the failing one last become two; another adapter's or salt's is not joined."""
+    """Nine requests with the failing one last become two. Requests of another adapter or salt are not joined."""
     filling = [burst(ask((f"document {i}", 64))) for i in range(8)]
     workload = Workload((*filling, burst(ask(("document 0", 64)))))
     while found := next(joined(workload, len(workload.steps) - 1), None):
@@ -129,7 +129,7 @@ def test_what_fills_a_pool_in_many_steps_does_so_in_few() -> None:
 
 @pytest.mark.parametrize("keep", [(Reset,), ()])
 def test_a_reset_stays_where_the_requirement_is_about_resets(keep: tuple[type, ...]) -> None:
-    """Without it the same requests may fail for another reason, and the case would speak of that."""
+    """Without the reset the same requests may fail for another reason, which the case would then report."""
     workload = Workload((burst(ask()), Reset(), burst(ask())))
     left = [any(isinstance(step, Reset) for step in variant.steps) for variant in smaller(workload, 1, keep=keep)]
     assert left
@@ -137,7 +137,7 @@ def test_a_reset_stays_where_the_requirement_is_about_resets(keep: tuple[type, .
 
 
 def test_turns_follow_their_answers_to_the_new_numbers() -> None:
-    """Requests 0 and 1 go, one by one; request 2 becomes 1, and its turn goes with it. A turn's answer stays."""
+    """Requests 0 and 1 are removed one by one. Request 2 becomes request 1, and its turn continues request 1."""
     turn = ask(("turn", 5), continues=2)
     workload = Workload((burst(ask(("a", 9)), ask(("b", 9))), burst(ask(("c", 9))), burst(turn)))
     made = list(smaller(workload, 3))
@@ -148,7 +148,7 @@ def test_turns_follow_their_answers_to_the_new_numbers() -> None:
 
 
 def test_a_cut_history_stays_cut_under_its_new_number() -> None:
-    """The first step goes; the turn still leaves out the same tokens."""
+    """The first step is removed, and the turn still leaves out the same tokens."""
     turn = ask(("turn", 5), continues=1, cut=(9, 12))
     made = list(smaller(Workload((burst(ask()), burst(ask()), burst(turn))), 2))
     assert Workload((burst(ask()), burst(ask(("turn", 5), continues=0, cut=(9, 12))))) in made
@@ -195,8 +195,8 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
         ([Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))], True),
     ],
 )
-def test_what_can_be_run_is_told_from_what_cannot(steps: list[Step], valid: bool) -> None:
-    """Names before use, turns after answers, something to ask."""
+def test_valid_workloads_are_distinguished_from_invalid_ones(steps: list[Step], valid: bool) -> None:
+    """Adapters are loaded before use, turns follow answers, and there is something to send."""
     assert is_valid(Workload(tuple(steps))) is valid
 
 
@@ -212,8 +212,8 @@ STEPS = [
 ]
 
 
-def test_a_request_is_asked_more_plainly_one_thing_at_a_time() -> None:
-    """No abort, no priority, nothing beside tokens, no delay; all else stays as it is."""
+def test_a_request_is_made_plainer_one_thing_at_a_time() -> None:
+    """Abort, priority, response options and delay are removed one by one. All else stays as it is."""
     workload = Workload(tuple(STEPS))
     made = list(plainer(workload, 2))
     requests = [[request for _, _, request in variant.requests()] for variant in made]
@@ -229,13 +229,13 @@ def test_a_request_is_asked_more_plainly_one_thing_at_a_time() -> None:
 
 
 def test_a_plain_request_has_no_plainer_form() -> None:
-    """A chat is no more than its prompt: it stays one."""
+    """A chat stays a chat, because its form is part of its prompt."""
     workload = Workload(tuple(STEPS))
     assert [list(plainer(workload, number)) for number in (0, 1)] == [[], []]
 
 
 def test_what_is_cut_is_tried_before_what_is_made_plainer() -> None:
-    """Bold cuts first; and every variant is tried once the bold ones have failed."""
+    """Large cuts come first. Every plainer variant is tried once the cuts have failed."""
     workload = Workload(tuple(STEPS))
     made = list(smaller(workload, 2))
     sizes = [variant.size() < workload.size() for variant in made]
@@ -247,7 +247,7 @@ def test_what_is_cut_is_tried_before_what_is_made_plainer() -> None:
 
 @pytest.mark.parametrize("count", [CROWD, CROWD + 1, CROWD + 2, 24])
 def test_of_a_crowd_one_half_goes_at_a_time(count: int) -> None:
-    """Before single requests do; the failing one stays with either half."""
+    """Halves are removed before single requests. The failing request stays with either half."""
     crowd = Workload((burst(*(ask((f"s{i}", 9)) for i in range(count))),))
     cuts = [[r.prompt.segments[0].name for _, _, r in variant.requests()] for variant in smaller(crowd, 1)]
     others = [f"s{i}" for i in range(count) if i != 1]
@@ -262,8 +262,8 @@ def test_of_a_crowd_one_half_goes_at_a_time(count: int) -> None:
     assert abs(len(kept[0]) - len(kept[1])) <= 1
 
 
-def test_a_half_that_others_go_on_from_is_not_cut() -> None:
-    """What is left has to make sense."""
+def test_a_half_that_later_turns_continue_is_not_removed() -> None:
+    """A turn needs the request that it continues."""
     crowd = burst(*(ask((f"s{i}", 9)) for i in range(CROWD + 1)))
     workload = Workload((crowd, burst(ask(("turn", 5), continues=1))))
     variants = list(smaller(workload, CROWD + 1))
@@ -274,7 +274,7 @@ def test_a_half_that_others_go_on_from_is_not_cut() -> None:
 @some
 @given(mixed(ON), st.data())
 def test_variants_of_everything_at_once_can_be_run_and_get_no_larger(workload: Workload, data: st.DataObject) -> None:
-    """And each of them is another workload than the whole."""
+    """Each variant differs from the whole workload."""
     failing = data.draw(st.sampled_from([number for number, _, _ in workload.requests()]))
     for variant in smaller(workload, failing, keep=data.draw(st.sampled_from(((), (SetAdapter,), (Reset,))))):
         assert is_valid(variant)
