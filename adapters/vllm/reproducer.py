@@ -96,6 +96,11 @@ def server_note(engine: RecordedEngine) -> str:
 
 def command(engine: RecordedEngine) -> str:
     """Return the engine's command, preceded by its environment, with the model folder and port of the script."""
+    return f"{engine.config.get('environment', '')} {line_of(engine)}".strip()
+
+
+def line_of(engine: RecordedEngine) -> str:
+    """Return the engine's command without its environment: a quote in that must not change the command's words."""
     line = engine.config.get("command")
     if line is None:
         return attached_command(engine)
@@ -107,7 +112,7 @@ def command(engine: RecordedEngine) -> str:
     if engine.generated_model:
         line = re.sub(r"--model \S+", f"--model {FILES}/model", line)
         line = re.sub(r'("method": "draft_model", "model": )"[^"]+"', rf'\1"{FILES}/model"', line)
-    return f"{engine.config.get('environment', '')} {line}".strip()
+    return line
 
 
 def arguments(engine: RecordedEngine) -> dict[str, Any]:
@@ -136,9 +141,9 @@ def arguments(engine: RecordedEngine) -> dict[str, Any]:
 def words_of(engine: RecordedEngine) -> list[str]:
     """Return the words of the engine's command; all of it as one word if it was not written by a run."""
     try:
-        return shlex.split(command(engine))
+        return shlex.split(line_of(engine))
     except ValueError:  # a quote is not closed
-        return [command(engine)]
+        return [line_of(engine)]
 
 
 def in_the_script(value: Any) -> Any:
