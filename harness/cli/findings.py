@@ -23,9 +23,10 @@ from coldproof.reports.findings.markdown import findings_markdown
 from coldproof.reports.findings.page import render_findings
 from coldproof.reports.findings.tables import by_engine, headline
 from coldproof.reports.format.text import one_line
+from coldproof.reports.schema.exit_codes import EXIT_NOTHING
 from coldproof.reports.schema.findings import FindingRecord, ReplayResult
 
-EXIT_DIFFERENT, EXIT_NOTHING = 1, 5
+EXIT_DIFFERENT = 1
 
 
 def run(options: argparse.Namespace) -> int:

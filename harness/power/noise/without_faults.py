@@ -25,6 +25,7 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.oracles.engine import batches
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.judgement.checkers.noise_tolerance import excess, measure_deviation
+from coldproof.harness.judgement.criteria import BOUNDS
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge, needed_questions
 from coldproof.harness.judgement.oracle import comparable_outcomes
@@ -38,7 +39,6 @@ from coldproof.reports.schema.case import NoiseBand
 from coldproof.reports.schema.noise import FACTORS, CleanLevel
 
 PRELUDES, TAILS = 2, 6  # for each identity; all requests are sent twice, so that half of them hit completely
-COUNTS = "bounds"  # the checker of cached-token counts: an engine may lose a hit, which no tolerance decides
 ORACLE_BATCH = 32  # questions that the oracle answers in one batch
 CALIBRATED_FOR = (
     "20m"  # the run for which the engine is calibrated: a slow model answers fewer prompts for a shorter one
@@ -241,7 +241,8 @@ def draw_workload(source: random.Random, *, tails: int = TAILS) -> Workload:
 def judged_requests(judgement: Judgement, rule: Rule) -> list[JudgedRequest]:
     """Return the result of each request that was judged: by its scores, or by its tokens if they repeat exactly."""
     band, history = rule.band, judgement.history
-    accused = {found.request for found in judgement.findings if found.checker != COUNTS}
+    # An engine may lose a hit, which no tolerance decides.
+    accused = {found.request for found in judgement.findings if found.checker != BOUNDS}
     parted = {found.request for found in judgement.noise}
     rows = []
     for outcome in comparable_outcomes(history):

@@ -12,7 +12,7 @@ from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.history.provenance import follows_another_prompt
 from coldproof.harness.judgement.checkers.tokens import closest
-from coldproof.harness.judgement.criteria import OF_ANSWERS
+from coldproof.harness.judgement.criteria import BOUNDS, OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
@@ -57,7 +57,7 @@ def diagnose(
         except (EngineError, OracleError) as problem:
             said = str(problem).splitlines() or [type(problem).__name__]
             return ControlRow(name=name, removes=removes, not_run=said[0])
-        if finding.checker == "bounds" and not all(reports_hits(one, control.request) for one in ran):
+        if finding.checker == BOUNDS and not all(reports_hits(one, control.request) for one in ran):
             return ControlRow(name=name, removes=removes, not_run=NO_HITS)
         return row(name, removes, ran, finding.checker, control.request, strict=control.about_one)
 

@@ -74,12 +74,6 @@ def is_out_of_bounds(story: Story, number: int, at_least: int, at_most: int) -> 
     return not at_least <= cached <= at_most
 
 
-def has_ended(story: Story) -> bool:
-    """Return whether the engine has ended."""
-    print(f"the engine has {'ended' if story.client.ended() else 'not ended'}")
-    return story.client.ended()
-
-
 def ignores_what_others_refuse(story: Story, number: int) -> bool:
     """Return whether a request was answered, while another one with the same invalid field was refused."""
     same = [n for n, sent in enumerate(story.sent) if sent.get("extra") == story.sent[number]["extra"] and n != number]
