@@ -61,7 +61,7 @@ def image_cache_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
     A prompt with other text behind its image can hit a part of the image, and needs the encoder's output for the rest.
     """
-    base = draw(prompts_with_images(limits))
+    base = draw(prompts_with_images(limits, cut=draw(st.sampled_from((True, True, False)))))
     resets = draw(st.permutations(RESETS[:3]))
     resets += draw(st.lists(st.sampled_from(RESETS), max_size=limits.most(3)))
     identities = (PLAIN, PLAIN, SALTS[0])

@@ -203,14 +203,22 @@ def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAnd
 
 
 @st.composite
-def prompts_with_images(draw: st.DrawFn, limits: WorkloadLimits, uuid: str | None = None) -> Segments:
-    """Draw one to three images with text before, between and behind them, so that they cross block boundaries."""
+def prompts_with_images(
+    draw: st.DrawFn, limits: WorkloadLimits, *, uuid: str | None = None, cut: bool = False
+) -> Segments:
+    """Draw one to three images with text before, between and behind them, so that they cross block boundaries.
+
+    `cut`: the first image begins in one block and ends within another one.
+    """
     tokens = limits.image_tokens or ASSUMED_TOKENS
     fitting = max(1, (limits.longest - 4 * limits.unit) // (2 * tokens))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=min(fitting, limits.most(3, least=1))))
     edge = limits.unit - NONCE_TOKENS
-    across = (edge - 1, edge - tokens + 1) if limits.slow else ()  # few examples: more images over a block's end
-    before = draw(st.sampled_from((edge, 1, edge - tokens // 2, 9, *across)))
+    part = min(tokens, limits.unit)
+    across = [(behind - tokens - NONCE_TOKENS) % limits.unit or limits.unit for behind in (part // 2, part - 1, 1)]
+    within = () if cut else (edge, 1, 9)
+    few = across if cut or limits.slow else across[:1]  # few examples: more images over a block's end
+    before = draw(st.sampled_from((*within, *few)))
     found: list[Segment] = [Segment("text", max(1, before))]
     for number, name in enumerate(names):
         found.append(Segment(f"image {number}", tokens, image=Image(name, uuid=uuid if number == 0 else None)))
