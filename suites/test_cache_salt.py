@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.salts import Salts
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.salts.crossed_workloads import crossed
+from coldproof.harness.features.salts.evidence import Salts
+from coldproof.harness.features.salts.workloads import salted
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.crossed import crossed
 from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.salts import salted
 
 
 @requirement(

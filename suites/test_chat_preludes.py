@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.salts.crossed_workloads import answers_then_turns
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.crossed import answers_then_turns
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.rare import with_rare
 

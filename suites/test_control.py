@@ -6,28 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.cache import Control
-from coldproof.harness.judgement.evidence.engine_features import Tiers
-from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.ageing import many_resets
-from coldproof.harness.workload.generators.edges import chunks_at_edges
-from coldproof.harness.workload.generators.pressure import pressed
-from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.resets_and_aborts import (
-    aborts,
-    aborts_beside_sharers,
-    changes_and_resets,
-    resets,
-)
-from coldproof.harness.workload.generators.scoped_resets import (
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.pressure.shared_workloads import pressed
+from coldproof.harness.features.resets.scoped_workloads import (
     RUNNING,
     resets_during_stores,
     resets_of_running_requests,
     resets_of_the_second_tier,
 )
+from coldproof.harness.features.resets.workloads import (
+    aborts,
+    aborts_beside_sharers,
+    changes_and_resets,
+    resets,
+)
+from coldproof.harness.features.tiers.evidence import Tiers
+from coldproof.harness.judgement.evidence.cache import Control
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.ageing import many_resets
+from coldproof.harness.workload.generators.edges import chunks_at_edges
+from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.doors import Doors
+from coldproof.harness.features.doors.evidence import Doors
+from coldproof.harness.features.doors.workloads import at_two_doors, impossible_priorities
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 
 DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 

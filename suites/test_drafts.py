@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.drafts import Drafts
+from coldproof.harness.features.drafts.evidence import Drafts
+from coldproof.harness.features.drafts.workloads import hits_left_beside_a_full_context, hits_with_drafts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.drafts import hits_left_beside_a_full_context, hits_with_drafts
 
 NEEDS = (
     Capability.TOKEN_PROMPTS,

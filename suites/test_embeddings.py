@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.embeddings import Rows
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.rows.evidence import Rows
+from coldproof.harness.features.rows.workloads import conversations_with_rows, near_embeddings
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
 
 ROWS = (Capability.EMBEDDING_ROWS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 BOTH = (*ROWS, Capability.HIDDEN_ROWS)  # a row and a token id for each position, of which the model gets one

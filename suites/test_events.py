@@ -6,24 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.events.evidence import Events
+from coldproof.harness.features.lora.workloads import AdapterLifecycle, adapter_lifecycles, coexisting_adapters
+from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.shared_workloads import pressed
+from coldproof.harness.features.pressure.workloads import working_sets
+from coldproof.harness.features.resets.scoped_workloads import RUNNING
+from coldproof.harness.features.resets.workloads import resets, resets_before_idle_gaps
+from coldproof.harness.features.salts.evidence import Salts
+from coldproof.harness.features.salts.workloads import salted
+from coldproof.harness.features.tiers.restart_workloads import restarts_between_prompts
 from coldproof.harness.judgement.evidence.cache import Control
-from coldproof.harness.judgement.evidence.engine_features import Events
-from coldproof.harness.judgement.evidence.salts import Salts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.ageing import many_resets
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds, long_neighbours
-from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles, coexisting_adapters
-from coldproof.harness.workload.generators.memory_pressure import working_sets
-from coldproof.harness.workload.generators.mixed import mixed
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.resets_and_aborts import resets, resets_before_idle_gaps
-from coldproof.harness.workload.generators.restarts import restarts_between_prompts
 from coldproof.harness.workload.generators.reuse import traffic
-from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.scoped_resets import RUNNING
 from coldproof.harness.workload.steps import Route
 
 PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)

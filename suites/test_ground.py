@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import mixed_bursts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.lora import mixed_bursts
 
 
 @requirement(

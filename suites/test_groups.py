@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.history.records import hit_shares
-from coldproof.harness.judgement.evidence.adapters import Adapters
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds
-from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import boundaries, long_conversations, long_returns, returns
 from coldproof.harness.workload.steps import Route

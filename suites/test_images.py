@@ -6,20 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.cache import Pressure
-from coldproof.harness.judgement.evidence.image_caches import ImageCaches
-from coldproof.harness.judgement.evidence.images import Images
-from coldproof.harness.judgement.evidence.weights import Weights
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.image_caches import (
+from coldproof.harness.features.images.cache_evidence import ImageCaches
+from coldproof.harness.features.images.cache_workloads import (
     image_cache_resets,
     images_of_several_towers,
     images_over_reloads,
     images_over_updates,
 )
-from coldproof.harness.workload.generators.images import (
+from coldproof.harness.features.images.evidence import Images
+from coldproof.harness.features.images.workloads import (
     images_at_the_end,
     images_of_resumed_requests,
     images_partly_evicted,
@@ -28,6 +23,11 @@ from coldproof.harness.workload.generators.images import (
     images_with_arguments,
     near_images,
 )
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.weights.evidence import Weights
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
 
 IMAGES = (Capability.IMAGES, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 

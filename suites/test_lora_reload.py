@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import (
+    AdapterLifecycle,
+    adapter_churn,
+    adapter_lifecycles,
+    adapter_switches,
+    coexisting_adapters,
+    reload_routes,
+)
+from coldproof.harness.features.non_prefix.workloads import rearranged
+from coldproof.harness.features.salts.crossed_workloads import crossed
+from coldproof.harness.judgement.evidence.lossy import Lossy
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -21,16 +31,6 @@ from coldproof.harness.workload.generators.ageing import (
     many_loads,
     many_names,
 )
-from coldproof.harness.workload.generators.crossed import crossed
-from coldproof.harness.workload.generators.lora import (
-    AdapterLifecycle,
-    adapter_churn,
-    adapter_lifecycles,
-    adapter_switches,
-    coexisting_adapters,
-    reload_routes,
-)
-from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.steps import Route
 
@@ -142,7 +142,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest
     "LORA-4",
     "isolated with non-prefix KV reuse",
     needs=(*CHOSEN, Capability.MOVED_PIECES),
-    shows=(Modes.MOVED, Adapters.TELLING),
+    shows=(Lossy.MOVED, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())

@@ -6,13 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.cache import Pressure
-from coldproof.harness.judgement.evidence.engine_features import Modes
-from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.edges import crowds
-from coldproof.harness.workload.generators.memory_pressure import (
+from coldproof.harness.features.contexts.evidence import Contexts
+from coldproof.harness.features.non_prefix.workloads import cut_histories, exceeding_context
+from coldproof.harness.features.pressure.shared_workloads import pressed
+from coldproof.harness.features.pressure.workloads import (
     aborts_then_full_pool,
     identical_prompts,
     never_fitting,
@@ -21,8 +18,11 @@ from coldproof.harness.workload.generators.memory_pressure import (
     queued_for_blocks,
     working_sets,
 )
-from coldproof.harness.workload.generators.non_prefix_reuse import cut_histories, exceeding_context
-from coldproof.harness.workload.generators.pressure import pressed
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.edges import crowds
 from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
@@ -49,7 +49,7 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     "PRESS-1",
     "history cut to what a context shift left",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
-    shows=(Modes.OUTGROWN, Modes.CUT_HISTORY),
+    shows=(Contexts.OUTGROWN, Contexts.CUT_HISTORY),
 )
 @given(data=st.data())
 def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -67,7 +67,7 @@ def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataOb
     "PRESS-1",
     "answers longer than the context",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
-    shows=(Modes.OUTGROWN, Modes.AFTER_OUTGROWN),
+    shows=(Contexts.OUTGROWN, Contexts.AFTER_OUTGROWN),
     upstream=("llama.cpp#16983",),
 )
 @given(data=st.data())

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.mixed.workloads import mixed
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.mixed import mixed
 
 NEEDS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.pooling import Pooling
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.pooling.evidence import Pooling
+from coldproof.harness.features.pooling.workloads import pooled_neighbours, pooled_traffic
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
 
 KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.shared_workloads import pressed
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.pressure import pressed
 from coldproof.harness.workload.generators.rare import with_rare
 
 SIZED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)

@@ -10,27 +10,27 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.cache import Control, Pressure, Reuse
-from coldproof.harness.judgement.evidence.prefill_decode import Sides
-from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.evidence.salts import Salts
-from coldproof.harness.judgement.evidence.weights import Weights
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.lora import reloads
-from coldproof.harness.workload.generators.memory_pressure import identical_prompts
-from coldproof.harness.workload.generators.one_side_first import (
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import reloads
+from coldproof.harness.features.pressure.workloads import identical_prompts
+from coldproof.harness.features.resets.workloads import resets
+from coldproof.harness.features.salts.evidence import Salts
+from coldproof.harness.features.salts.workloads import salted
+from coldproof.harness.features.sides.evidence import Sides
+from coldproof.harness.features.sides.failure_workloads import failing_sides, failing_tiers, late_hand_overs
+from coldproof.harness.features.sides.first_workloads import (
     adapters_one_side_first,
     resets_one_side_first,
     weights_one_side_first,
 )
-from coldproof.harness.workload.generators.resets_and_aborts import resets
+from coldproof.harness.features.weights.evidence import Weights
+from coldproof.harness.features.weights.workloads import quiet_updates
+from coldproof.harness.judgement.evidence.cache import Control, Pressure, Reuse
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.reuse import returns, traffic
-from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.side_failures import failing_sides, failing_tiers, late_hand_overs
-from coldproof.harness.workload.generators.weights import quiet_updates
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_reset_scope
 

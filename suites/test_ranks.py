@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import reloads
+from coldproof.harness.features.pressure.workloads import identical_prompts
+from coldproof.harness.features.ranks.evidence import Ranks
+from coldproof.harness.features.ranks.workloads import on_drawn_ranks, on_every_rank
+from coldproof.harness.features.resets.workloads import resets
+from coldproof.harness.features.weights.evidence import Pauses, Weights
+from coldproof.harness.features.weights.workloads import paused, quiet_updates
 from coldproof.harness.judgement.evidence.cache import Control, Pressure, Reuse
-from coldproof.harness.judgement.evidence.ranks import Ranks
 from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.evidence.weights import Pauses, Weights
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.lora import reloads
-from coldproof.harness.workload.generators.memory_pressure import identical_prompts
-from coldproof.harness.workload.generators.ranks import on_drawn_ranks, on_every_rank
-from coldproof.harness.workload.generators.resets_and_aborts import resets
 from coldproof.harness.workload.generators.reuse import returns, traffic
-from coldproof.harness.workload.generators.weights import paused, quiet_updates
 
 RANKS = (Capability.SEVERAL_RANKS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 OWN_CACHES = {Capability.RANK_CHOICE: Ranks.HITS}

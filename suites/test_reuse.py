@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.non_prefix.workloads import rearranged
 from coldproof.harness.judgement.evidence.cache import Reuse
-from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.judgement.evidence.lossy import Lossy
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
-from coldproof.harness.workload.generators.non_prefix_reuse import rearranged
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 
@@ -81,7 +81,7 @@ def test_counts_agree(sut: SystemUnderTest, data: st.DataObject) -> None:
     "REUSE-3",
     "counts agree with non-prefix KV reuse",
     needs=(*COUNTED, Capability.HIT_COUNTERS, Capability.MOVED_PIECES),
-    shows=(Reuse.COUNTED, Modes.MOVED),
+    shows=(Reuse.COUNTED, Lossy.MOVED),
     upstream=("llama.cpp#15082",),
 )
 @given(data=st.data())

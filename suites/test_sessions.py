@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.cache import Pressure
-from coldproof.harness.judgement.evidence.sessions import Sessions
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.sessions import (
+from coldproof.harness.features.sessions.evidence import Sessions
+from coldproof.harness.features.sessions.workloads import (
     sessions,
     sessions_beyond_the_context,
     sessions_that_switch,
 )
+from coldproof.harness.judgement.evidence.cache import Pressure
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
 
 
 @requirement(

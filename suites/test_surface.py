@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.cache import Options
-from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.response_options import (
+from coldproof.harness.features.options.workloads import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
     STOP_STRINGS,
     STRUCTURED,
     with_response_options,
 )
+from coldproof.harness.judgement.evidence.cache import Options
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 

@@ -6,21 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.cache import Control, Pressure
-from coldproof.harness.judgement.evidence.engine_features import Modes, Tiers
-from coldproof.harness.judgement.evidence.prefill_decode import Sides
-from coldproof.harness.judgement.evidence.requests import Requests
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.memory_pressure import working_sets
-from coldproof.harness.workload.generators.mixed import mixed
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.pressure import pressed
-from coldproof.harness.workload.generators.rare import with_rare
-from coldproof.harness.workload.generators.restarts import restarts_after_changes, restarts_without_changes
-from coldproof.harness.workload.generators.side_failures import failing_tiers
-from coldproof.harness.workload.generators.tiers import (
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.shared_workloads import pressed
+from coldproof.harness.features.pressure.workloads import working_sets
+from coldproof.harness.features.saved_state.evidence import SavedState
+from coldproof.harness.features.sides.evidence import Sides
+from coldproof.harness.features.sides.failure_workloads import failing_tiers
+from coldproof.harness.features.tiers.evidence import Tiers
+from coldproof.harness.features.tiers.restart_workloads import restarts_after_changes, restarts_without_changes
+from coldproof.harness.features.tiers.workloads import (
     aborted_loads,
     evicted_and_sent_again,
     loaded_together,
@@ -31,6 +27,11 @@ from coldproof.harness.workload.generators.tiers import (
     saved_and_restored,
     sent_again_after_gaps,
 )
+from coldproof.harness.judgement.evidence.cache import Control, Pressure
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.generators.rare import with_rare
 
 COUNTED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 TIER = (Capability.SECOND_TIER, *COUNTED, Capability.METRICS)
@@ -81,7 +82,7 @@ def test_pool_emptied_and_prompts_sent_again(sut: SystemUnderTest, data: st.Data
     "TIER-1",
     "saved under a name and restored",
     needs=SAVED,
-    shows=(Modes.RESTORED,),
+    shows=(SavedState.RESTORED,),
     upstream=("llama.cpp#27052", "llama.cpp#26676"),
 )
 @given(data=st.data())
@@ -139,7 +140,7 @@ def test_identities_across_tiers(sut: SystemUnderTest, data: st.DataObject) -> N
     "TIER-3",
     "adapters across a save and its restore",
     needs=(*SAVED, Capability.ADAPTER_CHOICE),
-    shows=(Modes.RESTORED_ELSE, Adapters.TELLING),
+    shows=(SavedState.RESTORED_ELSE, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())

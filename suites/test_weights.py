@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
-from coldproof.harness.judgement.evidence.weights import Pauses, Weights
-from coldproof.harness.judgement.requirement import requirement
-from coldproof.harness.session.system_under_test import SystemUnderTest
-from coldproof.harness.workload.generators.weights import (
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.weights.evidence import Pauses, Weights
+from coldproof.harness.features.weights.workloads import (
     paused,
     quiet_updates,
     updates_in_flight,
     updates_with_adapters,
 )
+from coldproof.harness.judgement.requirement import requirement
+from coldproof.harness.session.system_under_test import SystemUnderTest
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 UPDATES = (*TOKENS, Capability.WEIGHT_UPDATES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,21 +35,30 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "harness/event_log": ("adapters/common",),
     "adapters/server": ADAPTERS,
     "adapters/spec": ADAPTERS,
-    "harness/workload": ("adapters/protocol",),
+    "harness/feature_files": (),
+    "harness/workload": ("adapters/protocol", "harness/feature_files"),
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
     "harness/options": ("adapters/registry", "adapters/spec"),
-    "harness/judgement": (*DATA, "harness/options", "adapters/protocol", "reports/schema"),
+    "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "reports/schema"),
     "harness/execution": (
         *DATA,
         "harness/judgement",
         "harness/event_log",
+        "harness/feature_files",
         "harness/options",
         *HARNESS_ADAPTERS,
         "reports/schema",
         FILES,
     ),
-    "harness/case": (*DATA, "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
+    "harness/case": (
+        *DATA,
+        "harness/judgement",
+        "harness/feature_files",
+        "harness/options",
+        *HARNESS_ADAPTERS,
+        *DRAWN,
+    ),
     "harness/selection": ("harness/case", "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
     "harness/proof": (
         *(*DATA, "harness/execution", "harness/case", "harness/judgement", "harness/options"),
@@ -87,10 +97,46 @@ ROOMS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "harness/engine_releases": ("harness/case", "harness/options", "adapters/spec", *DRAWN[:1], FILES),
-    "suites": ("harness/session", "harness/judgement", *DATA, "adapters/protocol"),
+    # A file of a feature has narrower rules: see FEATURE_FILES.
+    "harness/features": (*DATA, "harness/judgement", "harness/execution", "harness/case", "adapters/protocol"),
+    "suites": ("harness/session", "harness/features", "harness/judgement", *DATA, "adapters/protocol"),
+}
+# The room to which a file of a feature adds, by the last word of its name: it may import that room and what that room
+# may import. A file may import files of its own feature, and of those in its USES, that stand no higher.
+FEATURE_FILES = {
+    "steps": "harness/workload",
+    "workloads": "harness/workload",
+    "facts": "harness/history",
+    "evidence": "harness/judgement",
+    "checks": "harness/judgement",
+    "perform": "harness/execution",
+    "script": "harness/case",
+    "circumstances": "harness/case",
 }
 # One arrow goes into an engine's folder: both sides must compute the same digests.
 DIGESTS = ("harness/execution/oracles/closed_form.py", "adapters/vllm/fingerprint/digest")
+
+
+def feature_file(path: str) -> tuple[str, str]:
+    """Return the feature of a file or module `harness/features/NAME/FILE`, and the room to which the file adds."""
+    _, _, feature, file = path.removesuffix(".py").split("/")[:4]
+    return feature, FEATURE_FILES[file.split("_")[-1]]
+
+
+def uses(feature: str) -> tuple[str, ...]:
+    """Return the features that a feature names in its USES."""
+    source = (ROOT / "harness/features" / feature / "__init__.py").read_text(encoding="utf-8")
+    named = [node.value for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    return tuple(ast.literal_eval(named[0])) if named else ()
+
+
+def forbidden_in_feature(path: str, target: str) -> bool:
+    """Return whether a file of a feature must not import a module of ours."""
+    feature, room = feature_file(path)
+    if room_of(target) != "harness/features":
+        return room_of(target) not in (room, *ROOMS[room])
+    other, of_other = feature_file(target)
+    return other not in (feature, *uses(feature)) or of_other not in (room, *ROOMS[room])
 
 
 def room_of(path: str) -> str:
@@ -137,7 +183,9 @@ def forbidden(source: str, path: str) -> list[str]:
         if (path, target.rsplit("/", 1)[0]) == DIGESTS:
             continue
         room = room_of(target)
-        if room != own and may is not None and room not in may:
+        if own == "harness/features":
+            found += [name] if forbidden_in_feature(path, target) else []
+        elif room != own and may is not None and room not in may:
             found.append(name)
     return found
 
@@ -170,6 +218,23 @@ def test_every_room_of_the_tree_is_in_the_table() -> None:
     assert there - engines - {"harness/cli"} == set(ROOMS)
 
 
+def test_features_use_one_another_without_a_circle() -> None:
+    """What a feature names in its USES is a feature, is imported, and does not use that feature in turn."""
+    folders = {path.parent.name: path.parent for path in (ROOT / "harness/features").glob("*/__init__.py")}
+    imported_by = {
+        name: {
+            module.split(".")[3]
+            for file in folder.glob("*.py")
+            for module in imported(file.read_text(encoding="utf-8"))
+            if module.startswith("coldproof.harness.features.")
+        }
+        - {name}
+        for name, folder in folders.items()
+    }
+    assert imported_by == {name: set(uses(name)) for name in folders}
+    assert list(graphlib.TopologicalSorter(imported_by).static_order())
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
@@ -187,6 +252,11 @@ def test_every_room_of_the_tree_is_in_the_table() -> None:
         ("suites/test_ground.py", "from coldproof.reports.schema.verdict import Verdict"),
         ("suites/test_ground.py", "from harness.judgement.requirement import requirement"),
         ("harness/cli/run.py", "import adapters"),
+        ("harness/judgement/judge.py", "from coldproof.harness.features.doors.facts import usual_door"),
+        ("harness/session/trials.py", "from coldproof.harness.features.doors import checks"),
+        ("harness/features/doors/checks.py", "from coldproof.harness.execution.observer import Observer"),
+        ("harness/features/doors/facts.py", "from coldproof.harness.features.doors.checks import check_doors"),
+        ("harness/features/doors/checks.py", "from coldproof.harness.features.images.evidence import Images"),
     ],
 )
 def test_a_wrong_import_is_detected(path: str, source: str) -> None:
@@ -200,6 +270,8 @@ def test_a_wrong_import_is_detected(path: str, source: str) -> None:
         ("suites/test_ground.py", "from coldproof.harness.session.system_under_test import SystemUnderTest"),
         ("harness/judgement/judge.py", "from coldproof.reports.schema.verdict import Verdict\nimport json, msgspec"),
         ("adapters/toy/spec.py", "from coldproof.adapters.toy.engine import start"),
+        ("harness/features/doors/checks.py", "from coldproof.harness.features.doors.facts import usual_door"),
+        ("harness/features/doors/workloads.py", "from coldproof.harness.features.salts.workloads import SALTS"),
         ("harness/execution/oracles/closed_form.py", "from coldproof.adapters.vllm.fingerprint.digest import mix"),
         ("harness/cli/run.py", "from coldproof.harness.session.plugin import PLUGIN\nimport adapters_of_somebody_else"),
     ],

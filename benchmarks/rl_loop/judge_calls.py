@@ -22,8 +22,8 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy
 from coldproof.harness.execution.models.versions import Versions
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.weights.evidence import Weights
 from coldproof.harness.history.records import common_prefix
-from coldproof.harness.judgement.evidence.weights import Weights
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question

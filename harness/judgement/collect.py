@@ -1,4 +1,4 @@
-"""Collects the evidence that a requirement was exercised, from every function in the folder `evidence`.
+"""Collects the evidence that a requirement was exercised, from every function in the folder `evidence` and in features.
 
 A requirement names the evidence that it needs. If one of these counters is zero over all examples, the verdict is
 NOT EXERCISED.

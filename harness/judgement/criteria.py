@@ -1,4 +1,4 @@
-"""All checkers, from the folder `checkers`, and what they look for."""
+"""All checkers, from the folder `checkers` and from features, and what they look for."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.history.content import carry_the_same_until
-from coldproof.harness.history.drafts import counts_drafts
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
 from coldproof.harness.history.records import (
     History,
@@ -34,6 +33,8 @@ from coldproof.harness.judgement.kept_positions import blocks_left, blocks_of_wi
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, blocks_of_all, outgrows
 from coldproof.harness.workload.steps import Burst, RestoreState, save_of
 from coldproof.harness.workload.tokens import NONCE_TOKENS
+
+MIN_SHARED = 16  # tokens of a prefix: more than a nonce, which all prompts of a run share
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -378,3 +379,8 @@ def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
 def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
     """Return a key for each whole block: its cache partition and the tokens up to its end."""
     return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
+
+
+def counts_drafts(history: History) -> bool:
+    """Return whether the engine counts drafts, which it does with speculative decoding."""
+    return bool(history.steps) and history.steps[-1].after.drafted_tokens is not None

@@ -1,4 +1,4 @@
-"""Registers checkers and counters beside the functions that compute them, and finds their files by folder.
+"""Registers checkers and counters beside the functions that compute them, and finds their files by name.
 
 Each function takes the fields of an example that it names as its parameters. Each has a place in the order of results;
 two with the same place are an error at import.
@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from coldproof.harness import feature_files
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answers, Question
@@ -70,10 +71,14 @@ Entry = TypeVar("Entry", bound=Registered)
 
 
 class Registry(Generic[Entry]):
-    """What the files of one folder register. `package`: the folder's name in imports."""
+    """What files register: those of one folder, and those of features whose name ends with `word`.
 
-    def __init__(self, package: str) -> None:
+    `package`: the folder's name in imports.
+    """
+
+    def __init__(self, package: str, word: str) -> None:
         self.package = package
+        self.word = word
         self.entries: dict[int, Entry] = {}
 
     def add(self, entry: Entry) -> None:
@@ -88,8 +93,9 @@ class Registry(Generic[Entry]):
         self.entries[entry.order] = entry
 
     def load(self) -> tuple[Entry, ...]:
-        """Import every file of the folder, and return what they register, in order."""
+        """Import every file, and return what they register, in order."""
         path = importlib.import_module(self.package).__path__
         for found in pkgutil.iter_modules(path, f"{self.package}."):
             importlib.import_module(found.name)
+        feature_files.load(self.word)
         return tuple(self.entries[place] for place in sorted(self.entries))

@@ -14,9 +14,9 @@ import msgspec
 from coldproof.adapters.protocol.embedding_rows import FIRST_ROW
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import deviation, excess, places
-from coldproof.harness.judgement.checkers.pooled import same_vectors
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import SCORED, Answer, Answers, Question, comparable_outcomes, question
+from coldproof.harness.judgement.vectors import same_vectors
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import FIRST_TOKEN, LAST_TOKEN, segment_tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from coldproof.harness.judgement.collect import with_trait
 from coldproof.harness.judgement.counters import Trait
-from coldproof.harness.judgement.evidence.engine_features import Modes
+from coldproof.harness.judgement.evidence.lossy import Lossy
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.requirement import OF_ADAPTERS
@@ -73,7 +73,7 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
         hints = ((trial.hint, Trait.SMALL_POOL), (trial.uncounted, Trait.HIT_COUNTS))
         said = [hint for hint, trait in hints if hint and with_trait(trait, missing)]
         return Verdict.NOT_EXERCISED, ". ".join([reason, *said])
-    not_compared = trial.evidence[Modes.MAY_BE_CHANGED]
+    not_compared = trial.evidence[Lossy.MAY_BE_CHANGED]
     if trial.lossy and not_compared and not_compared >= trial.evidence[Requests.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"
     reason = f"no counterexample in {trial.telling_examples} examples with {trial.requests} requests"
@@ -164,7 +164,7 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
 def describe_lossy(trial: Trial) -> str:
     """Describe which answers a lossy mode kept from being compared."""
     return (
-        f"lossy mode ({trial.lossy}): it may have changed {trial.evidence[Modes.MAY_BE_CHANGED]:.0f} of "
+        f"lossy mode ({trial.lossy}): it may have changed {trial.evidence[Lossy.MAY_BE_CHANGED]:.0f} of "
         f"{trial.evidence[Requests.REQUESTS]:.0f} answers, which were not compared with their cold answers "
         f"({trial.permitted} differ); for these, only a match with another identity's or another request's answer "
         "counts"

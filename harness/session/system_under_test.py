@@ -22,12 +22,12 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.observer import Observer
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.dropped_kind import DroppedKind
-from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.mixtures import mixtures_of
 from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
 from coldproof.harness.judgement.trial import Failing, Trial, Violation
+from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.confirm.mixtures import without_disproved_mixtures
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines

@@ -9,6 +9,7 @@ workload with other tokens and cache keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Union
 
 import msgspec
 
@@ -17,16 +18,16 @@ from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import Side
+from coldproof.harness import feature_files
 from coldproof.harness.workload.kinds.adapters import Route, SetAdapter, Unload
 from coldproof.harness.workload.kinds.idle import Idle
+from coldproof.harness.workload.kinds.kind import StepKind
 from coldproof.harness.workload.kinds.resets import Reset
 from coldproof.harness.workload.kinds.restarts import Restart, RestartSide
 from coldproof.harness.workload.kinds.saved_state import RestoreState, SaveState
-from coldproof.harness.workload.kinds.sessions import CloseSession
 from coldproof.harness.workload.kinds.weights import Pause, Resume, Sleep, UpdateWeights, Wake
 
 __all__ = [  # the kinds of steps are imported from here, too
-    "CloseSession",
     "Idle",
     "Pause",
     "Reset",
@@ -214,29 +215,21 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
     requests: tuple[Request, ...]
     meanwhile: Meanwhile | None = None
 
+    ended_session: ClassVar[None] = None
+
     @property
     def changes(self) -> tuple[Change, ...]:
         """Return the changes that are made during the burst, in order."""
         return () if self.meanwhile is None else self.meanwhile.changes
 
 
-# Everything but a burst. Case files name a step by its tag, so that the union is closed.
-Action = (
-    SetAdapter
-    | Unload
-    | Reset
-    | SaveState
-    | RestoreState
-    | Restart
-    | RestartSide
-    | Idle
-    | CloseSession
-    | UpdateWeights
-    | Pause
-    | Resume
-    | Sleep
-    | Wake
-)
+# Everything but a burst: the kinds of the imports above, and of the features' files named `steps`. Case files name a
+# step by its tag, so that the union is closed.
+feature_files.load("steps")
+if TYPE_CHECKING:
+    Action = StepKind
+else:
+    Action = Union[tuple(StepKind.__subclasses__())]  # noqa: UP007
 Step = Burst | Action
 
 

@@ -1,6 +1,6 @@
 """Counts of requests after updates of the weights, by the route of the update and by what made the engine forget.
 
-`coldproof.harness.judgement.evidence.weight_pairs` counts them in judged histories. The texts are data of results.json.
+`coldproof.harness.judgement.weight_pairs` counts them in judged histories. The texts are data of results.json.
 """
 
 from __future__ import annotations

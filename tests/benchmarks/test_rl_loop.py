@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.weights import PauseMode
-from coldproof.harness.judgement.evidence.weights import Weights
+from coldproof.harness.features.weights.evidence import Weights
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import write_versions

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.paths import PLUGIN_PATH, ROOT
 
-from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.judgement.evidence.cache import Options
 from coldproof.reports.schema.results import read_results
 from coldproof.reports.schema.verdict import Verdict

@@ -14,7 +14,7 @@ from support.faulty_runs import ANY_HIT, EXAMPLES, Bench, one_for_each_requireme
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
-from coldproof.harness.judgement.evidence.weight_pairs import PairCount
+from coldproof.harness.judgement.weight_pairs import PairCount
 from coldproof.reports.schema.verdict import FailureClass, Verdict
 from coldproof.reports.schema.weight_updates import Invalidation
 from coldproof.suites import test_weights as weights

@@ -26,9 +26,9 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.events.evidence import Events
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.engine_features import Events
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge

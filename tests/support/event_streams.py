@@ -8,9 +8,9 @@ import msgspec
 from support.histories import BLOCK, history
 
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, HashRule, KvEvent, Removed, Stored
+from coldproof.harness.features.events.hash_checks import block_hash, over_pickle, tagged
 from coldproof.harness.history.kv_events import ResidentBlock, RunEvents
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.checkers.block_hashes import block_hash, over_pickle, tagged
 
 RULE = HashRule("sha256", "vllm-none-hash")
 PROMPT = tuple(range(100, 140))  # two whole blocks and a half

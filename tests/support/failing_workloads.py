@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.lora import (
+from coldproof.harness.features.lora.workloads import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,

@@ -6,26 +6,15 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.ageing import (
-    loads_beside_others,
-    loads_without_requests,
-    many_loads,
-    many_names,
-    many_resets,
-)
-from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.crossed import answers_then_turns, crossed
-from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
-from coldproof.harness.workload.generators.drafts import hits_left_beside_a_full_context, hits_with_drafts
-from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
-from coldproof.harness.workload.generators.embeddings import conversations_with_rows, near_embeddings
-from coldproof.harness.workload.generators.image_caches import (
+from coldproof.harness.features.doors.workloads import at_two_doors, impossible_priorities
+from coldproof.harness.features.drafts.workloads import hits_left_beside_a_full_context, hits_with_drafts
+from coldproof.harness.features.images.cache_workloads import (
     image_cache_resets,
     images_of_several_towers,
     images_over_reloads,
     images_over_updates,
 )
-from coldproof.harness.workload.generators.images import (
+from coldproof.harness.features.images.workloads import (
     images_at_the_end,
     images_of_resumed_requests,
     images_partly_evicted,
@@ -34,7 +23,7 @@ from coldproof.harness.workload.generators.images import (
     images_with_arguments,
     near_images,
 )
-from coldproof.harness.workload.generators.lora import (
+from coldproof.harness.features.lora.workloads import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,
@@ -42,7 +31,18 @@ from coldproof.harness.workload.generators.lora import (
     coexisting_adapters,
     mixed_bursts,
 )
-from coldproof.harness.workload.generators.memory_pressure import (
+from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.features.options.workloads import (
+    PROMPT_LOGPROBS,
+    SEVERAL_ANSWERS,
+    STOP_STRINGS,
+    STRUCTURED,
+    with_response_options,
+)
+from coldproof.harness.features.pooling.workloads import pooled_neighbours, pooled_traffic
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.shared_workloads import pressed
+from coldproof.harness.features.pressure.workloads import (
     aborts_then_full_pool,
     identical_prompts,
     never_fitting,
@@ -51,56 +51,56 @@ from coldproof.harness.workload.generators.memory_pressure import (
     queued_for_blocks,
     working_sets,
 )
-from coldproof.harness.workload.generators.mixed import mixed
-from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.pressure import pressed
-from coldproof.harness.workload.generators.prompts import WorkloadLimits, computed_tokens
-from coldproof.harness.workload.generators.resets_and_aborts import (
+from coldproof.harness.features.resets.scoped_workloads import (
+    RUNNING,
+    resets_during_stores,
+    resets_of_running_requests,
+    resets_of_the_second_tier,
+)
+from coldproof.harness.features.resets.workloads import (
     aborts,
     aborts_beside_sharers,
     changes_and_resets,
     resets,
     resets_before_idle_gaps,
 )
-from coldproof.harness.workload.generators.response_options import (
-    PROMPT_LOGPROBS,
-    SEVERAL_ANSWERS,
-    STOP_STRINGS,
-    STRUCTURED,
-    with_response_options,
-)
-from coldproof.harness.workload.generators.restarts import (
-    restarts_after_changes,
-    restarts_between_prompts,
-    restarts_without_changes,
-)
-from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
-from coldproof.harness.workload.generators.salts import salted
-from coldproof.harness.workload.generators.scoped_resets import (
-    RUNNING,
-    resets_during_stores,
-    resets_of_running_requests,
-    resets_of_the_second_tier,
-)
-from coldproof.harness.workload.generators.sessions import (
+from coldproof.harness.features.rows.workloads import conversations_with_rows, near_embeddings
+from coldproof.harness.features.salts.crossed_workloads import answers_then_turns, crossed
+from coldproof.harness.features.salts.workloads import salted
+from coldproof.harness.features.sessions.workloads import (
     sessions,
     sessions_beyond_the_context,
     sessions_that_switch,
 )
-from coldproof.harness.workload.generators.tiers import (
+from coldproof.harness.features.tiers.restart_workloads import (
+    restarts_after_changes,
+    restarts_between_prompts,
+    restarts_without_changes,
+)
+from coldproof.harness.features.tiers.workloads import (
     aborted_loads,
     evicted_and_sent_again,
     first_block_changed,
     loaded_together,
     loads_by_share,
 )
-from coldproof.harness.workload.generators.weights import (
+from coldproof.harness.features.weights.workloads import (
     paused,
     quiet_updates,
     updates_in_flight,
     updates_with_adapters,
 )
+from coldproof.harness.workload.generators.ageing import (
+    loads_beside_others,
+    loads_without_requests,
+    many_loads,
+    many_names,
+    many_resets,
+)
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, computed_tokens
+from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 from coldproof.harness.workload.steps import Route, Workload
 
 Family = Callable[[WorkloadLimits], st.SearchStrategy[Workload]]

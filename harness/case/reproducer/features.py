@@ -6,7 +6,6 @@ import re
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.harness.case.signature import FEWER_DRAFTS
 from coldproof.harness.workload.steps import (
     Burst,
     Pause,
@@ -37,6 +36,7 @@ OF_EVENTS = {
     "announced late": "announced_no_reset(story)",
     "stores no block": "stores_no_block(story)",
 }
+FEWER_DRAFTS = "fewer drafts accepted"  # the circumstance of a case about drafts
 DRAFTING = "--speculative-config"  # in the command of a server
 ENDED = "process has ended"  # in the error of a request whose engine did
 

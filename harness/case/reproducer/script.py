@@ -27,7 +27,7 @@ from coldproof.harness.case.reproducer.features import check, features, never_tr
 from coldproof.harness.case.reproducer.literals import WIDTH, literal
 from coldproof.harness.case.reproducer.steps import imported_content, scenario
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
-from coldproof.harness.judgement.checkers.pooled import ROUNDING
+from coldproof.harness.judgement.vectors import ROUNDING
 from coldproof.harness.workload.steps import (
     Restart,
     Workload,

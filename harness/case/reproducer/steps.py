@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,11 +12,11 @@ import msgspec
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.server.completions import headers, option_fields
+from coldproof.harness import feature_files
 from coldproof.harness.case.reproducer.features import has_content
+from coldproof.harness.workload.kinds.kind import StepKind
 from coldproof.harness.workload.steps import (
     Burst,
-    Change,
-    CloseSession,
     Idle,
     Pause,
     Request,
@@ -29,7 +30,6 @@ from coldproof.harness.workload.steps import (
     Segment,
     SetAdapter,
     Sleep,
-    Step,
     Unload,
     UpdateWeights,
     Wake,
@@ -47,21 +47,43 @@ def imported_content(workload: Workload) -> Iterator[str]:
 
 def scenario(workload: Workload) -> list[str]:
     """Return the workload as calls of the script, one line for each step."""
+    feature_files.load("script")
     lines: list[str] = []
     loaded: set[str] = set()
     content = next(imported_content(workload), None) is not None
     for step in workload.steps:
         if isinstance(step, SetAdapter) and step.route is Route.UNLOAD_LOAD and step.name in loaded:
             lines.append(f"story.unload({step.name!r})")
-        lines.append(step_call(step, loaded, content=content))
-        changes = step.meanwhile.changes if isinstance(step, Burst) and step.meanwhile else (step,)
-        loaded |= {change.name for change in changes if isinstance(change, SetAdapter)}
+        if isinstance(step, Burst):
+            lines.append(burst_call(step, loaded, content=content))
+        else:
+            lines.append(step_call(step, loaded))
+        loaded |= {change.name for change in step.changes if isinstance(change, SetAdapter)}
         loaded -= {step.name} if isinstance(step, Unload) else set()
     return lines
 
 
-def step_call(step: Step, loaded: set[str], *, content: bool) -> str:
-    """Return a step as a call. `loaded`: the adapters that are. `content`: some prompts have rows or images."""
+def burst_call(burst: Burst, loaded: set[str], *, content: bool) -> str:
+    """Return a burst as a call. `content`: some prompts have rows or images."""
+    requests = ", ".join(request_call(request, content=content) for request in burst.requests)
+    meanwhile = burst.meanwhile
+    if meanwhile is None:
+        return f"story.ask({requests})"
+    wait = f", time.sleep({meanwhile.gap_ms / 1000}), " if meanwhile.gap_ms else ", "
+    calls = [step_call(change, loaded) for change in meanwhile.changes]
+    if meanwhile.first:
+        both = (meanwhile.first, meanwhile.first.other)
+        calls = [calls[0].replace("story.", f"story.side({side.value!r}).", 1) for side in both]
+    made = f"[{wait.join(calls)}]" if len(calls) > 1 else calls[0]
+    return f"story.during(lambda: {made}, {meanwhile.after_tokens}, {requests})"
+
+
+@functools.singledispatch
+def step_call(step: StepKind, loaded: set[str]) -> str:
+    """Return a step as a call. `loaded`: the adapters that are. The file `script` of a feature registers its kinds.
+
+    Raises TypeError for a kind of step that no script can make.
+    """
     match step:
         case Unload(name=name):
             return f"story.unload({name!r})"
@@ -73,46 +95,27 @@ def step_call(step: Step, loaded: set[str], *, content: bool) -> str:
             return f"story.restart({before.value!r})"
         case Idle(ms=ms):
             return f"time.sleep({ms / 1000})"
-        case CloseSession(name=name, aborted=aborted):
-            return f"story.close_session({name!r}, aborted={aborted!r})"
-        case Burst(requests=requests, meanwhile=meanwhile):
-            asked = ", ".join(request_call(request, content=content) for request in requests)
-            if meanwhile is None:
-                return f"story.ask({asked})"
-            wait = f", time.sleep({meanwhile.gap_ms / 1000}), " if meanwhile.gap_ms else ", "
-            calls = [f"story.{change_call(change, loaded)}" for change in meanwhile.changes]
-            if meanwhile.first:
-                both = (meanwhile.first, meanwhile.first.other)
-                calls = [calls[0].replace("story.", f"story.side({side.value!r}).", 1) for side in both]
-            made = f"[{wait.join(calls)}]" if len(calls) > 1 else calls[0]
-            return f"story.during(lambda: {made}, {meanwhile.after_tokens}, {asked})"
-        case _:
-            return f"story.{change_call(step, loaded)}"
-
-
-def change_call(step: Change, loaded: set[str]) -> str:
-    """Return one change as a call."""
-    match step:
         case SetAdapter(name=name, content=content, path=path, route=route):
             how = ", for_all=True" if route is Route.SWITCH else ""
             how += ", in_place=True" if route is Route.IN_PLACE and name in loaded else ""
-            return f"load({name!r}, {content!r}, {path!r}{how})"
+            return f"story.load({name!r}, {content!r}, {path!r}{how})"
         case Reset():
             words = [repr(scope.value) for scope in step.scope] + ([] if step.prefix else ["prefix=False"])
-            return f"client.reset({', '.join(words)})"
+            return f"story.client.reset({', '.join(words)})"
         case UpdateWeights(version=version, route=route):
             same = ", same_path=True" if route is WeightRoute.SAME_PATH else ""
-            return f"client.update_weights({version!r}{same})"
+            return f"story.client.update_weights({version!r}{same})"
         case Pause(mode=mode, clear=clear):
-            return f"client.pause({mode.value!r}, clear={clear!r})"
+            return f"story.client.pause({mode.value!r}, clear={clear!r})"
         case Resume():
-            return "client.resume()"
+            return "story.client.resume()"
         case Sleep(level=level):
-            return f"client.sleep({level})"
+            return f"story.client.sleep({level})"
         case Wake(part=part):
-            return f"client.wake({WAKE_TAGS[part]!r})" if part in WAKE_TAGS else "client.wake()"
+            return f"story.client.wake({WAKE_TAGS[part]!r})" if part in WAKE_TAGS else "story.client.wake()"
         case RestartSide(side=side):
-            return f"client.restart_side({side.value!r})"
+            return f"story.client.restart_side({side.value!r})"
+    raise TypeError(f"no script makes {type(step).__name__}")
 
 
 def request_call(request: Request, *, content: bool) -> str:

@@ -16,9 +16,9 @@ from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import timed
 from coldproof.harness.execution.calibration.sensitivity import measure_sensitivity
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.judgement.checkers.pooled import ROUNDING, deviation, is_alike
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answers, OracleError, Question
+from coldproof.harness.judgement.vectors import ROUNDING, deviation, is_alike
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,

@@ -43,9 +43,9 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     seed_of,
     token_at_rank,
 )
-from coldproof.harness.judgement.checkers.pooled import cosine, same_vectors
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
+from coldproof.harness.judgement.vectors import cosine, same_vectors
 from coldproof.harness.options import CLOSED_FORM
 
 RUNNER_UP = 1

@@ -135,7 +135,7 @@ class EngineOracle(Oracle):
         """Let the engine under test serve other weights in this context, where a second engine does not fit.
 
         Its cache is bypassed by unused salts. An update without an effect cannot be seen in this way: see
-        `coldproof.harness.judgement.checkers.weights`. Raises OracleError if the engine cannot load the weights.
+        `coldproof.harness.features.weights.checks`. Raises OracleError if the engine cannot load the weights.
         """
         versions = self.versions()
         folders = {files.digest: files.folder for files in versions.values()}

@@ -1,4 +1,6 @@
-"""Performs a step that is not a burst, by the function that a file of `performers` registers for the step's class."""
+"""Performs a step that is not a burst, by the function that a file registers for the step's class: one of `performers`,
+or the file `perform` of a feature.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.harness import feature_files
 from coldproof.harness.workload.kinds.kind import StepKind
 
 PERFORMERS = "coldproof.harness.execution.runner.performers"
@@ -39,3 +42,4 @@ def load_performers() -> None:
     """Import every file that registers functions."""
     for found in pkgutil.iter_modules(importlib.import_module(PERFORMERS).__path__, f"{PERFORMERS}."):
         importlib.import_module(found.name)
+    feature_files.load("perform")

@@ -11,7 +11,7 @@ from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, may_be_refused, never_fits
-from coldproof.harness.workload.steps import CloseSession, Route
+from coldproof.harness.workload.steps import Route
 from coldproof.reports.schema.verdict import FailureClass
 
 
@@ -109,8 +109,8 @@ def wait_for_sessions(history: History) -> set[int]:
     if not silent or not has_sessions(history):
         return set()
     step = silent[0].step
-    closed = {s.name for s in history.workload.steps[:step] if isinstance(s, CloseSession)}
-    latest = {o.session: o for o in history.outcomes if o.session and o.step <= step and o.session not in closed}
+    ended = {one.ended_session for one in history.workload.steps[:step]}
+    latest = {o.session: o for o in history.outcomes if o.session and o.step <= step and o.session not in ended}
     others = [o for o in history.outcomes if o.step == step and o not in latest.values()]
     held = sum(blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD) for o in latest.values())
     most = max((blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD) for o in others), default=0)

@@ -16,7 +16,6 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.checkers.pooled import nearest, same_vectors
 from coldproof.harness.judgement.checkers.tokens import closest, counts
 from coldproof.harness.judgement.criteria import OF_ANSWERS, WITHOUT_CACHE
 from coldproof.harness.judgement.finding import EXACT, Rule
@@ -24,6 +23,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.judgement.vectors import nearest, same_vectors
 from coldproof.harness.workload.steps import Workload, all_changes
 from coldproof.reports.schema.case import Reproduction
 from coldproof.reports.schema.verdict import FailureClass

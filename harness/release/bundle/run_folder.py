@@ -18,12 +18,12 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.weight_pairs import PairCount, pair_counts
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, Question
 from coldproof.harness.judgement.requirement import Absent, missing
 from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.weight_pairs import PairCount, pair_counts
 from coldproof.harness.release.bundle.check_histories import SeenHistories
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification

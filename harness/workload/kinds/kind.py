@@ -77,7 +77,8 @@ class StepKind(msgspec.Struct, frozen=True):
     `spares_sessions`: it is possible while a session is open. Nothing else can be said of an engine that holds blocks
     and is idle.
     `varies`: a workload may be run with its steps in another order. What is promised after some kinds depends on it.
-    `requests`, `meanwhile`: as a burst's, so that a room may go through the steps without a look at their classes.
+    `requests`, `meanwhile`, `changes`, `ended_session`: as a burst's, so that a room may go through the steps without
+    a look at their classes.
     """
 
     requests: ClassVar[tuple[()]] = ()
@@ -115,6 +116,11 @@ class StepKind(msgspec.Struct, frozen=True):
     def clears_cache(self) -> bool:
         """Return whether it clears the prefix cache of a running engine. The runner records that as a reset."""
         return False
+
+    @property
+    def ended_session(self) -> str | None:
+        """Return the session that takes no more turns after this step."""
+        return None
 
     def needs(self) -> tuple[Capability, ...]:
         """Return the capabilities without which an engine has nothing on which the step could be performed."""

@@ -22,15 +22,15 @@ from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import reproduction_of
 from coldproof.harness.case.reproducer.script import recorded_engine, reproducer
 from coldproof.harness.case.signature import signature
+from coldproof.harness.features.saved_state.evidence import SavedState, saved_state_facts
+from coldproof.harness.features.tiers.workloads import restored_for_others, saved_and_restored
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.evidence.engine_features import Modes, mode_facts
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.reference_cache import bounds
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ClosedFormOracle, ScriptedEngine
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.tiers import restored_for_others, saved_and_restored
 from coldproof.harness.workload.steps import Burst, RestoreState, SaveState, SetAdapter, Step, Workload, save_of
 from coldproof.harness.workload.validity import is_valid
 from coldproof.reports.schema.verdict import FailureClass
@@ -116,7 +116,7 @@ def test_a_restored_state_hits_and_answers_as_cold(tmp_path: Path) -> None:
     assert wrong(seen) == []
     assert [o.cached_tokens for o in seen.outcomes] == [0, 0, 40, 0]
     assert [r.moved_tokens for r in seen.steps][1:4] == [48, None, 48]
-    assert mode_facts(seen)[Modes.RESTORED] == 1
+    assert saved_state_facts(seen)[SavedState.RESTORED] == 1
 
 
 def test_a_corrupt_restore_is_detected(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_restore_that_ignores_adapters_is_detected(tmp_path: Path) -> None:
     steps = (put("A", name="a"), put("B", name="b"), burst(ask(("stem", 40), adapter="a")), KEPT, BACK)
     reported = play(IgnoresAdaptersOnRestore(), tmp_path / "planted", *steps, burst(ask(("stem", 40), adapter="b")))
     assert FailureClass.STALE_STATE in wrong(reported)
-    assert mode_facts(reported)[Modes.RESTORED_ELSE] == 1
+    assert saved_state_facts(reported)[SavedState.RESTORED_ELSE] == 1
     clean = play(Saving(), tmp_path / "clean", *steps, burst(ask(("stem", 40), adapter="b")))
     assert wrong(clean) == []
 
@@ -185,14 +185,14 @@ def test_no_hit_is_expected_where_another_adapter_came_in_between() -> None:
 def test_evidence_of_a_restore_is_a_hit_that_nothing_else_explains() -> None:
     """Only a hit that nothing else explains counts: not later prompts, a shared nonce, or an empty restore."""
     seen = slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=39)
-    assert mode_facts(seen)[Modes.RESTORED] == 1
-    assert mode_facts(slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=3))[Modes.RESTORED] == 0
-    assert mode_facts(slot_history(STEM, KEPT, STRANGE, STEM, BACK, hits=39))[Modes.RESTORED] == 0
+    assert saved_state_facts(seen)[SavedState.RESTORED] == 1
+    assert saved_state_facts(slot_history(STEM, KEPT, STRANGE, BACK, STEM, hits=3))[SavedState.RESTORED] == 0
+    assert saved_state_facts(slot_history(STEM, KEPT, STRANGE, STEM, BACK, hits=39))[SavedState.RESTORED] == 0
     nothing = msgspec.structs.replace(seen, steps=tuple(record(n) for n in range(5)))
-    assert mode_facts(nothing)[Modes.RESTORED] == 0
+    assert saved_state_facts(nothing)[SavedState.RESTORED] == 0
     other = slot_history(STEM, KEPT, STRANGE, BACK, STEM, third="b")
-    assert mode_facts(other)[Modes.RESTORED_ELSE] == 1
-    assert mode_facts(seen)[Modes.RESTORED_ELSE] == 0
+    assert saved_state_facts(other)[SavedState.RESTORED_ELSE] == 1
+    assert saved_state_facts(seen)[SavedState.RESTORED_ELSE] == 0
 
 
 def test_a_restore_needs_a_save() -> None:

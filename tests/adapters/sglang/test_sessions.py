@@ -23,10 +23,11 @@ from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, CompletionRequest
 from coldproof.adapters.sglang.spec import attach
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.sessions.steps import CloseSession
+from coldproof.harness.features.sessions.workloads import sessions_that_switch
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
-from coldproof.harness.workload.generators.sessions import sessions_that_switch
-from coldproof.harness.workload.steps import CloseSession, Prompt, Request, Segment, Workload
+from coldproof.harness.workload.steps import Prompt, Request, Segment, Workload
 
 OPEN, CLOSE = SESSION_ROUTES
 LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset({BASE_WITH_ADAPTER}))

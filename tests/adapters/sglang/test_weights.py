@@ -38,7 +38,7 @@ from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
-from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
+from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.session.selftest.selftest import write_versions
 from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Reset, Resume, Step, UpdateWeights, Workload
 from coldproof.reports.schema.results import read_results

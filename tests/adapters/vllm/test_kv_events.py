@@ -19,9 +19,9 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import AdapterFiles, generate_adapter, place, tiny_model
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.events.checks import check_events
+from coldproof.harness.features.events.hash_checks import block_hash, computed, over_pickle
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.checkers.block_hashes import block_hash, computed, over_pickle
-from coldproof.harness.judgement.checkers.kv_events import check_events
 from coldproof.harness.judgement.expected_hits import view
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Reset, Route, Segment, SetAdapter, Step, Workload
 

@@ -27,12 +27,12 @@ from coldproof.adapters.vllm.kv_tiers import (
 )
 from coldproof.adapters.vllm.server import VllmOptions, server_command
 from coldproof.adapters.vllm.spec import check_arguments
+from coldproof.harness.features.tiers.evidence import Tiers, tier_facts
+from coldproof.harness.features.tiers.workloads import partitions, sent_again_after_gaps
 from coldproof.harness.history.records import ResetRecord
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting, check_bounds
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.engine_features import Tiers, tier_facts
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
 from coldproof.harness.workload.steps import Burst, Reset, Workload
 
 TIERED = shape(second_tier=True)

@@ -24,7 +24,7 @@ from coldproof.adapters.vllm.server import VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.judgement.checkers.block_pool import check_concurrency, room_side_by_side
+from coldproof.harness.features.pressure.checks import check_concurrency, room_side_by_side
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 

@@ -18,9 +18,10 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import NO_BLOCK, WrongRead
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.harness.case.circumstances import Failure, all_circumstances
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.case.rows.requests import matching_cold_answers, request_rows
-from coldproof.harness.case.signature import features, signature
+from coldproof.harness.case.signature import signature
 from coldproof.harness.history.records import History, Identity, ResetRecord
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
@@ -65,7 +66,8 @@ FEATURES = {
 @pytest.mark.parametrize("feature", FEATURES)
 def test_each_feature_is_named_where_it_happened(feature: str) -> None:
     """And no other is; one request of many is enough."""
-    assert features(FEATURES[feature]) == [feature]
+    failure = Failure(history=FEATURES[feature], failure_class=FailureClass.CORRUPT)
+    assert all_circumstances(failure) == [feature]
     assert signature(FEATURES[feature], FailureClass.CORRUPT) == f"corrupt; no reload; {feature}"
 
 

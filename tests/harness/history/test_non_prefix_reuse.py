@@ -16,12 +16,14 @@ from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_start import check_mode
+from coldproof.harness.features.contexts.evidence import Contexts, context_facts
+from coldproof.harness.features.non_prefix.workloads import cut_histories, exceeding_context, rearranged
+from coldproof.harness.features.options.checks import check_surface
 from coldproof.harness.history.non_prefix_reuse import may_be_changed, reusable_tokens
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
-from coldproof.harness.judgement.checkers.response_options import check_surface
 from coldproof.harness.judgement.checkers.tokens import check_tokens
-from coldproof.harness.judgement.evidence.engine_features import Modes, mode_facts
+from coldproof.harness.judgement.evidence.lossy import Lossy, lossy_facts
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
@@ -31,7 +33,6 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.options import UsageError
-from coldproof.harness.workload.generators.non_prefix_reuse import cut_histories, exceeding_context, rearranged
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.validity import is_valid
@@ -175,9 +176,9 @@ def test_hits_may_go_beyond_a_beginning_as_far_as_pieces_explain() -> None:
 
 def test_moved_tokens_are_evidence() -> None:
     """Tokens were moved if hits go beyond every beginning that had been computed."""
-    facts = mode_facts(history_of(FIRST, moved(OTHERS)))
-    assert (facts[Modes.MOVED], facts[Modes.MAY_BE_CHANGED]) == (9, 1)
-    assert mode_facts(history(FIRST, moved(OTHERS)))[Modes.MOVED] == 0
+    facts = lossy_facts(history_of(FIRST, moved(OTHERS)))
+    assert (facts[Lossy.MOVED], facts[Lossy.MAY_BE_CHANGED]) == (9, 1)
+    assert lossy_facts(history(FIRST, moved(OTHERS)))[Lossy.MOVED] == 0
 
 
 def trial(*seen: Outcome) -> Trial:
@@ -199,7 +200,7 @@ def test_a_verdict_states_what_was_not_judged() -> None:
 def test_where_no_answer_could_be_judged_nothing_is_shown() -> None:
     """A requirement without a judged answer must not pass."""
     made = trial(FIRST, moved(OTHERS))
-    made.evidence[Modes.MAY_BE_CHANGED] = int(made.evidence[Requests.REQUESTS])
+    made.evidence[Lossy.MAY_BE_CHANGED] = int(made.evidence[Requests.REQUESTS])
     verdict, reason = verdict_without_case(made, None, LOSSY)
     assert verdict is Verdict.NOT_EXERCISED
     assert reason.startswith("no answer could be compared with its cold answer: lossy mode")
@@ -249,10 +250,10 @@ def test_a_request_that_outgrew_its_context_requires_no_hits() -> None:
     fits = outcome(0, range(50), (1, 2, 3))
     assert bounds(history(long, again, shape=SHIFTS))[1].at_least is None
     assert bounds(history(fits, again, shape=SHIFTS))[1].at_least == 49
-    facts = mode_facts(history(long, again, shape=SHIFTS))
-    assert (facts[Modes.OUTGROWN], facts[Modes.AFTER_OUTGROWN]) == (1, 1)
-    without = mode_facts(history(long, again, shape=LONG))
-    assert (without[Modes.OUTGROWN], without[Modes.AFTER_OUTGROWN]) == (0, 0)
+    facts = context_facts(history(long, again, shape=SHIFTS))
+    assert (facts[Contexts.OUTGROWN], facts[Contexts.AFTER_OUTGROWN]) == (1, 1)
+    without = context_facts(history(long, again, shape=LONG))
+    assert (without[Contexts.OUTGROWN], without[Contexts.AFTER_OUTGROWN]) == (0, 0)
 
 
 def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
@@ -260,7 +261,7 @@ def test_a_cut_history_counts_if_it_leaves_out_the_beginning() -> None:
     steps = (burst(ask()), burst(ask(continues=0, cut=(3, None))), burst(ask(continues=0, cut=(0, 9))))
     outcomes = [outcome(0, range(50)), outcome(1, range(3, 50)), outcome(2, range(9))]
     failed = [outcomes[0], msgspec.structs.replace(outcomes[1], error="HTTP 500")]
-    counted = [mode_facts(history(*o, workload=Workload(steps)))[Modes.CUT_HISTORY] for o in (outcomes, failed)]
+    counted = [context_facts(history(*o, workload=Workload(steps)))[Contexts.CUT_HISTORY] for o in (outcomes, failed)]
     assert counted == [1, 0]
 
 

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from support.histories import history, outcome
 
+from coldproof.harness.features.salts.evidence import Salts, salt_facts
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checks import CHECKERS, check
 from coldproof.harness.judgement.collect import COUNTERS, FUNCTIONS
 from coldproof.harness.judgement.counters import COUNTINGS, Counting, Evidence, computes
 from coldproof.harness.judgement.criteria import CHECKS
-from coldproof.harness.judgement.evidence.salts import Salts, salt_facts
 from coldproof.harness.judgement.finding import EXACT, Finding
 from coldproof.harness.judgement.registry import Example
 

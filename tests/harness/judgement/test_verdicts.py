@@ -13,12 +13,12 @@ from support.histories import history, outcome
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.images.evidence import Images
+from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.dropped_kind import DroppedKind
-from coldproof.harness.judgement.evidence.adapters import Adapters
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.divergences import Divergences
-from coldproof.harness.judgement.evidence.images import Images
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.evidence.sensitivity import Examples
 from coldproof.harness.judgement.judge import Judgement

@@ -1,4 +1,4 @@
-"""A kind of step is complete: found in its folder, part of a workload, described, and stable in case files."""
+"""A kind of step is complete: found by its file, part of a workload, described, and stable in case files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
+from coldproof.harness import feature_files
+from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload import kinds
 from coldproof.harness.workload.kinds.kind import Activity, Mark, State, StepKind, Stop
 from coldproof.harness.workload.steps import (
     Action,
     Burst,
-    CloseSession,
     Idle,
     Meanwhile,
     Pause,
@@ -72,7 +73,9 @@ def test_every_kind_of_the_folder_is_a_step_of_workloads() -> None:
     """A class that is missing in the union could be written to a case file, and not read again."""
     for file in pkgutil.iter_modules(kinds.__path__, f"{kinds.__name__}."):
         importlib.import_module(file.name)
-    found = {kind for kind in StepKind.__subclasses__() if kind.__module__.startswith(kinds.__name__)}
+    feature_files.load("steps")
+    places = (kinds.__name__, feature_files.FEATURES)
+    found = {kind for kind in StepKind.__subclasses__() if kind.__module__.startswith(places)}
     assert found == set(get_args(Action)) == {type(step) for step, _ in WRITTEN}
     assert set(get_args(Step)) == {Burst, *get_args(Action)}
 

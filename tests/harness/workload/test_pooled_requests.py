@@ -15,10 +15,10 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.harness.features.pooling.workloads import pooled_neighbours, pooled_traffic
 from coldproof.harness.proof.minimise.reduce import plainer
 from coldproof.harness.proof.minimise.simplify import simpler
 from coldproof.harness.workload.describe import describe
-from coldproof.harness.workload.generators.pooling import pooled_neighbours, pooled_traffic
 from coldproof.harness.workload.steps import Request, Workload
 from coldproof.harness.workload.validity import is_valid
 

@@ -10,22 +10,12 @@ from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.harness.execution.runner.requests import held_tokens
+from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.history.prompts import tokens_of
 from coldproof.harness.history.records import CachePartition, Outcome
 from coldproof.harness.proof.minimise.reduce import smaller
 from coldproof.harness.workload.describe import describe
-from coldproof.harness.workload.steps import (
-    Burst,
-    CloseSession,
-    Idle,
-    Meanwhile,
-    Prompt,
-    Request,
-    Reset,
-    Segment,
-    Step,
-    Workload,
-)
+from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Prompt, Request, Reset, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 from coldproof.harness.workload.validity import is_valid
 

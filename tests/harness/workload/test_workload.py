@@ -11,11 +11,11 @@ from support.histories import ask, burst, put
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.harness.features.lora.workloads import AdapterLifecycle, adapter_lifecycles
+from coldproof.harness.features.salts.workloads import salted
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.workload.describe import describe
-from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER, WorkloadLimits
-from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,

@@ -14,8 +14,9 @@ from coldproof.adapters.protocol.embedding_rows import NO_ROW
 from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.vllm.reproducer import IN_PROCESS, OPENAI
 from coldproof.harness.case.reproducer.script import reproduction
+from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.history.prompts import hidden_of, tokens_of
-from coldproof.harness.workload.steps import CloseSession, Image, Prompt, Request, Rows, Segment, Workload
+from coldproof.harness.workload.steps import Image, Prompt, Request, Rows, Segment, Workload
 from coldproof.reports.schema.case import Case
 
 FLAGS = (

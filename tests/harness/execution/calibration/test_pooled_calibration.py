@@ -17,9 +17,9 @@ from coldproof.adapters.protocol.requests import Arrival, Completion, Completion
 from coldproof.harness.execution.calibration.calibrate import earlier_calibration
 from coldproof.harness.execution.calibration.pooled import TIMES, calibrate_pooled, tasks_of
 from coldproof.harness.execution.oracles.engine import EngineOracle
-from coldproof.harness.judgement.checkers.pooled import ROUNDING
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.judgement.vectors import ROUNDING
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
 from coldproof.reports.schema.results import Calibration, write_results

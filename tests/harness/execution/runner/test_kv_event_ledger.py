@@ -7,10 +7,10 @@ from support.histories import outcome
 
 from coldproof.adapters.protocol.kv_events import KvEvent, Published
 from coldproof.harness.execution.runner.kv_event_ledger import EventLedger, RunBatches
+from coldproof.harness.features.events.checks import check_events
 from coldproof.harness.history.kv_event_replay import request_keys
 from coldproof.harness.history.kv_events import RunEvents
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.checkers.kv_events import check_events
 
 FIRST, SECOND = hashes(PROMPT)
 ELSE = tuple(range(300, 348))

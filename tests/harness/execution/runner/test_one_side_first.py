@@ -17,18 +17,18 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.history.records import HalfChanged, History
-from coldproof.harness.judgement.evidence.prefill_decode import Sides
-from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
-from coldproof.harness.session.selftest.selftest import write_versions
-from coldproof.harness.workload.describe import describe
-from coldproof.harness.workload.generators.one_side_first import (
+from coldproof.harness.features.sides.evidence import Sides
+from coldproof.harness.features.sides.first_workloads import (
     BETWEEN_MS,
     GAP_MS,
     adapters_one_side_first,
     resets_one_side_first,
     weights_one_side_first,
 )
+from coldproof.harness.history.records import HalfChanged, History
+from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
+from coldproof.harness.session.selftest.selftest import write_versions
+from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import (
     Burst,
     Change,

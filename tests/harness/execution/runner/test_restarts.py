@@ -11,8 +11,8 @@ from support.histories import ask, burst, contents, put
 from coldproof.adapters.protocol.engine import EngineStartError, RequestRefused
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.tiers.evidence import Tiers
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.evidence.engine_features import Tiers
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.oracle import comparable_outcomes

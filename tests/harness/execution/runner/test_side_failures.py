@@ -18,12 +18,12 @@ from coldproof.adapters.protocol.engine import EngineDied, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.sides.evidence import Sides
+from coldproof.harness.features.sides.failure_workloads import LATE_MS, failing_sides, failing_tiers, late_hand_overs
 from coldproof.harness.history.records import SideRestart
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.prefill_decode import Sides
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
-from coldproof.harness.workload.generators.side_failures import LATE_MS, failing_sides, failing_tiers, late_hand_overs
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, RestartSide, Workload, all_changes
 from coldproof.harness.workload.validity import is_valid
 from coldproof.reports.schema.verdict import FailureClass

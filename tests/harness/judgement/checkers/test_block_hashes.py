@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from coldproof.adapters.protocol.kv_events import HashRule
-from coldproof.harness.judgement.checkers.block_hashes import block_hash, cbor, hasher, over_cbor, over_pickle, tagged
+from coldproof.harness.features.events.hash_checks import block_hash, cbor, hasher, over_cbor, over_pickle, tagged
 
 
 @pytest.mark.parametrize(

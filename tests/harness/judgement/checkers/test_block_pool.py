@@ -11,8 +11,8 @@ from support.histories import ask, burst, history, outcome, record, shape, token
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Token
 from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.harness.features.pressure.checks import ENOUGH_ROOM, ENOUGH_SAMPLES, check_concurrency
 from coldproof.harness.history.records import CachePartition, Outcome, QueueSample
-from coldproof.harness.judgement.checkers.block_pool import ENOUGH_ROOM, ENOUGH_SAMPLES, check_concurrency
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.workload.steps import Step, Workload
 from coldproof.reports.schema.verdict import FailureClass

@@ -11,8 +11,8 @@ from support.histories import BLOCK, history, outcome, record, shape
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.adapters.protocol.sides import Side
+from coldproof.harness.features.sides.checks import check_decoder_hits
 from coldproof.harness.history.records import History, Outcome, ResetRecord, SideRestart
-from coldproof.harness.judgement.checkers.decoder_hits import check_decoder_hits
 from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = tuple(range(100, 100 + 2 * BLOCK + 8))  # two whole blocks, and more

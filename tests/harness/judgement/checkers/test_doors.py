@@ -18,14 +18,14 @@ from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.case.signature import signature
 from coldproof.harness.execution.runner.runner import WorkloadRun
+from coldproof.harness.features.doors.checks import check_doors
+from coldproof.harness.features.doors.evidence import Doors
+from coldproof.harness.features.doors.workloads import at_two_doors, impossible_priorities
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.checkers.doors import check_doors
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.evidence.doors import Doors
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, Oracle, Question
-from coldproof.harness.workload.generators.doors import at_two_doors, impossible_priorities
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Request, Workload
 from coldproof.reports.schema.verdict import FailureClass

@@ -10,10 +10,11 @@ from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.harness.case.signature import FEWER_DRAFTS, signature
+from coldproof.harness.case.reproducer.features import FEWER_DRAFTS
+from coldproof.harness.case.signature import signature
+from coldproof.harness.features.drafts.checks import check_drafts
+from coldproof.harness.features.drafts.evidence import Drafts
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.checkers.drafts import check_drafts
-from coldproof.harness.judgement.evidence.drafts import Drafts
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.harness.workload.steps import Workload

@@ -11,8 +11,8 @@ from support.histories import ask, burst, history, outcome, put, record, shape, 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.execution.engines.cell_engines import left_over
+from coldproof.harness.features.pressure.checks import check_conservation, check_gauge
 from coldproof.harness.history.records import History, QueueSample
-from coldproof.harness.judgement.checkers.block_pool import check_conservation, check_gauge
 from coldproof.harness.workload.steps import Idle, Reset, Step, Workload
 from coldproof.reports.schema.verdict import FailureClass
 

@@ -12,11 +12,11 @@ from support.histories import ask, burst, outcome, record, shape
 
 from coldproof.adapters.protocol.kv_events import KvEvent
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.harness.features.events.checks import check_events
+from coldproof.harness.features.events.evidence import Events
+from coldproof.harness.features.events.hash_checks import check_hashes
 from coldproof.harness.history.kv_events import EngineRestart, ResidentBlock, RunEvents, blocks_of
 from coldproof.harness.history.records import History, Outcome, ResetRecord
-from coldproof.harness.judgement.checkers.block_hashes import check_hashes
-from coldproof.harness.judgement.checkers.kv_events import check_events
-from coldproof.harness.judgement.evidence.engine_features import Events
 from coldproof.harness.workload.steps import ANNOUNCED_MS, Idle, Reset, Workload
 
 FIRST, SECOND = hashes(PROMPT)

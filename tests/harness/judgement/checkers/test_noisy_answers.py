@@ -10,6 +10,7 @@ from support.case_samples import BAND
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage, Token
+from coldproof.harness.features.options.checks import check_surface, prompt_tolerance, tolerance
 from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import (
     LEAST_FLIPS,
@@ -20,7 +21,6 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
     flips_needed,
     places,
 )
-from coldproof.harness.judgement.checkers.response_options import check_surface, prompt_tolerance, tolerance
 from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge, judge_again

@@ -11,12 +11,13 @@ from support.histories import ask, burst, history, outcome
 
 from coldproof.adapters.protocol.pooling import Rows, Task
 from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.harness.features.pooling.checks import check_pooled
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.checkers.pooled import ROUNDING, check_pooled, cosine, deviation
 from coldproof.harness.judgement.checkers.tokens import check_tokens, differs
 from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
+from coldproof.harness.judgement.vectors import ROUNDING, cosine, deviation
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.verdict import FailureClass
 

@@ -10,8 +10,8 @@ from support.histories import ask, burst, history, outcome, record, shape, token
 
 from coldproof.adapters.protocol.images import image_id, image_positions
 from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.harness.features.preemption.checks import check_order
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.checkers.preemption_order import check_order
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, question

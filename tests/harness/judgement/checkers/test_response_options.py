@@ -8,8 +8,8 @@ import pytest
 from support.histories import ask, burst, history, outcome, tokens
 
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
+from coldproof.harness.features.options.checks import SCORE_NATS, check_surface, tolerance
 from coldproof.harness.history.records import Identity, Outcome
-from coldproof.harness.judgement.checkers.response_options import SCORE_NATS, check_surface, tolerance
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, question

@@ -12,14 +12,14 @@ from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineSte
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
-from coldproof.harness.judgement.checkers.block_pool import check_gauge
-from coldproof.harness.judgement.checkers.scheduler_steps import (
+from coldproof.harness.features.preemption.step_checks import (
     check_admissions,
     check_step_counts,
     check_step_gauges,
     check_waits,
 )
+from coldproof.harness.features.pressure.checks import check_gauge
+from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.schema.verdict import FailureClass

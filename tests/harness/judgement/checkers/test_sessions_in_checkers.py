@@ -8,12 +8,13 @@ import pytest
 from support.histories import BLOCK, ask, burst, history, outcome, shape
 
 from coldproof.adapters.protocol.shape import GroupShape
+from coldproof.harness.features.preemption.checks import needs_the_same
+from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.liveness import check_liveness
-from coldproof.harness.judgement.checkers.preemption_order import needs_the_same
 from coldproof.harness.judgement.reference_cache import bounds
 from coldproof.harness.judgement.request_sizes import never_fits
-from coldproof.harness.workload.steps import CloseSession, Step, Workload
+from coldproof.harness.workload.steps import Step, Workload
 from coldproof.reports.schema.verdict import FailureClass
 
 OPENED = outcome(0, range(100, 100 + 10 * BLOCK), session="a")

@@ -11,8 +11,8 @@ from support.weights import NEW, history_with_updates, pause, reset, update, wit
 
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode
+from coldproof.harness.features.weights.checks import check_weights, continuation_questions
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.checkers.weights import check_weights, continuation_questions
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Answer, Answers
 from coldproof.reports.schema.verdict import FailureClass

@@ -8,9 +8,9 @@ import pytest
 from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, put, record, shape, tokens
 
+from coldproof.harness.features.lora.evidence import Adapters, older_identities
 from coldproof.harness.history.records import CachePartition, History, Identity, Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.adapters import Adapters, older_identities
 from coldproof.harness.judgement.oracle import Answer, Answers, distinguishing_question, question
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter, Step, Workload
 

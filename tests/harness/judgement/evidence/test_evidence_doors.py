@@ -9,9 +9,9 @@ from support.evidence import evidence
 from support.histories import ask, burst, history, outcome
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
+from coldproof.harness.features.doors.evidence import Doors
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.doors import Doors
 from coldproof.harness.workload.steps import Workload
 
 PROMPT, ANSWER = range(100, 140), tuple(range(70, 80))  # two blocks of 16 and a half; then decode fills the third

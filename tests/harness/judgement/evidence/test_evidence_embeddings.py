@@ -11,10 +11,10 @@ from support.histories import history, outcome
 
 from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
 from coldproof.harness.case.signature import signature
+from coldproof.harness.features.rows.evidence import Rows
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.embeddings import Rows
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.reports.schema.verdict import FailureClass
 

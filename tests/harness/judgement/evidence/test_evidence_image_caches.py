@@ -10,10 +10,10 @@ from support.histories import history, outcome
 from coldproof.adapters.protocol.images import image_id, image_positions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import WeightPolicy, WeightRoute
+from coldproof.harness.features.images.cache_evidence import ImageCaches
 from coldproof.harness.history.records import CachePartition, History, Identity, Outcome, ResetRecord, WeightUpdate
 from coldproof.harness.history.weights import starts_clean
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.image_caches import ImageCaches
 
 ENCODER, PROCESSOR = (ResetScope.ENCODER,), (ResetScope.PROCESSOR,)
 

@@ -14,9 +14,9 @@ from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
 from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, image_id, image_positions
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.case.signature import signature
+from coldproof.harness.features.images.evidence import Images
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.images import Images
 from coldproof.harness.judgement.reference_cache import at_least, at_most
 from coldproof.reports.schema.verdict import FailureClass
 

@@ -10,10 +10,10 @@ from support.histories import history, outcome, record, shape
 
 from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions
+from coldproof.harness.features.pooling.evidence import Pooling
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.pooling import Pooling
 from coldproof.harness.judgement.reference_cache import at_least
 
 PROMPT = tuple(range(33, 103))

@@ -8,9 +8,9 @@ from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.harness.features.sides.evidence import Sides
+from coldproof.harness.features.tiers.evidence import Tiers
 from coldproof.harness.history.records import History, StepRecord
-from coldproof.harness.judgement.evidence.engine_features import Tiers
-from coldproof.harness.judgement.evidence.prefill_decode import Sides
 from coldproof.harness.judgement.reference_cache import at_least
 from coldproof.harness.workload.steps import Workload
 

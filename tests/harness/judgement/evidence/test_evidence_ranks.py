@@ -9,8 +9,8 @@ from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, put, shape
 
 from coldproof.adapters.protocol.weights import PauseMode
+from coldproof.harness.features.ranks.evidence import Ranks
 from coldproof.harness.history.records import CachePartition, History, Outcome, StepRecord
-from coldproof.harness.judgement.evidence.ranks import Ranks
 from coldproof.harness.workload.steps import Burst, Meanwhile, Pause, Reset, Resume, Step, UpdateWeights, Workload
 
 PROMPT = range(100, 140)

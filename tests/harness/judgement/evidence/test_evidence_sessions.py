@@ -8,9 +8,9 @@ import pytest
 from support.evidence import evidence
 from support.histories import BLOCK, history, outcome
 
+from coldproof.harness.features.sessions.evidence import Sessions
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.sessions import Sessions
 
 OPENED = outcome(0, range(100, 100 + BLOCK - 3), (7, 8, 9), session="a")  # the last token ends a block
 HELD = (*OPENED.prompt, 7, 8)

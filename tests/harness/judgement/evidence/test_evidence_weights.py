@@ -11,9 +11,9 @@ from support.weights import history_with_updates, pause, reset, update, with_tok
 
 from coldproof.adapters.protocol.requests import Stage
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.harness.features.weights.evidence import Pauses, Weights, pause_facts, weight_facts
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
-from coldproof.harness.judgement.evidence.weights import Pauses, Weights, pause_facts, weight_facts
 
 CLEAN: dict[str, Any] = {"resets": (reset(0.8),)}
 

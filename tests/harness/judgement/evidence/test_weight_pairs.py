@@ -10,8 +10,8 @@ from support.weights import history_with_updates, pause, reset, update
 
 from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightRoute
 from coldproof.harness.history.records import History, Outcome, ResetRecord
-from coldproof.harness.judgement.evidence.weight_pairs import pair_counts
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.workload.steps import Pause, Reset, Resume, Sleep, UpdateWeights, Wake, Workload
 from coldproof.reports.schema.verdict import FailureClass
 from coldproof.reports.schema.weight_updates import Invalidation

@@ -12,8 +12,8 @@ from support.failing_workloads import ON, WORKLOADS, runs, some
 from support.histories import ask, burst, put
 
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
+from coldproof.harness.features.mixed.workloads import mixed
 from coldproof.harness.proof.minimise.reduce import CROWD, joined, plainer, smaller
-from coldproof.harness.workload.generators.mixed import mixed
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,

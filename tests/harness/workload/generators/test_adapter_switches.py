@@ -12,12 +12,12 @@ from support.drawn_workloads import LIMITS, few_examples, found, requests_of, wi
 from support.histories import ask, burst, play, put
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.judgement.evidence.adapters import Adapters
+from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lora.workloads import CHOSEN_NAME, SWITCHED_NAME, adapter_switches
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.proof.diagnose.controls import controls_of
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
-from coldproof.harness.workload.generators.lora import CHOSEN_NAME, SWITCHED_NAME, adapter_switches
 from coldproof.harness.workload.steps import Burst, Route, SetAdapter, Step, Unload, Workload
 
 ON_A, ON_B = (put(content, name=SWITCHED_NAME, route=Route.SWITCH) for content in "AB")

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators.lora import (
+from coldproof.harness.features.lora.workloads import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,

@@ -13,15 +13,15 @@ from support.nightly import with_samples
 from support.workload_families import FAMILIES, Family, computed
 
 from coldproof.adapters.protocol.requests import ResponseOptions
-from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
-from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
-from coldproof.harness.workload.generators.response_options import (
+from coldproof.harness.features.options.workloads import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
     STOP_STRINGS,
     STRUCTURED,
     with_response_options,
 )
+from coldproof.harness.workload.generators.chats import conversations, is_edited, trees
+from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
 from coldproof.harness.workload.generators.reuse import repeats, returns
 from coldproof.harness.workload.steps import Burst, Request, Workload
 from coldproof.harness.workload.tokens import new_prompt_length

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from support.histories import ask
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators.lora import (
+from coldproof.harness.features.lora.workloads import (
     AdapterLifecycle,
     adapter_churn,
     adapter_lifecycles,
     coexisting_adapters,
     mixed_bursts,
 )
+from coldproof.harness.features.salts.workloads import salted
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
@@ -26,7 +27,6 @@ from coldproof.harness.workload.generators.prompts import (
     DrawnRequests,
     WorkloadLimits,
 )
-from coldproof.harness.workload.generators.salts import salted
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import new_prompt_length
 

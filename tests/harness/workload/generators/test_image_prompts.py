@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldproof.harness.workload.generators.images import prompts_with_images
+from coldproof.harness.features.images.workloads import prompts_with_images
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 

@@ -14,16 +14,16 @@ from support.drawn_workloads import LIMITS, ROOMY, TIGHT, few_examples, found, l
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import Stage
-from coldproof.harness.workload.generators.memory_pressure import (
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.workloads import (
     REPETITIONS,
     aborts_then_full_pool,
     identical_prompts,
     never_fitting,
     working_sets,
 )
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
+from coldproof.harness.features.resets.workloads import aborts
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.resets_and_aborts import aborts
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Workload
 from coldproof.harness.workload.tokens import new_prompt_length
 

@@ -13,8 +13,8 @@ from support.histories import ask
 from support.nightly import with_samples
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators import mixed as mixing
-from coldproof.harness.workload.generators.mixed import mixed, part_strategies, place_request
+from coldproof.harness.features.mixed import workloads as mixing
+from coldproof.harness.features.mixed.workloads import mixed, part_strategies, place_request
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Request, Reset, Route, SetAdapter, Step, Unload, Workload
 

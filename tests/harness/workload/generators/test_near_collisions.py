@@ -10,9 +10,9 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths
 
+from coldproof.harness.features.doors.workloads import DELICATE, at_two_doors
+from coldproof.harness.features.salts.workloads import LONGEST_SALT, salted
 from coldproof.harness.workload.generators.chats import conversations, trees
-from coldproof.harness.workload.generators.doors import DELICATE, at_two_doors
-from coldproof.harness.workload.generators.salts import LONGEST_SALT, salted
 from coldproof.harness.workload.steps import Prompt, Workload
 from coldproof.harness.workload.tokens import NONCE_BYTES, NONCE_TOKENS, new_prompt_length, wire_name
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support.drawn_workloads import limits, requests_of
 from support.histories import ask, burst, put
 
+from coldproof.harness.features.lora.workloads import AdapterLifecycle, adapter_lifecycles
+from coldproof.harness.features.ranks.workloads import on_drawn_ranks, on_every_rank
+from coldproof.harness.features.resets.workloads import resets
+from coldproof.harness.features.weights.workloads import paused
 from coldproof.harness.workload.generators.chats import conversations
-from coldproof.harness.workload.generators.lora import AdapterLifecycle, adapter_lifecycles
-from coldproof.harness.workload.generators.ranks import on_drawn_ranks, on_every_rank
-from coldproof.harness.workload.generators.resets_and_aborts import resets
-from coldproof.harness.workload.generators.weights import paused
 from coldproof.harness.workload.steps import Burst, Meanwhile, Reset, Workload
 from coldproof.harness.workload.validity import is_valid
 

@@ -14,9 +14,9 @@ from support.drawn_workloads import limits, requests_of
 from support.workload_families import FAMILIES, RARE
 
 from coldproof.adapters.protocol.requests import Stage
-from coldproof.harness.workload.generators.crossed import LONGEST_SALT, near_salts
+from coldproof.harness.features.pressure.shared_workloads import VISITOR
+from coldproof.harness.features.salts.crossed_workloads import LONGEST_SALT, near_salts
 from coldproof.harness.workload.generators.edges import chunks_at_edges, leading_length, step_budget
-from coldproof.harness.workload.generators.pressure import VISITOR
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import repeats

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, few_examples
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.workload.generators.memory_pressure import partly_evicted, prefix_sharers, queued_for_blocks
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
-from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.resets_and_aborts import aborts, changes_and_resets, resets
-from coldproof.harness.workload.generators.reuse import repeats
-from coldproof.harness.workload.generators.salts import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
-from coldproof.harness.workload.generators.tiers import (
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.workloads import partly_evicted, prefix_sharers, queued_for_blocks
+from coldproof.harness.features.resets.workloads import aborts, changes_and_resets, resets
+from coldproof.harness.features.salts.workloads import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
+from coldproof.harness.features.tiers.workloads import (
     aborted_loads,
     evicted_and_sent_again,
     first_block_changed,
     loads_by_share,
 )
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import new_prompt_length, segment_tokens, wire_name
 

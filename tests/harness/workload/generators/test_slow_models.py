@@ -12,10 +12,10 @@ from support.nightly import with_samples
 from support.workload_families import USUAL as FAMILIES
 from support.workload_families import computed
 
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.resets.workloads import aborts
 from coldproof.harness.workload.generators.chats import conversations
-from coldproof.harness.workload.generators.preemption import outgrowing_requests
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
-from coldproof.harness.workload.generators.resets_and_aborts import aborts
 from coldproof.harness.workload.generators.reuse import returns
 from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length

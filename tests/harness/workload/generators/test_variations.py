@@ -16,11 +16,11 @@ from support.nightly import with_samples
 from support.workload_families import FAMILIES
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.tiers.workloads import partitions, sent_again_after_gaps
 from coldproof.harness.workload.editing import Draft
 from coldproof.harness.workload.generators import guidance
 from coldproof.harness.workload.generators.guidance import with_variations
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.tiers import partitions, sent_again_after_gaps
 from coldproof.harness.workload.generators.variations import VARIATIONS, fits, may_vary, varied_workload
 from coldproof.harness.workload.steps import Burst, Idle, Reset, Restart, Route, UpdateWeights, Workload
 from coldproof.harness.workload.validity import is_valid

@@ -11,8 +11,7 @@ from support.drawn_workloads import LIMITS, any_at_all, few_examples, found, req
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
-from coldproof.harness.workload.generators.prompts import WorkloadLimits
-from coldproof.harness.workload.generators.weights import (
+from coldproof.harness.features.weights.workloads import (
     Invalidation,
     invalidations,
     paused,
@@ -20,6 +19,7 @@ from coldproof.harness.workload.generators.weights import (
     updates_in_flight,
     updates_with_adapters,
 )
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,

@@ -1,0 +1,106 @@
+"""The same prompts at several doors of a server, under salts and adapters that differ, or almost, or not at all."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES, IMPOSSIBLE_PRIORITY, Door
+from coldproof.harness.features.salts.workloads import LONG, NEARLY_EQUAL, AdapterAndSalt
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+
+QUESTION = Segment("question", 5)
+
+
+def open_doors(limits: WorkloadLimits) -> tuple[Door, ...]:
+    """Return the doors that the engine has."""
+    return tuple(door for door in Door if DOOR_CAPABILITIES[door] in limits.can)
+
+
+def door_pairs(limits: WorkloadLimits) -> list[tuple[Door, Door]]:
+    """Return the ordered pairs of different doors. Those of the doors that are used least come first."""
+    doors = open_doors(limits)[::-1]
+    return [(first, then) for first in doors for then in doors if first is not then]
+
+
+@st.composite
+def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
+    """Draw chats that are sent at a first door and then at others: with the same salt and adapter, with others, and
+    with the same again. A next turn of the first answer may follow at another door. Half of the prompts begin under
+    a salt that any change on its way would change.
+    """
+    steps: list[Step] = []
+    drawn = draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=limits.most(2, least=1), unique=True))
+    identities: list[AdapterAndSalt] = list(dict.fromkeys(identity for pair in drawn for identity in pair))
+    if with_adapter and draw(st.sampled_from((True, True, False))):
+        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        identities += [("tenant", identities[0][1]), (None, "tenant")]
+    pairs = draw(st.lists(st.sampled_from(door_pairs(limits)), min_size=1, max_size=limits.most(2, least=1)))
+    number = 0
+    for place, (first, then) in enumerate(pairs):
+        opened = Prompt((draw(preludes(limits, f"prelude {place}")), QUESTION))
+        own = draw(st.sampled_from((*identities, DELICATE, DELICATE)))
+        others = draw(st.permutations([identity for identity in identities if identity != own]))
+        opening = number
+        sent = [request(opened, own, first, limits)]
+        sent += [request(opened, other, then, limits) for other in others[: limits.most(4, least=1)]]
+        sent += [request(opened, own, then, limits)]  # shares with the first door's request
+        if draw(st.booleans()):
+            sent += [request(Prompt((Segment("turn", 7),), continues=opening), own, then, limits)]
+        if len(others) > 1 and draw(st.booleans()):
+            sent += [request(opened, others[0], first, limits)]  # shares with the second door's
+        steps += [Burst(requests=(one,)) for one in sent]
+        number += len(sent)
+    if limits.may_mix(BASE_WITH_ADAPTER) or not with_adapter:
+        steps += draw(together(limits, identities))
+    return Workload(tuple(steps))
+
+
+# Any change of a salt on its way changes this one: of its case, its spaces, its spelling in Unicode or its length. So a
+# door that makes the change shares nothing with the others. Pairs of salts that only one kind of change confuses are
+# drawn too seldom for that, on an engine as slow as a server.
+DELICATE: AdapterAndSalt = (None, f" Red Cafe\N{COMBINING ACUTE ACCENT} {LONG[:95]}-1")
+SALTS: tuple[tuple[AdapterAndSalt, ...], ...] = tuple(
+    ((None, left), (None, right)) for left, right in (*NEARLY_EQUAL[1:], NEARLY_EQUAL[0])
+)
+
+
+@st.composite
+def preludes(draw: st.DrawFn, limits: WorkloadLimits, name: str) -> Segment:
+    """Draw the system message of a chat: two or three units and about half a unit, so that each hit has its end."""
+    units = draw(st.sampled_from(limits.sizes((2, 3))))
+    return Segment(name, units * limits.unit + draw(st.sampled_from((limits.unit // 2, 1))))
+
+
+def request(prompt: Prompt, identity: AdapterAndSalt, door: Door, limits: WorkloadLimits) -> Request:
+    """Return a chat at a door. Its answer fills a block, so that the next turn can hit what decode wrote."""
+    adapter, salt = identity
+    tokens = 8 if limits.slow else limits.unit + 2
+    return Request(prompt=prompt, adapter=adapter, salt=salt, chat=True, door=door, max_tokens=tokens)
+
+
+@st.composite
+def together(draw: st.DrawFn, limits: WorkloadLimits, identities: list[AdapterAndSalt]) -> list[Step]:
+    """Draw no burst, or one of equal chats at several doors at once, each perhaps under another identity."""
+    if not draw(st.booleans()):
+        return []
+    doors = draw(st.lists(st.sampled_from(open_doors(limits)), min_size=2, max_size=3))
+    prompt = Prompt((Segment("crowd", 2 * limits.unit), QUESTION))
+    crowd = [request(prompt, draw(st.sampled_from(identities)), door, limits) for door in doors]
+    return [Burst(requests=tuple(crowd))]
+
+
+@st.composite
+def impossible_priorities(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw chats with a priority that no server can have, at every door, each after the same chat without one.
+
+    A door that knows priorities refuses it. A door that answers has ignored it, as it would ignore any other.
+    """
+    doors = draw(st.permutations(open_doors(limits)[::-1]))
+    prompt = Prompt((draw(preludes(limits, "prelude")), QUESTION))
+    salt = draw(st.sampled_from((None, "red")))
+    plain = [msgspec.structs.replace(request(prompt, (None, salt), door, limits), max_tokens=4) for door in doors]
+    odd = [msgspec.structs.replace(one, priority=IMPOSSIBLE_PRIORITY) for one in plain]
+    pairs = zip(plain, odd, strict=True)
+    return Workload(tuple(Burst(requests=(one,)) for pair in pairs for one in pair))

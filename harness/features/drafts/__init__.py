@@ -1,0 +1,1 @@
+"""Speculative decoding: drafts that are verified, and how many of them are accepted."""

@@ -1,0 +1,1 @@
+"""KV events: what an engine publishes about its blocks, and their hashes."""

@@ -1,0 +1,3 @@
+"""Prompts with images, and the caches of their encoder and processor."""
+
+USES = ("weights",)

@@ -1,0 +1,1 @@
+"""Adapters: loads, and reloads under the same name."""

@@ -1,0 +1,3 @@
+"""Workloads in which several features meet."""
+
+USES = ("lora", "options", "preemption", "pressure", "resets", "salts")

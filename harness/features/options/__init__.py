@@ -1,0 +1,1 @@
+"""Options of a response: several answers, log probabilities, stop strings, structured output."""

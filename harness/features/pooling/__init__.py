@@ -1,0 +1,3 @@
+"""Embeddings, scores and classes: vectors in place of tokens."""
+
+USES = ("pressure", "salts")

@@ -1,0 +1,3 @@
+"""Preemption of requests, and the order in which they are admitted."""
+
+USES = ("pressure",)

@@ -1,0 +1,3 @@
+"""A pool of KV blocks that is too small for what is sent."""
+
+USES = ("salts",)

@@ -1,0 +1,1 @@
+"""Data-parallel and context-parallel ranks of one engine."""

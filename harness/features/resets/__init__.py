@@ -1,0 +1,3 @@
+"""Resets of the prefix cache, also while requests run, and aborted requests."""
+
+USES = ("lora", "pressure", "tiers")

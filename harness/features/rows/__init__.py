@@ -1,0 +1,3 @@
+"""Prompts with embedding rows in place of tokens."""
+
+USES = ("salts",)

@@ -1,0 +1,3 @@
+"""Cache salts, and prompts that differ in one token."""
+
+USES = ("options",)

@@ -1,0 +1,92 @@
+"""Equal prompts with salts that differ, almost equal each other, or are spelled like an adapter's name."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
+from coldproof.harness.features.options.workloads import SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, tokens_for
+from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, related_prompts, stems
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+
+AdapterAndSalt = tuple[str | None, str | None]
+
+LONGEST_SALT = 128  # characters, with the nonce: the limit of vLLM's server, which refuses longer ones
+LONG = "tenant-" + "0123456789" * 10
+MANY, MANY_EVERY = 16, 8  # further salts, in one of so many workloads
+# Salts that a wrong key may confuse: none; one that starts with the other's name; one that is sent as the other one and
+# more; case; spaces; what follows a separator; what follows eight, sixteen and more than a hundred characters; and
+# characters that Unicode has in two forms.
+NEARLY_EQUAL: tuple[tuple[str | None, str | None], ...] = (
+    (None, "red"),
+    ("red", "red2"),
+    ("red", "red+2"),
+    ("red", "Red"),
+    ("red", " red"),
+    ("red", "red-tenant"),
+    ("tenants-of-house-1", "tenants-of-house-2"),
+    ("red", "\N{FULLWIDTH LATIN SMALL LETTER R}ed"),
+    ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"),
+    (f"{LONG}-1", f"{LONG}-2"),
+)
+OTHERS = (None, "red", "Red", "red2", "re", "tenant", "files-A")
+# An adapter, and a salt that equals its name (vllm#44701); salt and adapter, and a salt that equals both joined.
+LIKE_AN_ADAPTER: tuple[tuple[AdapterAndSalt, AdapterAndSalt], ...] = (
+    (("tenant", None), (None, "tenant")),
+    (("tenant", "red"), (None, "red+tenant")),
+)
+
+
+@guided
+@st.composite
+def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, several: bool = False) -> Workload:
+    """Draw the same prompts with two to eleven salts and adapters, one by one and in bursts, each sent again.
+
+    Rarely, 16 further salts follow. With `several`, some single requests ask for several answers.
+    """
+    steps: list[Step] = []
+    # Several pairs: Hypothesis repeats its draws, so that one pair in a workload leaves most of them untried.
+    pairs = draw(st.lists(st.sampled_from(NEARLY_EQUAL), min_size=1, max_size=limits.most(3, least=1), unique=True))
+    identities: list[AdapterAndSalt] = [(None, salt) for salt in dict.fromkeys(salt for pair in pairs for salt in pair)]
+    without = draw(st.booleans())  # false is drawn first: the adapter's name is the rarest collision to find by luck
+    if with_adapter and not without:
+        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        count = draw(st.sampled_from(limits.sizes((1, 2))))
+        identities += [identity for pair in LIKE_AN_ADAPTER[:count] for identity in pair]
+    more = draw(st.lists(st.sampled_from(OTHERS), max_size=1))
+    identities += [(None, salt) for salt in more if (None, salt) not in identities]
+    stem = draw(stems(limits))
+    kinds = available_options(limits, several=several)
+    whole = Prompt((stem,))
+    order = draw(st.permutations(identities))
+    salted_first = identities[::-1] if limits.slow else identities  # a slow model may get one repeat, which is to hit
+    # In a small pool only what was sent last can still be hit.
+    latest = [one for one in order if one[1] is not None][-1:] if limits.small_pool is not None else salted_first
+    for adapter, salt in [*order, draw(st.sampled_from(latest))]:
+        plain = not kinds or draw(st.sampled_from((True, True, False)))
+        kind = PLAIN if plain else draw(st.one_of(kinds))
+        request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
+        steps.append(Burst(requests=(request,)))
+    if not limits.slow and draw(st.sampled_from((*[False] * (MANY_EVERY - 1), True))):
+        short = Prompt((Segment("short", limits.unit + 5),))
+        further = [Request(prompt=short, salt=f"{LONG}-{number}", max_tokens=2) for number in range(MANY)]
+        steps += [Burst(requests=(request,)) for request in (*further, further[0], further[-1])]
+    for _ in range(draw(st.integers(0, limits.most(3)))):
+        model = draw(st.sampled_from(identities))[0]
+        beside = [identity for identity in identities if identity[0] == model or limits.may_mix(BASE_WITH_ADAPTER)]
+        requests = []
+        for _ in range(draw(st.sampled_from((1, 2, 3)))):
+            adapter, salt = draw(st.sampled_from(beside))
+            prompt = draw(related_prompts(limits, stem, None))
+            requests.append(Request(prompt=prompt, adapter=adapter, salt=salt))
+        steps.append(Burst(requests=tuple(requests)))
+    return Workload(tuple(steps))
+
+
+def available_options(limits: WorkloadLimits, *, several: bool) -> list[st.SearchStrategy[ResponseOptions]]:
+    """Return the kinds of response options that requests may have: code for other kinds of requests may drop a salt."""
+    needs = [(Capability.STOP_STRINGS, STOP_STRINGS), (Capability.STRUCTURED_OUTPUT, STRUCTURED)]
+    needs += [(Capability.SEVERAL_ANSWERS, SEVERAL_ANSWERS)] if several else []
+    return [kind for capability, kind in needs if capability in limits.can]

@@ -1,0 +1,1 @@
+"""States of the cache that an engine saves and restores."""

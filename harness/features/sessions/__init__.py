@@ -1,0 +1,3 @@
+"""Sessions whose turns one request continues."""
+
+USES = ("salts",)

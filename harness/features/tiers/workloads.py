@@ -1,0 +1,292 @@
+"""Workloads in which the pool loses KV that comes back: from a second tier, or from a save under a name."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.requests import Abort
+from coldproof.harness.features.lora.workloads import (
+    AdapterLifecycle,
+    WorkloadBuilder,
+    adapter_lifecycles,
+    coexisting_adapters,
+    reload_routes,
+)
+from coldproof.harness.features.pressure.workloads import pool_tokens
+from coldproof.harness.features.salts.crossed_workloads import crossed
+from coldproof.harness.features.salts.workloads import salted
+from coldproof.harness.workload.generators.chats import conversations, trees
+from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal, stems
+from coldproof.harness.workload.generators.reuse import repeats, returns
+from coldproof.harness.workload.steps import (
+    Burst,
+    Idle,
+    Prompt,
+    Request,
+    Reset,
+    RestoreState,
+    SaveState,
+    Segment,
+    SetAdapter,
+    Step,
+    Workload,
+    renumbered,
+)
+from coldproof.harness.workload.tokens import NONCE_TOKENS
+
+GAPS = (("reset",), (), ("flood",), ("flood", "reset"))
+GAPS_BY_FLOOD = (("flood",), ())
+NAMES = ("kept", "other")
+ADAPTERS = ("tenant", "Tenant")
+
+
+class SaveRestoreBuilder(WorkloadBuilder):
+    """Builds a workload whose requests are sent one by one, with saves and restores."""
+
+    def __init__(self, draw: st.DrawFn, limits: WorkloadLimits) -> None:
+        super().__init__(draw, limits, AdapterLifecycle())
+        self.saved: list[str] = []
+        self.tail = Segment("tail", draw(st.sampled_from((limits.unit + 1, 1, 5))))
+        self.drawn = DrawnRequests(limit=limits.longest // 2)
+
+    def save(self, name: str) -> None:
+        """Add a save under a name."""
+        self.steps.append(SaveState(name))
+        self.saved.append(name)
+
+    def send_related(self, model: str | None) -> None:
+        """Send the first request's prompt again, or one that is related to it."""
+        match self.draw(st.sampled_from(("again", "turn", "more", "part", "near"))):
+            case "turn":
+                self.send(Prompt((Segment("turn", 5),), continues=0), model)
+            case "more":
+                self.send(Prompt((self.stem, self.tail)), model)
+            case "part":
+                self.send(Prompt((Segment(self.stem.name, self.stem.length - self.limits.unit), self.tail)), model)
+            case "near":
+                self.send(Prompt((self.draw(nearly_equal(self.limits, self.stem)), self.tail)), model)
+            case _:
+                self.send(Prompt((self.stem,)), model)
+
+    def interrupt(self, model: str | None) -> None:
+        """Add requests that replace the cached KV: unrelated to what was saved, or with a part of it."""
+        for _ in range(self.draw(st.sampled_from((1, 1, 2)))):
+            kind = self.draw(st.sampled_from(("strange", "strange", "part")))
+            strange = Segment("strange", self.draw(st.sampled_from((2, 4))) * self.limits.unit)
+            part = Segment(self.stem.name, self.stem.length // 2)
+            self.send(Prompt((strange,) if kind == "strange" else (part, strange)), model)
+
+
+@st.composite
+def saved_and_restored(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt, a save, other prompts, a restore, the prompt again; more with two names, all of one identity."""
+    builder = SaveRestoreBuilder(draw, limits)
+    model = None
+    if Capability.ADAPTER_CHOICE in limits.can and draw(st.booleans()):
+        model = ADAPTERS[0]
+        builder.load(model)
+    builder.send(Prompt((builder.stem,)), model)
+    builder.save(NAMES[0])
+    builder.interrupt(model)
+    if draw(st.booleans()):
+        builder.save(draw(st.sampled_from((NAMES[1], NAMES[0]))))
+    for _ in range(draw(st.integers(1, 3))):
+        builder.steps.append(RestoreState(draw(st.sampled_from(builder.saved))))
+        builder.send_related(model)
+        if draw(st.booleans()):
+            builder.interrupt(model)
+    return Workload(tuple(builder.steps))
+
+
+@st.composite
+def restored_for_others(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a save for one adapter or the base model, another adapter's request, a restore, and the prompt for either.
+
+    A base-model request follows an adapter's request only after a restore. An engine that continues from the adapter's
+    KV fails there even without a save, which LORA-4 tests.
+    """
+    builder = SaveRestoreBuilder(draw, limits)
+    for name, content in zip(ADAPTERS, draw(st.permutations(limits.contents)), strict=False):
+        builder.steps.append(SetAdapter(name=name, content=content, path=f"files-{content}"))
+    saver = draw(st.sampled_from((ADAPTERS[0], None)))
+    builder.send(Prompt((builder.stem,)), saver)
+    builder.save(NAMES[0])
+    for _ in range(draw(st.integers(1, 3))):
+        other = draw(st.sampled_from([name for name in reversed(ADAPTERS) if name != saver]))
+        builder.send(Prompt((Segment("strange", 2 * limits.unit),)), other)
+        builder.steps.append(RestoreState(NAMES[0]))
+        builder.send_related(draw(st.sampled_from((other, other, saver))))
+    return Workload(tuple(builder.steps))
+
+
+@guided
+@st.composite
+def sent_again_after_gaps(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw repeats, returns, trees and conversations, with gaps."""
+    alone = (repeats(limits), returns(limits), first_block_changed(limits))
+    chats = (conversations(limits, chat=False), trees(limits, chat=False))
+    return with_gaps(draw, limits, draw(st.one_of(*alone, *chats)))
+
+
+@guided
+@st.composite
+def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt, the same with one token of its first block changed, and that one again.
+
+    From the second block on, two prompts have equal tokens after different ones.
+    """
+    stem = draw(stems(limits))
+    tail = Segment("tail", draw(st.sampled_from((limits.unit, 5))))
+    near = msgspec.structs.replace(stem, changed=draw(st.sampled_from((0, limits.unit // 2))))
+    prompts = [Prompt((stem, tail)), Prompt((near, tail)), Prompt((near, tail))]
+    return Workload(tuple(Burst(requests=(Request(prompt=prompt),)) for prompt in prompts))
+
+
+@guided
+@st.composite
+def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A.
+
+    With an answer of one token, as a prefiller is asked for it, A ends in the step that computes its last blocks.
+    """
+    stem = draw(stems(limits))
+    tail = Segment("tail", limits.unit + 1)
+    first = Request(prompt=Prompt((stem,)), max_tokens=draw(st.sampled_from((8, 1))))
+    steps: list[Step] = [Burst(requests=(first,))]
+    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
+        steps += [pool_filler(limits, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
+    return Workload(tuple(steps))
+
+
+@guided
+@st.composite
+def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a client disconnect in the first steps of a request whose prompt the pool has lost and must load.
+
+    A concurrent request waits for all its blocks. Then the same prompt follows, and an idle period.
+    """
+    length = draw(st.sampled_from((3, 2))) * limits.unit
+    steps: list[Step] = []
+    for i in range(draw(st.sampled_from((1, 2)))):
+        ask = Request(prompt=Prompt((Segment(f"victim {i}", length),)))
+        abort = Abort(after_ms=draw(st.sampled_from((10, 20, 30))))
+        filler = pool_filler(limits, f"taker {i}").requests[0]
+        taker = msgspec.structs.replace(filler, offset_ms=draw(st.sampled_from((20, 10))))
+        steps.append(Burst(requests=(ask,)))
+        steps.append(emptied(draw, limits))
+        steps.append(Burst(requests=(msgspec.structs.replace(ask, abort=abort), taker)))
+        steps += [Burst(requests=(ask,)), Idle(20)]
+    return Workload(tuple(steps))
+
+
+@guided
+@st.composite
+def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt that the pool loses, and the same again after one with which it fills the pool.
+
+    The other prompt has a whole number of blocks. Its first token needs one more, which is taken from the later request
+    directly after its load. What failed to load is not computed again by then.
+    """
+    pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
+    blocks = draw(st.sampled_from((5, 3, 4)))
+    tail = draw(st.sampled_from((5, 6, 4)))  # the cell's connector chooses by the length which loads fail
+    again = Request(prompt=Prompt((Segment("victim", (blocks - 1) * limits.unit + tail),)), max_tokens=8)
+    length = min(max(1, pool - blocks), longest) * limits.unit - NONCE_TOKENS
+    other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=8)
+    both = draw(st.sampled_from(((other, again), (again, other))))  # the latter where loads are asynchronous
+    before = (Burst(requests=(again,)), emptied(draw, limits))
+    return Workload((*before, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
+
+
+@st.composite
+def loads_by_share(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt of a share of the pool, what empties the pool, and the prompt again; perhaps with a short one.
+
+    The shares are a quarter, half, a little more and the whole pool. More than half fits once, but not twice.
+    """
+    pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
+    blocks = min(draw(st.sampled_from((pool // 2 + 1, pool // 2 + 2, pool, pool // 2, pool // 4))), longest)
+    tails = st.sampled_from((4, 5, 6))  # the cell's connector chooses by the length which loads fail
+    lengths = [(n - 1) * limits.unit + draw(tails) for n in (blocks, *draw(st.sampled_from(((), (2,)))))]
+    ask = Burst(requests=tuple(Request(prompt=Prompt((Segment(f"share {i}", n),))) for i, n in enumerate(lengths)))
+    return Workload((ask, emptied(draw, limits), ask, ask, Idle(20)))
+
+
+def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
+    """Draw what empties the pool."""
+    can_reset = Capability.CACHE_RESET in limits.can
+    return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
+
+
+@guided
+@st.composite
+def partitions(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw equal prompts with different salts and adapters, with gaps."""
+    workloads = [salted(limits, with_adapter=Capability.ADAPTER_CHOICE in limits.can)]
+    if Capability.RUNTIME_LORA in limits.can:
+        workloads.append(coexisting_adapters(limits))
+    if Capability.RUNTIME_LORA in limits.can and len(limits.contents) > 1:
+        workloads.append(adapter_lifecycles(limits, AdapterLifecycle(routes=reload_routes(limits)[::-1])))
+    if limits.rare:
+        workloads += [crossed(limits, adapters=adapters) for adapters in (False, Capability.RUNTIME_LORA in limits.can)]
+    return with_gaps(draw, limits, draw(st.one_of(workloads)))
+
+
+def with_gaps(draw: st.DrawFn, limits: WorkloadLimits, workload: Workload) -> Workload:
+    """Return the workload with a reset, a request that fills the pool, or both before some bursts."""
+    can_reset = Capability.CACHE_RESET in limits.can
+    steps: list[Step] = []
+    numbers: dict[int, int] = {}  # of a request in the given workload -> in the new one
+    number = new_number = 0
+    for step in workload.steps:
+        if isinstance(step, Burst):
+            for gap in draw(st.sampled_from(GAPS if number and can_reset else GAPS_BY_FLOOD if number else ((),))):
+                if gap == "reset":
+                    steps.append(Reset())
+                else:
+                    steps.append(pool_filler(limits, draw(st.sampled_from(("flood", "other flood")))))
+                    new_number += 1
+            requests = []
+            for request in step.requests:
+                numbers[number] = new_number
+                requests.append(renumbered(request, numbers))
+                number, new_number = number + 1, new_number + 1
+            step = msgspec.structs.replace(step, requests=tuple(requests))
+        steps.append(step)
+    return Workload(tuple(steps))
+
+
+def pool_filler(limits: WorkloadLimits, name: str) -> Burst:
+    """Return a burst of one request that takes as much of the pool as it can, so that nothing else stays."""
+    tokens = min(pool_tokens(limits), limits.longest) - NONCE_TOKENS - 4
+    return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))
+
+
+@guided
+@st.composite
+def loaded_together(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt that the pool loses, then several requests of one step that load it: equal, longer, or a part of
+    it, perhaps beside another that is loaded as well. Then it is sent again.
+    """
+    unit = limits.unit
+    blocks = draw(st.sampled_from((4, 2, 3)))
+    tail = draw(st.sampled_from((4, 5, 6, 0, 1)))  # the cell's connector chooses by the length which loads fail
+    stem, other = (Segment(name, blocks * unit + tail - NONCE_TOKENS) for name in ("stem", "other"))
+    ask, beside = (Burst(requests=(Request(prompt=Prompt((own,)), max_tokens=4),)) for own in (stem, other))
+    requests = []
+    for number in range(draw(st.sampled_from((2, 2, 3, 4)))):
+        match draw(st.sampled_from(("equal", "equal", "longer", "part", "other"))):
+            case "longer":
+                prompt = Prompt((stem, Segment(f"tail {number}", draw(st.sampled_from((5, unit))))))
+            case "part":
+                prompt = Prompt((Segment("stem", stem.length - unit), Segment(f"tail {number}", 5)))
+            case "other":
+                prompt = Prompt((other,))
+            case _:
+                prompt = Prompt((stem,))
+        tokens, late = draw(st.sampled_from((4, 1, unit))), draw(st.sampled_from((0, 0, 0, 10)))
+        requests.append(Request(prompt=prompt, max_tokens=tokens, offset_ms=late))
+    return Workload((ask, beside, emptied(draw, limits), Burst(requests=tuple(requests)), ask, beside, Idle(20)))

@@ -1,0 +1,1 @@
+"""Updates of the weights, pauses and sleep."""
