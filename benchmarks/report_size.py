@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from support.report_samples import many
 
+from coldproof.harness.schema.results import Results, encode
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import Results, encode
 
 CASES, ROUNDS = (0, 50, 1000), 3
 FILES: dict[str, Callable[[Results], str | bytes]] = {

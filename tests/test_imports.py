@@ -11,7 +11,7 @@ import pytest
 from support.paths import ROOT
 
 FILES = "reports/files"
-DRAWS = ("reports/schema", "reports/format", "reports/assemble", "reports/views", "reports/page")
+DRAWS = ("harness/schema", "reports/format", "reports/assemble", "reports/views", "reports/page")
 REPORTS: dict[str, tuple[str, ...]] = {
     "reports/files": (),
     **{room: DRAWS[:place] for place, room in enumerate(DRAWS)},
@@ -27,7 +27,7 @@ ADAPTERS = ("adapters/protocol", "adapters/common")
 ENGINE = (*ADAPTERS, "adapters/spec", "adapters/server")
 HARNESS_ADAPTERS = ("adapters/registry", *ENGINE)
 DATA = ("harness/history", "harness/workload")
-DRAWN = ("reports/schema", "reports/format", "reports/assemble", "reports/exports", FILES)
+DRAWN = ("harness/schema", "reports/format", "reports/assemble", "reports/exports", FILES)
 ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/protocol": (),
     **REPORTS,
@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
     "harness/options": ("adapters/registry", "adapters/spec"),
-    "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "reports/schema"),
+    "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "harness/schema"),
     "harness/execution": (
         *DATA,
         "harness/judgement",
@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "harness/feature_files",
         "harness/options",
         *HARNESS_ADAPTERS,
-        "reports/schema",
+        "harness/schema",
         FILES,
     ),
     "harness/case": (
@@ -161,7 +161,7 @@ def imported(source: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            # `from coldproof.reports import schema` imports a room, and so does a name out of one of its modules.
+            # `from coldproof.harness import schema` imports a room, and so does a name out of one of its modules.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             yield from (
@@ -240,7 +240,7 @@ def test_features_use_one_another_without_a_circle() -> None:
     [
         ("adapters/vllm/server.py", "from coldproof.harness.workload.steps import Prompt"),
         ("adapters/vllm/server.py", "from coldproof.adapters.llamacpp.engine import spawn"),
-        ("adapters/protocol/engine.py", "import coldproof.reports.schema"),
+        ("adapters/protocol/engine.py", "import coldproof.harness.schema"),
         ("harness/case/case.py", "from coldproof.harness.session.budget import Budget"),
         ("harness/case/case.py", "import coldproof.suites.test_ground"),
         ("harness/judgement/judge.py", "from coldproof.reports.run_report.run_report import render_html"),
@@ -248,8 +248,8 @@ def test_features_use_one_another_without_a_circle() -> None:
         ("harness/judgement/oracle.py", "from coldproof.adapters.vllm.fingerprint.digest import mix"),
         ("reports/views/overview.py", "from coldproof.harness.history.records import History"),
         ("reports/views/overview.py", "import importlib\nimportlib.import_module('coldproof.harness.cli.merge')"),
-        ("reports/schema/case.py", "if TYPE_CHECKING:\n    from coldproof.adapters.protocol.requests import Token"),
-        ("suites/test_ground.py", "from coldproof.reports.schema.verdict import Verdict"),
+        ("harness/schema/case.py", "if TYPE_CHECKING:\n    from coldproof.adapters.protocol.requests import Token"),
+        ("suites/test_ground.py", "from coldproof.harness.schema.verdict import Verdict"),
         ("suites/test_ground.py", "from harness.judgement.requirement import requirement"),
         ("harness/cli/run.py", "import adapters"),
         ("harness/judgement/judge.py", "from coldproof.harness.features.doors.facts import usual_door"),
@@ -268,7 +268,7 @@ def test_a_wrong_import_is_detected(path: str, source: str) -> None:
     ("path", "source"),
     [
         ("suites/test_ground.py", "from coldproof.harness.session.system_under_test import SystemUnderTest"),
-        ("harness/judgement/judge.py", "from coldproof.reports.schema.verdict import Verdict\nimport json, msgspec"),
+        ("harness/judgement/judge.py", "from coldproof.harness.schema.verdict import Verdict\nimport json, msgspec"),
         ("adapters/toy/spec.py", "from coldproof.adapters.toy.engine import start"),
         ("harness/features/doors/checks.py", "from coldproof.harness.features.doors.facts import usual_door"),
         ("harness/features/doors/workloads.py", "from coldproof.harness.features.salts.workloads import SALTS"),

@@ -20,9 +20,9 @@ import msgspec
 from coldproof.harness.case.finding_folder import without_paths
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.engine_releases.release_runs import row_of
-from coldproof.reports.schema.releases import ReleaseHistory, ReleaseRow
-from coldproof.reports.schema.results import read_results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.releases import ReleaseHistory, ReleaseRow
+from coldproof.harness.schema.results import read_results
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 FOLDER = Path(__file__).parent
 BUGS, VERDICTS, NOTES = FOLDER / "bugs.toml", FOLDER / "verdicts.json", FOLDER / "notes.toml"

@@ -23,12 +23,12 @@ from coldproof.harness.case.reproducer.script import (
     reproduction,
     uses_generated_model,
 )
+from coldproof.harness.schema.case import Case, ControlRow, RequestRow, Strength
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import Burst
 from coldproof.reports.format.markdown import code, escaped, fenced
 from coldproof.reports.format.shell import command_line, word
 from coldproof.reports.format.text import one_line, tail, visible
-from coldproof.reports.schema.case import Case, ControlRow, RequestRow, Strength
 
 TEMPLATE = Path(__file__).with_name("bug_report.md.j2")
 SERVER = "http://127.0.0.1:8000"

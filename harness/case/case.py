@@ -23,9 +23,9 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import FINGERPRINT, is_other_engine
+from coldproof.harness.schema.case import Case, Reproduction
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import adapter_changes
-from coldproof.reports.schema.case import Case, Reproduction
-from coldproof.reports.schema.verdict import FailureClass
 
 
 def make_case(

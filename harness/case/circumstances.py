@@ -13,8 +13,8 @@ import msgspec
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.harness import feature_files
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Request, Restart
-from coldproof.reports.schema.verdict import FailureClass
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,12 +13,12 @@ from coldproof.adapters.registry import ATTACHED, title_of
 from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_records import CASE, ISSUE, REPRODUCER, StoredFinding
 from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import NOT_REPORTED, FindingRecord
+from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format.text import tail
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.findings import NOT_REPORTED, FindingRecord
-from coldproof.reports.schema.results import encode
-from coldproof.reports.schema.verdict import FailureClass
 
 MODELS = re.compile(r"(?:/[\w.+-]+)*/models/(?=[0-9a-f]{16}\b)")  # the folder of generated models
 PACKAGES = re.compile(r"(?:/[\w.+-]+)+/(?=(?:site|dist)-packages/)")

@@ -18,10 +18,10 @@ from coldproof import findings as package
 from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.case.load import load_case
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingRecord, FindingStatus
+from coldproof.harness.schema.stored_files import read_toml
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.findings import FindingRecord, FindingStatus
-from coldproof.reports.schema.stored_files import read_toml
 
 FOLDER = Path(package.__file__ or "").resolve().parent
 RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"

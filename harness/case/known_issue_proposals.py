@@ -16,12 +16,12 @@ from packaging.version import InvalidVersion, Version
 from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.options import PROPOSED_SUFFIX
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Results, Waiver
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format import toml
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Results, Waiver
-from coldproof.reports.schema.verdict import Verdict
 
 # Enough time to release a fix, short enough that the entry is reviewed again.
 EXPIRES_AFTER = datetime.timedelta(days=90)

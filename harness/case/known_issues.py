@@ -17,11 +17,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import RequirementResult, Waiver
+from coldproof.harness.schema.stored_files import read_toml
+from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.assemble.causes import fingerprint
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import RequirementResult, Waiver
-from coldproof.reports.schema.stored_files import read_toml
-from coldproof.reports.schema.verdict import Verdict, worst
 
 NOT_FOUND = "not found in this run"
 FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import SCHEMA_VERSION, Case, read_case
 from coldproof.harness.workload.steps import Workload, adapter_changes
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.schema.case import SCHEMA_VERSION, Case, read_case
 
 
 def load_case(path: Path, *, follow: bool = False) -> tuple[Case, Workload]:

@@ -6,8 +6,8 @@ from coldproof.harness.case.circumstances import Failure, all_circumstances
 from coldproof.harness.history.adapter_changes import same_path_reloads
 from coldproof.harness.history.provenance import wrong_read_position
 from coldproof.harness.history.records import History
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Route, SetAdapter, adapter_changes
-from coldproof.reports.schema.verdict import FailureClass
 
 
 def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:

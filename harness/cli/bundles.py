@@ -25,9 +25,9 @@ from coldproof.harness.release.bundle.merge import merge_shards, read_shard, ref
 from coldproof.harness.release.bundle.run_folder import EVENTS, Part, part_folders
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
+from coldproof.harness.schema.stored_files import UnreadableFile
 from coldproof.reports.format.text import many
-from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
-from coldproof.reports.schema.stored_files import UnreadableFile
 
 FOLDER = "the --report-dir of a run, or the --out of merge"
 

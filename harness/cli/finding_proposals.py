@@ -19,12 +19,12 @@ from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.format.toml import literal
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
 
 PROVEN = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
 

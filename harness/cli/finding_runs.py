@@ -20,10 +20,10 @@ from coldproof.harness.cli.io import USAGE
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
 from coldproof.harness.options import ONLY
+from coldproof.harness.schema.exit_codes import CONCLUDED
+from coldproof.harness.schema.findings import FindingRecord, FindingReplay, ReplayResult
+from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.session.pytest_command import pytest_command
-from coldproof.reports.schema.exit_codes import CONCLUDED
-from coldproof.reports.schema.findings import FindingRecord, FindingReplay, ReplayResult
-from coldproof.reports.schema.results import Results, read_results
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -18,13 +18,13 @@ from coldproof.harness.cli.finding_runs import Outcome, replays_of
 from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, write_stdout
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.schema.exit_codes import EXIT_NOTHING
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.findings.markdown import findings_markdown
 from coldproof.reports.findings.page import render_findings
 from coldproof.reports.findings.tables import by_engine, headline
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.exit_codes import EXIT_NOTHING
-from coldproof.reports.schema.findings import FindingRecord, ReplayResult
 
 EXIT_DIFFERENT = 1
 

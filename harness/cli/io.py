@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from coldproof.harness.schema.case import SCHEMA_VERSION
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.stored_files import MALFORMED, read_json
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import FolderRefused, OwnFolder
 from coldproof.reports.format.text import one_line, visible
-from coldproof.reports.schema.case import SCHEMA_VERSION
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.stored_files import MALFORMED, read_json
 
 FAILED = 3
 USAGE = 4

@@ -9,8 +9,8 @@ import msgspec
 
 from coldproof.adapters.registry import fault_listing
 from coldproof.harness.cli.io import Subcommand, argument, write_stdout
+from coldproof.harness.schema.results import Results
 from coldproof.harness.selection.select import format_cells
-from coldproof.reports.schema.results import Results
 
 
 def print_cells(options: argparse.Namespace) -> int:

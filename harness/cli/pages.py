@@ -29,12 +29,12 @@ from coldproof.harness.cli.io import (
     write_stdout,
 )
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.stored_files import decode, read_lines
 from coldproof.reports.assemble.assemble import assemble, read_events, with_end
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import decode, read_lines
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import exit_code
 from coldproof.reports.side_by_side.columns import Source

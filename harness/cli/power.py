@@ -27,14 +27,14 @@ from coldproof.harness.power.noise import with_faults, without_faults
 from coldproof.harness.power.noise.curve import detection_curves
 from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.power.suite_run import Served
+from coldproof.harness.schema.noise import CleanLevel, FaultLevel, NoiseResults
+from coldproof.harness.schema.results import encode
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.user_references import check_model
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import claim, remove_listed
 from coldproof.reports.kill_matrix import kill_matrix
 from coldproof.reports.noise_curve import noise_curve
-from coldproof.reports.schema.noise import CleanLevel, FaultLevel, NoiseResults
-from coldproof.reports.schema.results import encode
 
 EXIT_FALSE_POSITIVE, EXIT_INTERRUPTED = 1, 130
 MODEL_WORKER = "model"

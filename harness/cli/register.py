@@ -15,14 +15,14 @@ from coldproof.harness.cli.bundles import ALLOWED_SIGNERS
 from coldproof.harness.cli.io import USAGE, Refusal, Subcommand, argument, indented, loaded, say, writing
 from coldproof.harness.release.bundle.verify import Verification, verify
 from coldproof.harness.release.run.manifest import NAME, SIGNATURES, digest_of_file
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.stored_files import copy_folder
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import mark
 from coldproof.reports.format.text import many, slug, unique
-from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import copy_folder
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.columns import Source
 from coldproof.reports.side_by_side.matrix import Made, side_by_side

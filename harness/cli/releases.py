@@ -25,11 +25,11 @@ from coldproof.harness.engine_releases.release_runs import (
 from coldproof.harness.engine_releases.replays import replayed, summary
 from coldproof.harness.engine_releases.versions import chosen_releases
 from coldproof.harness.options import UsageError, parse_duration
+from coldproof.harness.schema.releases import ReleaseRow
+from coldproof.harness.schema.results import Results, encode
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.format.text import many
-from coldproof.reports.schema.releases import ReleaseRow
-from coldproof.reports.schema.results import Results, encode
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.columns import Explanation, Source
 from coldproof.reports.side_by_side.matrix import Made, SideBySide, side_by_side

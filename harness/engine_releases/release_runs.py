@@ -14,12 +14,12 @@ from coldproof.harness.case.known_issues import Waivers, read_known_issues, toda
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import CONCLUDED
+from coldproof.harness.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.files.own_folder import claim
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import CONCLUDED
-from coldproof.reports.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 RESULTS = "results.json"
 

@@ -10,7 +10,7 @@ from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.load import load_case
 from coldproof.harness.engine_releases.environment import NoEnvironment
 from coldproof.harness.engine_releases.release_runs import ReleaseRuns, finished, run_suites
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.verdict import Verdict
 
 FAILS = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
 

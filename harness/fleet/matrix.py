@@ -22,10 +22,10 @@ from coldproof.harness.case.known_issues import read_known_issues
 from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
 from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.harness.release.run.record import digest_of
+from coldproof.harness.schema.stored_files import read_toml
 from coldproof.harness.selection.command_line import default_oracle
 from coldproof.harness.selection.select import cells_named, check_cells
 from coldproof.harness.selection.validation import check_options
-from coldproof.reports.schema.stored_files import read_toml
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]  # it becomes part of a folder's name
 PROFILE_CELLS = "profile"  # replaces the cell's name if the profile chooses the cells

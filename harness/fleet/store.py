@@ -21,12 +21,12 @@ import msgspec
 from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS, RunEnded
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_HARNESS
+from coldproof.harness.schema.results import encode, read_results
+from coldproof.harness.schema.stored_files import MEGABYTE, MOST_FILES, read_json
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import adopt, claim, make_sub_folder, mark, remove_report
 from coldproof.reports.format.text import one_line, storable
-from coldproof.reports.schema.exit_codes import CONCLUDED, EXIT_HARNESS
-from coldproof.reports.schema.results import encode, read_results
-from coldproof.reports.schema.stored_files import MEGABYTE, MOST_FILES, read_json
 
 MOST_BYTES = 8192 * MEGABYTE  # of the files of one run, without its events
 UNITS, RUNNING, LOST, LOCK = "units", "running", "lost", "fleet.lock"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.verdict import FailureClass
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from coldproof.harness.judgement.oracle import (
 from coldproof.harness.judgement.registry import Example
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.sensitivity import sensitivity_questions
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 # Two tokens of an exact engine, whose scores repeat within 0.001 nats, swap only if their scores are about as close on
 # both sides. The cold engine is not asked again about others.

@@ -13,7 +13,7 @@ from coldproof.harness.history.provenance import request_number
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.finding import Finding
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 NO_HIT = " The engine reports no cached token for it, so that the prefix cache is not the cause."
 WRONG_COUNT = " It reported no cached token for it, but is right with prefix caching off: the count is wrong."

@@ -16,7 +16,7 @@ import pytest
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.evidence.cache import Reuse
-from coldproof.reports.schema.results import StatementParts
+from coldproof.harness.schema.results import StatementParts
 
 OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
 _RATIONALE = re.compile(r"Why it can break: (.*?)(?: Oracle: (.*?))?(?: (Vacuous .*))?")

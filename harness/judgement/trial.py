@@ -13,11 +13,11 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.divergences import divergence_rates, exceeds
+from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.divergences import divergence_rates, exceeds
-from coldproof.reports.schema.evidence import ReportedEvidence
 
 KEPT_DIVERGING = 3
 

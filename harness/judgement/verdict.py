@@ -12,10 +12,10 @@ from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import CLOSED_FORM, is_other_engine
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.divergences import describe
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.divergences import describe
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 LEAST_INSENSITIVE = 5  # examples: fewer of a trained model may all have the same short answer for either prompt
 

@@ -23,9 +23,9 @@ from coldproof.harness.history.weights import (
     updates_during,
 )
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.schema.weight_updates import Invalidation
 from coldproof.harness.workload.steps import UpdateWeights, all_changes
-from coldproof.reports.schema.verdict import FailureClass
-from coldproof.reports.schema.weight_updates import Invalidation
 
 DEFAULT_BLOCK = 16
 PAUSES = {  # mode -> for an update during the pause, for a pause after the update

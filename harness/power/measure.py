@@ -21,10 +21,10 @@ from coldproof.harness.options import SMOKE, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.power.stored import stored_measurement
+from coldproof.harness.schema.power import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.files.own_folder import claim
 from coldproof.reports.format.text import duration
-from coldproof.reports.schema.power import FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 
 LITERAL_SECONDS = 600
 RUN_BYTES = 4 * 2**30  # memory that one run's engines may need

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.stored_files import read_json
+from coldproof.harness.schema.stored_files import read_json
 
 Measured = TypeVar("Measured")
 

@@ -14,12 +14,12 @@ from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
+from coldproof.harness.schema.power import Detection, SuiteRun
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.pytest_command import suite_words
 from coldproof.reports.assemble.assemble import assemble, read_events
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_OK
-from coldproof.reports.schema.power import Detection, SuiteRun
-from coldproof.reports.schema.verdict import Verdict
 
 WIDE_CELLS = ("default", "tight")
 WIDE_PROFILE = "wide"

@@ -33,10 +33,10 @@ from coldproof.harness.proof.minimise.on_fresh_engines import minimise_on_fresh_
 from coldproof.harness.proof.minimise.reduce import joined, smaller
 from coldproof.harness.proof.minimise.simplify import simpler
 from coldproof.harness.proof.progress import Watched
+from coldproof.harness.schema.case import Case, Diagnosis
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.harness.workload.steps import Reset, RestoreState, SaveState, SetAdapter, Workload
-from coldproof.reports.schema.case import Case, Diagnosis
-from coldproof.reports.schema.verdict import FailureClass
 
 RETRIES_WHILE_SHRINKING = 3  # runs of a workload that depends on timing
 FURTHER = 2  # times the seconds for minimising, if the counterexample does not fail on a fresh engine by itself

@@ -38,6 +38,7 @@ from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, RunClock
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
@@ -50,7 +51,6 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
 from coldproof.harness.session.user_references import check_known_issues, check_model
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 
 CLOSE_SECONDS = 3.0  # after an interrupt; an engine that ignores SIGTERM takes longer, and its guard ends it
 

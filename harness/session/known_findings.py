@@ -23,13 +23,13 @@ from coldproof.harness.judgement.reach.collect import reached
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing, Trial
 from coldproof.harness.options import FIRST, ONLY, Options
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingReplay, ReplayResult
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.system_under_test import SystemUnderTest, raise_violation
 from coldproof.harness.workload.request_kinds import is_plain_request
 from coldproof.harness.workload.steps import lives_of
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.findings import FindingReplay, ReplayResult
-from coldproof.reports.schema.verdict import FailureClass
 
 TRIES = 3  # of a workload that depends on timing
 SHARE = 0.1  # of the run's budget that the replays of a process may take; those that are left are not run

@@ -26,6 +26,8 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.selection.command_line import add_options, declare_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
@@ -50,8 +52,6 @@ from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
-from coldproof.reports.schema.verdict import Verdict
 
 RUN = pytest.StashKey[ConformanceRun]()
 MARKER = "requirement(id, needs, shows): the requirement that a conformance test stands for"

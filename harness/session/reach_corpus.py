@@ -15,8 +15,8 @@ from random import Random
 
 import msgspec
 
+from coldproof.harness.schema.stored_files import read_json
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.stored_files import read_json
 
 RARE = 3  # a workload is kept if it reached a state that fewer workloads reached before
 MOST_KEPT = 120  # workloads of one requirement in a cell; those with the most frequent states are dropped first

@@ -22,6 +22,10 @@ from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS
+from coldproof.harness.schema.results import Results, Waiver, encode
+from coldproof.harness.schema.stored_files import read_lines
 from coldproof.harness.session.environment import environment
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import Event, assemble, events_of
@@ -29,10 +33,6 @@ from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.exports.write import write_all, write_bytes, write_text
 from coldproof.reports.files.own_folder import SEAL, FolderRefused, OwnFolder, claim, make_sub_folder
 from coldproof.reports.format.text import one_line, storable, visible
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS
-from coldproof.reports.schema.results import Results, Waiver, encode
-from coldproof.reports.schema.stored_files import read_lines
 
 PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
 RESULTS = "results.json"

@@ -34,14 +34,14 @@ from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.deadly_kind import got_no_answer
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_unique_salts
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.evidence import ReportedEvidence
 
 
 class CurrentTrial(msgspec.Struct, frozen=True):

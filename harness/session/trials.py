@@ -28,6 +28,9 @@ from coldproof.harness.judgement.verdict import (
     verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
 from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.rounds import in_rounds, while_lacking
@@ -35,9 +38,6 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS
-from coldproof.reports.schema.verdict import Verdict
 
 PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
 SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many

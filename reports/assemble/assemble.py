@@ -14,6 +14,28 @@ from typing import Any
 
 import msgspec
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import (
+    EXIT_FAILED,
+    EXIT_HARNESS,
+    EXIT_NOT_SHOWN,
+    EXIT_NOTHING,
+    EXIT_OK,
+    EXIT_USAGE,
+)
+from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.results import (
+    Calibration,
+    EngineResult,
+    InjectedFault,
+    RequirementResult,
+    Results,
+    SelfTestRow,
+    Timing,
+    Waiver,
+)
+from coldproof.harness.schema.stored_files import decode, decode_object, read_lines
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.forbidden_mixtures import without_forbidden_mixtures
@@ -24,28 +46,6 @@ from coldproof.reports.assemble.requirement_results import requirement_results
 from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.exit_codes import (
-    EXIT_FAILED,
-    EXIT_HARNESS,
-    EXIT_NOT_SHOWN,
-    EXIT_NOTHING,
-    EXIT_OK,
-    EXIT_USAGE,
-)
-from coldproof.reports.schema.findings import FindingReplay
-from coldproof.reports.schema.results import (
-    Calibration,
-    EngineResult,
-    InjectedFault,
-    RequirementResult,
-    Results,
-    SelfTestRow,
-    Timing,
-    Waiver,
-)
-from coldproof.reports.schema.stored_files import decode, decode_object, read_lines
-from coldproof.reports.schema.verdict import Verdict
 
 Event = dict[str, Any]
 SHOWN = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)

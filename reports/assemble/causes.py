@@ -10,9 +10,9 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Cause, Results
 from coldproof.reports.format.text import listed, many
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Cause, Results
 
 _DIGITS = 8  # short enough to read out; two of 1,000 signatures collide with probability 1 : 8600
 

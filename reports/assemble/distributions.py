@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import Bin, Distribution
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import Bin, Distribution
 
 WHILE_RUNNING = "while requests ran"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import CellResult
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import duration, many
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import CellResult
-from coldproof.reports.schema.verdict import Verdict
 
 MIN_EXAMPLES, MIN_REQUESTS = 30, 100  # a requirement needs one of the two
 SERVER, MIN_SERVER_EXAMPLES = "server", 5

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import listed
-from coldproof.reports.schema.verdict import Verdict
 
 Event = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.reports.schema.results import Calibration, EngineResult, LayerResult, RequirementResult
+from coldproof.harness.schema.results import Calibration, EngineResult, LayerResult, RequirementResult
 
 Event = dict[str, Any]
 

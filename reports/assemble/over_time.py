@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import DroppedKind, EngineLoss, Growth, ProgressPoint, UsagePoint
 from coldproof.reports.format.text import duration, number
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import DroppedKind, EngineLoss, Growth, ProgressPoint, UsagePoint
 
 PROGRESS_POINTS, USAGE_POINTS = 100, 120  # the most points of a chart
 MIN_SAMPLES, MIN_SECONDS = 24, 300.0  # below these, growth of a process is not evaluated

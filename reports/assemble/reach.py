@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coldproof.harness.schema.reach import Heading, StateTable
 from coldproof.reports.format.text import many, number
-from coldproof.reports.schema.reach import Heading, StateTable
 
 Event = dict[str, Any]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.divergences import describe, divergence_rates, exceeds
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
+from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.assemble.distributions import distributions
 from coldproof.reports.assemble.evidence_floor import shortfall
 from coldproof.reports.assemble.layers import layer_names
 from coldproof.reports.assemble.reach import reached_cells
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.divergences import describe, divergence_rates, exceeds
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
-from coldproof.reports.schema.verdict import Verdict, worst
 
 Event = dict[str, Any]
 DIVERGED = (ReportedEvidence.DIVERGED_HITS, ReportedEvidence.DIVERGED_MISSES)

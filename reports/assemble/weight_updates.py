@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.reports.schema.weight_updates import UpdateCount
+from coldproof.harness.schema.weight_updates import UpdateCount
 
 PairFields = dict[str, Any]  # the counts of one pair in one example
 

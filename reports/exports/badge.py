@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coldproof.harness.schema.results import Results
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 
 _LABEL = "prefix cache"

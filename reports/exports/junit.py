@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from coldproof.harness.schema.results import CellResult, RequirementResult, Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
-from coldproof.reports.schema.results import CellResult, RequirementResult, Results
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views import overview
 
 _ELEMENT = {

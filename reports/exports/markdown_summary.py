@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import cause_places, cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.exports.weight_updates import weight_updates_markdown
 from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import duration, many, number
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views import overview
 
 _LONGEST = 300  # characters of a reason in the table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from coldproof.harness.schema.results import Results
 from coldproof.reports.format.markdown import escaped, table
-from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 from coldproof.reports.views.weight_updates import PairField, update_matrix
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.schema.results import Results, write_results
 from coldproof.reports.exports.badge import badge_svg
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import Results, write_results
 
 
 def write_all(results: Results, folder: Path) -> None:

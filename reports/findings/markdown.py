@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from coldproof.harness.schema.findings import FindingRecord
 from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
 from coldproof.reports.format.markdown import table
-from coldproof.reports.schema.findings import FindingRecord
 
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,

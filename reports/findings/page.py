@@ -7,10 +7,10 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from coldproof.harness.schema.findings import FindingRecord
 from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
 from coldproof.reports.format.text import visible
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.findings import FindingRecord
 
 
 def prose(text: str) -> Markup:

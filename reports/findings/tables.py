@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from coldproof.harness.schema.findings import NOT_REPORTED, FindingRecord, FindingStatus
 from coldproof.reports.format.text import many
-from coldproof.reports.schema.findings import NOT_REPORTED, FindingRecord, FindingStatus
 
 ORDER = tuple(FindingStatus)
 

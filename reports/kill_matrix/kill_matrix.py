@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.schema.power import Detection, FaultRow, Outcome, PowerResults
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.power import Detection, FaultRow, Outcome, PowerResults
-from coldproof.reports.schema.verdict import Verdict
 
 ORDER = (Outcome.SURVIVED, Outcome.NEVER_ACTED, Outcome.NO_ENGINE, Outcome.CAUGHT, Outcome.EQUIVALENT)
 MEANING = {

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from coldproof.harness.schema.noise import Curve, NoiseResults, Point
+from coldproof.harness.schema.power import Outcome
 from coldproof.reports.page.environment import PageTemplates
-from coldproof.reports.schema.noise import Curve, NoiseResults, Point
-from coldproof.reports.schema.power import Outcome
 
 LEFT, RIGHT, TOP, BOTTOM = 90.0, 800.0, 20.0, 300.0
 MIN_RATE = 1e-6  # false positives per request; smaller rates are drawn at the left edge, labelled "none"

@@ -18,9 +18,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from coldproof.harness.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.format import text
 from coldproof.reports.format.shell import command_line
-from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
 from coldproof.reports.views import overview
 from coldproof.reports.views.requirements import areas, verdict_class
 

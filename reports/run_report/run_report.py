@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Results
 from coldproof.reports.assemble import causes
 from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.format.text import file_link
@@ -14,8 +16,6 @@ from coldproof.reports.run_report.case import view as caseview
 from coldproof.reports.run_report.case.adapter_spans import change_texts
 from coldproof.reports.run_report.case.prompt_bars import segments_text
 from coldproof.reports.run_report.run_section.view import run_view
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview, reach
 from coldproof.reports.views import requirements as requirementview
 from coldproof.reports.views.requirements import main_figures

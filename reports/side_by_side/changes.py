@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.views import overview
 

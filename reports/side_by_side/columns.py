@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Results
 from coldproof.reports.format.text import file_link, unique
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Results
 from coldproof.reports.views import overview
 
 _NAMED = 3  # cells in a heading; more are counted

@@ -11,8 +11,8 @@ from datetime import datetime
 
 import msgspec
 
+from coldproof.harness.schema.results import Results
 from coldproof.reports.format.text import duration, listed, number
-from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.views import run_facts
 from coldproof.reports.views.run_facts import LARGE_FACTOR

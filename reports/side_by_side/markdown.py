@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.markdown import MAX_ITEMS, code, escaped, section, table
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import listed, number
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side.changes import NO_CASE, Change, ChangeKind, Transition, by_kind
 from coldproof.reports.side_by_side.columns import Column
 from coldproof.reports.side_by_side.comparable_runs import Difference, comparable_groups, differences, notes

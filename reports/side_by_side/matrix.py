@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coldproof.harness.schema.results import Cause, RequirementResult, StatementParts
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.format.text import many, slug, unique
-from coldproof.reports.schema.results import Cause, RequirementResult, StatementParts
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.side_by_side.changes import STILL, Change, ChangeKind, by_kind, changes, conclusion
 from coldproof.reports.side_by_side.columns import Column, Source, columns
 from coldproof.reports.side_by_side.kinds import Kind

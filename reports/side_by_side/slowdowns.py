@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from coldproof.harness.schema.results import Results
 from coldproof.reports.format.text import duration, number
-from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side.columns import Column
 
 # Two runs of one build on one machine draw different workloads and share the processors with other programs. Their

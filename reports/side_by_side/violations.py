@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coldproof.reports.schema.case import Case
+from coldproof.harness.schema.case import Case
 from coldproof.reports.side_by_side.columns import Column, Explanation
 
 

@@ -9,10 +9,10 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import CellResult, FleetRow, RequirementResult, Results, SelfTestRow, Waiver
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import file_link
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import CellResult, FleetRow, RequirementResult, Results, SelfTestRow, Waiver
-from coldproof.reports.schema.verdict import Verdict
 
 GLYPH = {
     Verdict.CONFORMS: "✓",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from coldproof.reports.schema.results import Results
+from coldproof.harness.schema.results import Results
 
 OFTEN = 10  # examples: fewer may be luck
 

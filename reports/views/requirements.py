@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from coldproof.harness.schema.results import CellResult, LayerVerdict, RequirementResult
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import slug, unique
-from coldproof.reports.schema.results import CellResult, LayerVerdict, RequirementResult
-from coldproof.reports.schema.verdict import Verdict
 
 MAX_FIGURES = 3  # evidence figures in one row of the table
 WIDE_MATRIX = 7  # more cells than this do not fit side by side, on a screen or on paper

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from coldproof.harness.schema.results import Calibration, Results
 from coldproof.reports.format.text import duration, number
-from coldproof.reports.schema.results import Calibration, Results
 from coldproof.reports.views import overview
 
 # A smaller difference of budgets is normal: shares of the budget are reassigned during a run.

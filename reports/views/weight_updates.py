@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from coldproof.reports.format.text import many, number
-from coldproof.reports.schema.results import EngineResult, Results
-from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.schema.weight_updates import (
+from coldproof.harness.schema.results import EngineResult, Results
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.schema.weight_updates import (
     INVALIDATION_NEEDS,
     PROMISED,
     ROUTE_NEEDS,
     Invalidation,
     UpdateCount,
 )
+from coldproof.reports.format.text import many, number
 from coldproof.reports.views.requirements import LAYER_ORDER
 
 MIN_REQUESTS = 5  # fewer are no sample of a pair; a requirement needs as many examples in the server layer

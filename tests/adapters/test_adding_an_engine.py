@@ -16,8 +16,8 @@ from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import ENGINES
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 
 GUIDE = ROOT / "docs" / "adding-an-engine.md"
 METADATA = "Metadata-Version: 2.1\nName: toylm\nVersion: 1.0\n"

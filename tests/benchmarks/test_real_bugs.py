@@ -17,8 +17,8 @@ from support.paths import ROOT
 from support.report_samples import results
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.reports.schema.results import write_results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.results import write_results
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 FOLDER = ROOT / "benchmarks" / "real_bugs"
 

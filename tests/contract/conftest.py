@@ -14,7 +14,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.harness.execution.models.lora import AdapterFiles
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.exit_codes import EXIT_USAGE
+from coldproof.harness.schema.exit_codes import EXIT_USAGE
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

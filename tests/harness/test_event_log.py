@@ -18,10 +18,10 @@ from support.paths import ROOT
 from support.run_events import HOSTILE, verdict
 
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.schema.results import SelfTestRow
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import read_events
-from coldproof.reports.schema.results import SelfTestRow
-from coldproof.reports.schema.verdict import Verdict
 
 LONG = "x" * 20_000  # far beyond a pipe's or a page's size
 WRITER = """

@@ -12,7 +12,7 @@ from support.fake_server import ServerBehaviour
 from support.hostile_runs import run_on
 from support.hostile_server import STREAM, Exchange, HostileServer, Script, attacking
 
-from coldproof.reports.schema.results import Results, read_results
+from coldproof.harness.schema.results import Results, read_results
 
 MODELS, COMPLETIONS = "GET /v1/models", "POST /v1/completions"
 FIRST_ANSWERS = 100  # completions that are answered well: more than the set-up sends

@@ -40,6 +40,8 @@ from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_records import CASE
 from coldproof.harness.case.known_issue_proposals import propose, to_toml
 from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.schema.case import Case, read_case
+from coldproof.harness.schema.results import Results
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.validity import is_valid
@@ -48,8 +50,6 @@ from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case, read_case
-from coldproof.reports.schema.results import Results
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.columns import Explanation
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown

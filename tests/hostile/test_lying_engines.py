@@ -17,9 +17,9 @@ from support.nightly import with_samples
 from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
+from coldproof.harness.schema.results import RequirementResult, Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.selftest.scripted_engine import BlindModel
-from coldproof.reports.schema.results import RequirementResult, Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 CLOSE = 0.0005  # nats
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))

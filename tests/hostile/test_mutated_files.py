@@ -28,8 +28,8 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle import verify
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.sources import sources_digest
-from coldproof.reports.schema.noise import CleanLevel, FaultLevel
-from coldproof.reports.schema.results import encode
+from coldproof.harness.schema.noise import CleanLevel, FaultLevel
+from coldproof.harness.schema.results import encode
 
 MUTATIONS = int(os.environ.get("COLDPROOF_MUTATIONS", "300"))
 ONLY = os.environ.get("COLDPROOF_MUTATION")

@@ -15,7 +15,7 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.forked import ForkedProcess, own_fork_server
-from coldproof.reports.schema.results import read_results
+from coldproof.harness.schema.results import read_results
 
 WITNESS = "executed"  # every file below adds its name to it
 MODULES = ("requests", "jinja2", "msgspec", "pytest", "hypothesis", "numpy", "psutil", "json", "tempfile", "suites")

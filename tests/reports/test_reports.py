@@ -19,6 +19,9 @@ from support.page import Page, contrast
 from support.paths import ROOT
 
 from coldproof.harness.cli import main as command_line
+from coldproof.harness.schema.case import Reproduction
+from coldproof.harness.schema.results import Results, SelfTestRow, encode, read_results, write_results
+from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.write import write_all
@@ -26,9 +29,6 @@ from coldproof.reports.files.own_folder import MARKER
 from coldproof.reports.format.markdown import code, escaped
 from coldproof.reports.format.text import duration, number, tail, token_text, visible, web_link
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Reproduction
-from coldproof.reports.schema.results import Results, SelfTestRow, encode, read_results, write_results
-from coldproof.reports.schema.verdict import Verdict, worst
 from coldproof.reports.views.overview import GLYPH
 
 FILES = ("badge.svg", MARKER, "index.html", "junit.xml", "results.json", "summary.md")

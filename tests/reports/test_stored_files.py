@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coldproof.reports.schema import stored_files
-from coldproof.reports.schema.stored_files import (
+from coldproof.harness.schema import stored_files
+from coldproof.harness.schema.stored_files import (
     MOST_DEPTH,
     UnreadableFile,
     check_depth,

@@ -14,7 +14,7 @@ from support.faulty_runs import ANY_HIT, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.suites import test_doors as doors
 from coldproof.suites import test_images as images
 from coldproof.suites import test_pooling as pooling

@@ -11,7 +11,7 @@ from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_drafts as drafts
 
 pytestmark = pytest.mark.engine

@@ -14,7 +14,7 @@ from support.faulty_runs import Bench, one_for_each_requirement, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_events as events
 
 pytestmark = pytest.mark.engine

@@ -16,7 +16,7 @@ from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_cache_salt as salts
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control

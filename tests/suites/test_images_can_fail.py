@@ -14,7 +14,7 @@ from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.suites import test_images as images
 
 pytestmark = pytest.mark.engine

@@ -13,7 +13,7 @@ from support.faulty_runs import ANY_HIT, COUNTS, Bench, one_for_each_requirement
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.suites import test_prefill_decode as apart
 
 pytestmark = pytest.mark.engine

@@ -14,7 +14,7 @@ from support.faulty_runs import ANY_HIT, COUNTS, LOST, Bench, one_for_each_requi
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.suites import test_ranks as ranks
 
 pytestmark = pytest.mark.engine

@@ -19,7 +19,7 @@ from support.faulty_runs import ANY_HIT, COUNTS, WRONG, Bench, one_for_each_requ
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_control as control
 from coldproof.suites import test_events as events
 from coldproof.suites import test_tiers as tiers

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.inproc.sessions import Sessions
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_sessions as sessions
 
 pytestmark = pytest.mark.engine

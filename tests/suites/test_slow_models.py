@@ -12,8 +12,8 @@ from support.paths import PLUGIN_PATH, ROOT
 
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.judgement.evidence.cache import Options
-from coldproof.reports.schema.results import read_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.results import read_results
+from coldproof.harness.schema.verdict import Verdict
 
 MOST_REQUESTS = 8  # of a trial on average, each warm and cold
 

@@ -15,8 +15,8 @@ from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.judgement.weight_pairs import PairCount
-from coldproof.reports.schema.verdict import FailureClass, Verdict
-from coldproof.reports.schema.weight_updates import Invalidation
+from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.weight_updates import Invalidation
 from coldproof.suites import test_weights as weights
 
 pytestmark = pytest.mark.engine

@@ -24,12 +24,12 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
 from coldproof.harness.options import Options
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.verdict import Verdict
 
 Tamper = Callable[[CompletionRequest, Completion], Completion]
 NAME = "engine:right 1"

@@ -13,8 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
+from coldproof.harness.schema.results import Results
 from coldproof.reports.exports.write import write_all
-from coldproof.reports.schema.results import Results
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 

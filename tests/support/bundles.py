@@ -42,14 +42,14 @@ from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Package, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import encode as encode_case
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.workload.steps import Route, Workload
 from coldproof.reports.assemble.assemble import read_events
 from coldproof.reports.exports.write import write_all
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import encode as encode_case
-from coldproof.reports.schema.verdict import Verdict
 
 VERSION = "9.9"
 EXAMPLES = 15  # in each of two cells

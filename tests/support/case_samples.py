@@ -8,7 +8,7 @@ import msgspec
 from support import report_samples
 from support.report_samples import case, request
 
-from coldproof.reports.schema.case import Case, ChangeRow, QueueRow, RequestRow, SegmentRow, StepRow
+from coldproof.harness.schema.case import Case, ChangeRow, QueueRow, RequestRow, SegmentRow, StepRow
 
 SLOTS = {"request": "n.1.", "step": 3, "layer": 4, "group": 1, "found": 0}
 

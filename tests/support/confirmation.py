@@ -13,8 +13,8 @@ from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 COLD = tokens(1, 2, 3)
 WRONG = Finding(

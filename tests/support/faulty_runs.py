@@ -20,10 +20,10 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, Profile
 from coldproof.harness.proof.pipeline import ProofPipeline
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 WRONG = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST, FailureClass.CORRUPT)
 COUNTS = (FailureClass.ACCOUNTING,)

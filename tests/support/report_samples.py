@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from coldproof.reports.assemble.causes import causes
-from coldproof.reports.schema.case import Case, NoiseBand, Reproduction, RequestRow, StepRow, TokenRow
-from coldproof.reports.schema.results import (
+from coldproof.harness.schema.case import Case, NoiseBand, Reproduction, RequestRow, StepRow, TokenRow
+from coldproof.harness.schema.results import (
     Calibration,
     CellResult,
     EngineLoss,
@@ -21,7 +20,8 @@ from coldproof.reports.schema.results import (
     Timing,
     Waiver,
 )
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.reports.assemble.causes import causes
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'

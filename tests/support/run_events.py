@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event
-from coldproof.reports.schema.verdict import Verdict
 
 STARTED = {
     "event": "run_started",

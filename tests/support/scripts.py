@@ -15,8 +15,8 @@ from support.histories import ask, burst, put
 
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.execution.models.lora import tiny_model
+from coldproof.harness.schema.case import Case
 from coldproof.harness.workload.steps import Step, Workload
-from coldproof.reports.schema.case import Case
 
 COMMAND = "llama-server --model /x/models/m/model.gguf --port 8123 --lora /x/a.gguf --lora /x/b.gguf --parallel 1"
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from support import report_samples as samples
 
-from coldproof.reports.schema import results as results_module
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema import results as results_module
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.side_by_side.columns import Column, Source, columns
 
 

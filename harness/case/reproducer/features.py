@@ -6,6 +6,8 @@ import re
 
 from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.harness.schema.case import Case, RequestRow
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import (
     Burst,
     Pause,
@@ -23,8 +25,6 @@ from coldproof.harness.workload.steps import (
     all_changes,
     weight_updates,
 )
-from coldproof.reports.schema.case import Case, RequestRow
-from coldproof.reports.schema.verdict import FailureClass
 
 # Classes that mean a wrong count if no token is wrong. All other classes concern the answer.
 CACHED_COUNT_FAILURES = (FailureClass.ACCOUNTING, FailureClass.LOST_REUSE, FailureClass.STALE_STATE)

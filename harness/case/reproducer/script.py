@@ -28,13 +28,13 @@ from coldproof.harness.case.reproducer.literals import WIDTH, literal
 from coldproof.harness.case.reproducer.steps import imported_content, scenario
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.judgement.vectors import ROUNDING
+from coldproof.harness.schema.case import Case
 from coldproof.harness.workload.steps import (
     Restart,
     Workload,
 )
 from coldproof.harness.workload.transform import change_requests, with_timed_aborts
 from coldproof.reports.format.python import docstring_line
-from coldproof.reports.schema.case import Case
 
 KIT = "coldproof.harness.case.reproducer.kit"
 GENERATED = re.compile(r"/models/[0-9a-f]{16}(?=[/\s]|$)")  # the folder of a generated model; users have others

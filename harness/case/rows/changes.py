@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History, QueueSample, StepRecord
+from coldproof.harness.schema.case import ChangeRow, QueueRow
 from coldproof.harness.workload.steps import Burst, Step
-from coldproof.reports.schema.case import ChangeRow, QueueRow
 
 
 def change_rows(history: History) -> list[ChangeRow]:

@@ -14,9 +14,9 @@ import msgspec
 from coldproof.adapters.protocol.embedding_rows import is_row
 from coldproof.adapters.protocol.images import PATCHES, image_and_offset, pixels
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.schema.case import ImageRow, SegmentRow
 from coldproof.harness.workload.steps import Image, Request, Segment
 from coldproof.harness.workload.tokens import first_tokens, segment_tokens
-from coldproof.reports.schema.case import ImageRow, SegmentRow
 
 Piece = tuple[SegmentRow, tuple[int, ...]]
 

@@ -15,9 +15,9 @@ from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import Answers, question
 from coldproof.harness.judgement.reference_cache import Bounds, bounds
+from coldproof.harness.schema.case import RequestRow, StepRow, TokenRow
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.steps import Request
-from coldproof.reports.schema.case import RequestRow, StepRow, TokenRow
 
 CONTEXT_TOKENS = 16  # tokens shown before and after the first difference
 

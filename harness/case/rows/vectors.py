@@ -8,7 +8,7 @@ from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.judgement.vectors import deviation, is_alike, nearest, tolerance
-from coldproof.reports.schema.case import VectorRow
+from coldproof.harness.schema.case import VectorRow
 
 SHOWN = 8  # values of a vector
 

@@ -24,6 +24,9 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 from coldproof.harness.options import UsageError, is_other_engine
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.results import Calibration, Results, read_results
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
@@ -33,9 +36,6 @@ from coldproof.harness.workload.generators.prompts import (
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.results import Calibration, Results, read_results
 
 ROUNDS = 4
 # A stall is no progress for as long as STALL_LATENCIES cold answers take, within these bounds (seconds). It is generous

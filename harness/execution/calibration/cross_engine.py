@@ -20,10 +20,10 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, Question
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK, whole_unit
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
-from coldproof.reports.schema.results import Calibration
 
 TOKENS = 24
 LONGEST = 1024  # tokens of the longest prompt: noise grows with the length, but long prompts are slow

@@ -28,10 +28,10 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.checkers.noise_tolerance import places
 from coldproof.harness.judgement.oracle import SCORED, Answer, Question
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.divergences import Rate
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.divergences import Rate
 
 PROMPTS, TOKENS, LONGEST = 48, 24, 1024
 # Prompts of an identity, and of all together: with them there are a thousand scores and margins for the tolerance. A

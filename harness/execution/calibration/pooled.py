@@ -19,6 +19,8 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answers, OracleError, Question
 from coldproof.harness.judgement.vectors import ROUNDING, deviation, is_alike
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,
     BASE_WITH_ADAPTER,
@@ -27,8 +29,6 @@ from coldproof.harness.workload.generators.prompts import (
 )
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.results import Calibration
 
 TIMES = 10  # the tolerance is so many times what cold answers differ by: a hit ends chunks at places not measured here
 ROUNDS = 3  # batches: where a chunk ends depends on the requests beside it

@@ -18,8 +18,8 @@ import msgspec
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.history.records import common_prefix
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
+from coldproof.harness.schema.divergences import Rate
 from coldproof.harness.workload.request_kinds import RequestKind
-from coldproof.reports.schema.divergences import Rate
 
 # If scores differ by more, equal tokens are luck: with such noise, one token in a thousand would change. A different
 # order of float32 additions changes scores by about 1e-6.

@@ -18,9 +18,9 @@ from coldproof.harness.execution.calibration.repeats import Repeats
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK, whole_unit
 from coldproof.harness.workload.request_kinds import RequestKind
-from coldproof.reports.schema.results import Calibration
 
 
 def second_look(

@@ -21,9 +21,9 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, Question
 from coldproof.harness.judgement.sensitivity import Pair, changed_question, depends, other_token
+from coldproof.harness.schema.cold_answers import ADAPTER, Sensitivity
 from coldproof.harness.workload.steps import Segment
 from coldproof.harness.workload.tokens import segment_tokens
-from coldproof.reports.schema.cold_answers import ADAPTER, Sensitivity
 
 TOKENS = 12
 OF_TOKENS, OF_BLOCKS = 6, 6  # pairs: first some that differ in one or two tokens, then some in a whole block

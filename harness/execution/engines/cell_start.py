@@ -27,8 +27,8 @@ from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle, OracleError
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, SAME_ENGINE, UsageError
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.request_kinds import RequestKind
-from coldproof.reports.schema.results import Calibration
 
 
 class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):

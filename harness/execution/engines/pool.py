@@ -34,8 +34,8 @@ from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.factory import OracleFactory
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.options import PROFILES, Options, Profile, UsageError
+from coldproof.harness.schema.results import Calibration
 from coldproof.reports.files.own_folder import claim
-from coldproof.reports.schema.results import Calibration
 
 # A request to an attached server may take as long as the budget, and at least this long: a server without enough CPU
 # time has taken more than 20 s for an answer.

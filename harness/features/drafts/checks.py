@@ -10,7 +10,7 @@ from coldproof.harness.features.drafts.facts import ColdAndHit, cold_and_hit
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 LEAST_ACCEPTED = 4  # cold, where scores are noisy: then half of them is more than a rounding error can change
 

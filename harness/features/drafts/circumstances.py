@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from coldproof.harness.case.circumstances import Failure, circumstances, true_ones
 from coldproof.harness.case.reproducer.features import FEWER_DRAFTS
 from coldproof.harness.features.drafts.facts import cold_and_hit
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @circumstances(320)

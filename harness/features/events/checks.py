@@ -12,8 +12,8 @@ from coldproof.harness.history.records import History, ResetRecord
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import ANNOUNCED_MS
-from coldproof.reports.schema.verdict import FailureClass
 
 UNREADABLE = ("gap", "shape")  # after these faults the content of the cache is unknown
 RULES = (*UNREADABLE, "parent", "removed", "collision", "empty", "evicted")  # faults within the stream, gravest first

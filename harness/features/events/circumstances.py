@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from coldproof.harness.case.circumstances import Failure, circumstances, true_ones
 from coldproof.harness.features.events.checks import late_announcements
 from coldproof.harness.features.events.hash_checks import computed
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @circumstances(300)

@@ -21,7 +21,7 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, view
 from coldproof.harness.judgement.finding import Finding
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 Hasher = Callable[[object], bytes]
 ExtraKeys = tuple[tuple[str, str], ...] | None

@@ -10,8 +10,8 @@ from coldproof.harness.judgement.checkers.tokens import differs
 from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.mixtures import concurrent
 from coldproof.harness.judgement.oracle import Answers, Question, distinguishing_question
+from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.workload.steps import Route
-from coldproof.reports.schema.evidence import ReportedEvidence
 
 
 def older_identities(history: History) -> Iterator[tuple[Outcome, Identity]]:

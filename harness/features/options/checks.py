@@ -10,7 +10,7 @@ from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answer, Answers, comparable_outcomes
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 # Tolerance between the logprob of a hit and that of a cold start. A different order of float32 additions changes it by
 # about 1e-6; a wrong block changes it by tenths and more.

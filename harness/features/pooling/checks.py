@@ -21,7 +21,7 @@ from coldproof.harness.judgement.vectors import (
     same_vectors,
     tolerance,
 )
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @check(

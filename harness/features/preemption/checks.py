@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.images import has_images
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @check(

@@ -23,7 +23,7 @@ from coldproof.harness.history.records import History, Outcome, has_sessions
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 MOMENT = 1e-6  # seconds: times are sums of whole steps, with rounding errors
 ROUNDING = 1e-6  # of a gauge

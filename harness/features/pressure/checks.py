@@ -11,8 +11,8 @@ from coldproof.harness.history.records import History, Outcome, QueueSample, Ste
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.request_sizes import least_blocks
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Burst, Idle
-from coldproof.reports.schema.verdict import FailureClass
 
 ENOUGH_SAMPLES = 3  # of a queue, below which nothing is concluded
 ENOUGH_ROOM = 4  # concurrent requests that must fit into the pool, below which nothing is concluded

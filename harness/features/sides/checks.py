@@ -16,7 +16,7 @@ from coldproof.harness.judgement.checkers.uncounted_hits import preempted
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import at_least, at_most, has_room
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @check(

@@ -20,7 +20,7 @@ from coldproof.harness.history.weights import CLOCK_ERROR, Cut, cuts, starts_cle
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answers, Question, continuation, question
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 # A client reads over HTTP what the engine sent before it confirmed a pause. vLLM itself waits 20 ms for that.
 SLACK_SECONDS = 0.5

@@ -15,10 +15,10 @@ from coldproof.harness.fleet.merge.shared_facts import engine_summary, merged_st
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, with_unit_test_name
 from coldproof.harness.fleet.store import Record
 from coldproof.harness.release.run.merged import ONCE, Member, merged_results, merged_waivers
+from coldproof.harness.schema.results import FleetRow, Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event, assemble
 from coldproof.reports.format.text import many
-from coldproof.reports.schema.results import FleetRow, Results
-from coldproof.reports.schema.verdict import Verdict
 
 # Events that are not copied from a unit: the merged result has its own. A unit's problem is in its record.
 UNIT_ONLY = (*ONCE, "selftest", "engine", "calibration", "measured", "problem", "phase")

@@ -10,9 +10,9 @@ import msgspec
 
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part
 from coldproof.harness.release.run.merged import Member, merged_environments, merged_values
+from coldproof.harness.schema.results import Calibration, EngineResult, SelfTestRow
 from coldproof.reports.assemble.assemble import Event, last_of
 from coldproof.reports.format.text import listed, many
-from coldproof.reports.schema.results import Calibration, EngineResult, SelfTestRow
 
 
 def merged_start(fleet: Fleet, begun: Sequence[Part], units: Sequence[Member]) -> Event:

@@ -12,12 +12,12 @@ import msgspec
 from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS
 from coldproof.harness.fleet.store import Record
+from coldproof.harness.schema.case import read_case
+from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.stored_files import copy_file
 from coldproof.reports.assemble.assemble import Event, last_of, read_events
 from coldproof.reports.files.own_folder import claim, make_sub_folder, remove_listed
 from coldproof.reports.format.text import unique
-from coldproof.reports.schema.case import read_case
-from coldproof.reports.schema.results import encode
-from coldproof.reports.schema.stored_files import copy_file
 
 CASES = "cases"
 

@@ -23,7 +23,7 @@ from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import Bounds, at_most, bounds, has_room
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @check(

@@ -11,8 +11,8 @@ from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, may_be_refused, never_fits
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Route
-from coldproof.reports.schema.verdict import FailureClass
 
 
 @check(

@@ -19,8 +19,8 @@ import msgspec
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.history.records import History, Outcome, common_prefix
 from coldproof.harness.judgement.oracle import Answer, Answers, question, scoring_question
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.verdict import FailureClass
 
 MATCHED = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST)  # the answer equals a known wrong answer
 LEAST_FLIPS = 4  # differing tokens of a match that proves anything; fewer may agree by chance

@@ -26,7 +26,7 @@ from coldproof.harness.judgement.oracle import (
     question,
     scoring_question,
 )
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 # Scores are reported with about seven digits. Whether rounding chose between two tokens that are closer is unknown if
 # the calibration measured no rounding.
@@ -122,7 +122,7 @@ def wrong_answer(history: History, outcome: Outcome, expected: Answer, answers: 
     Under an exact rule, two facts explain a divergence, and both are measured: the cold engine gave the same tokens
     when it was asked again, or the two tokens are so close that the rounding which the calibration measured may choose
     between them. A small margin alone explains nothing, because every engine can report one. How often a measured cause
-    may explain a divergence is limited by `coldproof.reports.schema.divergences`.
+    may explain a divergence is limited by `coldproof.harness.schema.divergences`.
     """
     position = common_prefix(expected.ids, outcome.token_ids)
     failure_class, explanation = explain(history, outcome, answers)

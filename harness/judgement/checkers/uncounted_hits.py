@@ -11,7 +11,7 @@ from coldproof.harness.judgement.checkers.cached_tokens import hits, loads_faile
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import at_most
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 
 @check("accounting", order=90)

@@ -8,8 +8,8 @@ from coldproof.harness.history.records import History, Outcome, ResetRecord, com
 from coldproof.harness.judgement.counters import Evidence, Trait, computes
 from coldproof.harness.judgement.reference_cache import bounds, lost_tokens
 from coldproof.harness.judgement.request_sizes import least_blocks, never_fits
+from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.workload.steps import Idle
-from coldproof.reports.schema.evidence import ReportedEvidence
 
 LONG_BLOCKS = 2  # blocks of a prompt that is long enough to share
 MOST_OF_POOL = 0.75

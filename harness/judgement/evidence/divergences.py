@@ -14,8 +14,8 @@ from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.criteria import TOKENS
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.oracle import Answers, Question, comparable_outcomes, question
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.evidence import ReportedEvidence
 
 
 class Divergences(Evidence):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.counters import Evidence, Trait, computes
-from coldproof.reports.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.evidence import ReportedEvidence
 
 
 class Requests(Evidence):

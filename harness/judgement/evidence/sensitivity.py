@@ -7,7 +7,7 @@ from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answers
 from coldproof.harness.judgement.sensitivity import asked_about, depends, pair_of
-from coldproof.reports.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.evidence import ReportedEvidence
 
 
 class Examples(Evidence):

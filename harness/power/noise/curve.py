@@ -5,7 +5,7 @@ The operating point has the factor 1: the noise tolerance of the calibration.
 
 from __future__ import annotations
 
-from coldproof.reports.schema.noise import FACTORS, CleanLevel, Curve, FaultLevel, NoisyFault, Point
+from coldproof.harness.schema.noise import FACTORS, CleanLevel, Curve, FaultLevel, NoisyFault, Point
 
 
 def detection_curves(clean: list[CleanLevel], faults: list[FaultLevel]) -> list[Curve]:

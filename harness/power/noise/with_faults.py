@@ -36,14 +36,14 @@ from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.power import measure, suite_run
 from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.release.bundle.run_folder import Stored
+from coldproof.harness.schema.noise import FaultLevel, NoisyFault
+from coldproof.harness.schema.power import Outcome, SuiteRun
+from coldproof.harness.schema.stored_files import read_lines
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.conductor import ConformanceRun
 from coldproof.harness.session.plugin import RUN
 from coldproof.reports.assemble.assemble import EXAMPLE
 from coldproof.reports.files.own_folder import claim
-from coldproof.reports.schema.noise import FaultLevel, NoisyFault
-from coldproof.reports.schema.power import Outcome, SuiteRun
-from coldproof.reports.schema.stored_files import read_lines
-from coldproof.reports.schema.verdict import FailureClass
 
 MAX_FAILED_EXAMPLES = 3  # not 1, because the first failing example need not have the largest deviation
 EXIT_FOUND = 86  # the exit code of a run that was stopped early

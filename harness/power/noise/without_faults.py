@@ -32,11 +32,11 @@ from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.options import Options
 from coldproof.harness.power.stored import stored_measurement
 from coldproof.harness.power.suite_run import GENERATED, Served
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.noise import FACTORS, CleanLevel
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, SetAdapter, Workload
 from coldproof.reports.files.own_folder import claim
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.noise import FACTORS, CleanLevel
 
 PRELUDES, TAILS = 2, 6  # for each identity; all requests are sent twice, so that half of them hit completely
 ORACLE_BATCH = 32  # questions that the oracle answers in one batch

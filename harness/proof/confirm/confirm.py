@@ -24,9 +24,9 @@ from coldproof.harness.judgement.no_hits import had_no_hit, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.judgement.vectors import nearest, same_vectors
+from coldproof.harness.schema.case import Reproduction
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload, all_changes
-from coldproof.reports.schema.case import Reproduction
-from coldproof.reports.schema.verdict import FailureClass
 
 
 class Observe(Protocol):

@@ -11,7 +11,7 @@ from coldproof.harness.judgement.mixtures import mixtures_of
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.conclusion import UNLIKELY, chance
 from coldproof.harness.proof.diagnose.controls import CONCURRENT
-from coldproof.reports.schema.case import Case, Strength
+from coldproof.harness.schema.case import Case, Strength
 
 
 def suspected_mixtures(confirmed: Confirmed) -> list[str]:

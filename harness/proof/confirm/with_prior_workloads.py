@@ -22,7 +22,7 @@ from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 AS_FOUND = "The minimised workload did not fail on a fresh engine; this larger workload does."
 OWN_TOKENS = "On a fresh engine it failed with the tokens of the run that found it, and not with others."

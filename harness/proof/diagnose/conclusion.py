@@ -30,9 +30,9 @@ from coldproof.harness.proof.diagnose.controls import (
     SIMILAR_SALTS,
     SWITCHED,
 )
+from coldproof.harness.schema.case import ControlRow, Diagnosis, Strength
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.reports.format.text import listed
-from coldproof.reports.schema.case import ControlRow, Diagnosis, Strength
-from coldproof.reports.schema.verdict import FailureClass
 
 UNLIKELY = 0.05  # reached by three failures of three with the factor and none of three without it
 MOST_RUNS = 12

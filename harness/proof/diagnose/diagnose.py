@@ -19,8 +19,8 @@ from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
 from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, runs_needed
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import Control
+from coldproof.harness.schema.case import ControlRow, Diagnosis
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import ControlRow, Diagnosis
 
 NO_TIME, NO_HITS = "no time was left", "the engine does not report hits in this configuration"
 CONTROL_OFF = "prefix caching off"

@@ -17,8 +17,8 @@ from coldproof.adapters.registry import ENGINES
 from coldproof.harness.event_log import CONFIRMING
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import Line, Part
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.unreadable_events import missing_numbers
-from coldproof.reports.schema.verdict import Verdict
 
 CLOCK_SECONDS = 5.0  # by which a clock may be set back while a run lasts
 SETUP_SECONDS = 600.0  # from the start of a run to its first event: it asks git, which a busy machine delays

@@ -11,10 +11,10 @@ import msgspec
 
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_shown
 from coldproof.harness.release.bundle.run_folder import Part
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 PAGES = ("index.html", "summary.md", "junit.xml", "badge.svg")
 SHOWN = 5  # cells named in a message

@@ -18,13 +18,13 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import OpenedEngine, Part, RejudgedTest
 from coldproof.harness.release.requirements.frozen import Place
+from coldproof.harness.schema.case import MOST_CASE, Case, NoiseBand
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.stored_files import read_bytes
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.format.text import slug
-from coldproof.reports.schema.case import MOST_CASE, Case, NoiseBand
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.results import encode
-from coldproof.reports.schema.stored_files import read_bytes
-from coldproof.reports.schema.verdict import Verdict
 
 
 def check_verdicts(part: Part) -> Iterator[Reason]:

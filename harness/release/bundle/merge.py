@@ -30,11 +30,11 @@ from coldproof.harness.release.run.merged import (
     stored,
 )
 from coldproof.harness.release.run.record import Qualification
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.stored_files import UnreadableFile, check_files_below, copy_file, copy_folder, files_below
 from coldproof.reports.assemble.assemble import Event, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import claim, mark
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import UnreadableFile, check_files_below, copy_file, copy_folder, files_below
 
 # The fields of a run's start that must be equal in all shards, and their names in messages.
 ALIKE = {

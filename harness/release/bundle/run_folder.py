@@ -27,10 +27,10 @@ from coldproof.harness.judgement.weight_pairs import PairCount, pair_counts
 from coldproof.harness.release.bundle.check_histories import SeenHistories
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.stored_files import MALFORMED, decode, decode_object, read_lines
 from coldproof.reports.assemble.assemble import EXAMPLE, Event, check_stamp
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.stored_files import MALFORMED, decode, decode_object, read_lines
 
 EVENTS = "events.ndjson"
 SHARDS = "shards"  # of a merged bundle; one folder for each shard

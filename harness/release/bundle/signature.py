@@ -14,8 +14,8 @@ import msgspec
 
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.run.manifest import NAME, SIGNATURES
+from coldproof.harness.schema.stored_files import MEGABYTE, UnreadableFile, read_bytes
 from coldproof.reports.format.text import one_line
-from coldproof.reports.schema.stored_files import MEGABYTE, UnreadableFile, read_bytes
 
 NAMESPACE = "coldproof"
 MOST_SIGNATURE = MEGABYTE

@@ -39,9 +39,9 @@ from coldproof.harness.release.run.attestation import attestation_problem
 from coldproof.harness.release.run.manifest import ATTESTATION, NAME, manifest_differences, read_manifest
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.stored_files import MALFORMED, UnreadableFile, check_files_below
 from coldproof.reports.format.text import duration
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import MALFORMED, UnreadableFile, check_files_below
 
 Problem = (*MALFORMED, OSError, UsageError)  # errors that reading an altered file may raise
 

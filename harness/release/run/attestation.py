@@ -14,9 +14,9 @@ import msgspec
 
 from coldproof.harness.release.run.manifest import ATTESTATION, NAME, digest_of_file, read_manifest
 from coldproof.harness.release.run.record import Qualification
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.stored_files import MEGABYTE, read_json
 from coldproof.reports.exports.write import write_text
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.stored_files import MEGABYTE, read_json
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.harness.schema.stored_files import MEGABYTE, UnreadableFile, opened, read_json
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import MARKER, SEAL
-from coldproof.reports.schema.stored_files import MEGABYTE, UnreadableFile, opened, read_json
 
 NAME = SEAL
 SIGNATURES = (f"{NAME}.sig", f"{NAME}.asc")  # created after the manifest, in the same folder

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 
 from coldproof.harness.case.known_issues import KnownIssue, passes
+from coldproof.harness.schema.results import RequirementResult, Results, Waiver
 from coldproof.reports.assemble.assemble import Event, assemble, last_of
 from coldproof.reports.format.text import storable
-from coldproof.reports.schema.results import RequirementResult, Results, Waiver
 
 ONCE = ("run_started", "run_finished", "waivers", "qualification")  # the merged run has one of each
 

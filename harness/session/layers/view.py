@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from coldproof.adapters.spec.layer import Layer
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress
 from coldproof.harness.session.terminal.terminal import Terminal
-from coldproof.reports.schema.verdict import Verdict
 
 LINE_SECONDS = 30  # in a log, interval of the lines about layers
 REASON = 400  # characters of a reason that are shown

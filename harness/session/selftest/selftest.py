@@ -25,6 +25,10 @@ from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.results import SelfTestRow
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.selftest.scripted_engine import (
     BLOCK,
     START,
@@ -47,10 +51,6 @@ from coldproof.harness.workload.steps import (
     UpdateWeights,
     Workload,
 )
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.results import SelfTestRow
-from coldproof.reports.schema.verdict import Verdict
 
 STEM = Segment("stem", 5 * BLOCK)
 

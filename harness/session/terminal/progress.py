@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.verdict import Verdict
 
 # Evidence that the panel shows: it means that the risky code paths are exercised.
 SHOWN_EVIDENCE = {

@@ -14,14 +14,14 @@ from rich.live import Live
 from rich.text import Text
 
 from coldproof.adapters.common.redact import redacted
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.reports.assemble.causes import cause_summary, causes_of
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
 from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
 
 REDRAW_SECONDS = 0.1  # an in-process engine may run a hundred examples in one second
 TRIAL_LINE_SECONDS = 120  # in a log, interval of lines about a test that is still running

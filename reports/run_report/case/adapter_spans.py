@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coldproof.reports.schema.case import Case, ChangeRow
+from coldproof.harness.schema.case import Case, ChangeRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coldproof.reports.schema.case import RequestRow
+from coldproof.harness.schema.case import RequestRow
 
 BULLET_WIDTH = 120.0
 

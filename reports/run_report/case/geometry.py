@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case, RequestRow
 from coldproof.reports.format.text import one_line, visible
-from coldproof.reports.schema.case import Case, RequestRow
 
 WIDTH = 1000.0
 LEFT = 150.0  # the lane labels are left of it

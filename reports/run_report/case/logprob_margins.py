@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case, TokenRow
 from coldproof.reports.format.text import number, token_text
 from coldproof.reports.run_report.case.geometry import LEFT, RIGHT, Label, label_within
-from coldproof.reports.schema.case import Case, TokenRow
 
 TOP = 20.0
 BOTTOM = 84.0

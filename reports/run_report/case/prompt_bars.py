@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case, ImageRow, RequestRow, SegmentRow
 from coldproof.reports.format.text import listed, one_line
 from coldproof.reports.run_report.case.cached_token_bounds import bound_violation
 from coldproof.reports.run_report.case.geometry import (
@@ -21,7 +22,6 @@ from coldproof.reports.run_report.case.geometry import (
     shown_requests,
     text_width,
 )
-from coldproof.reports.schema.case import Case, ImageRow, RequestRow, SegmentRow
 
 TOP = 8.0
 LANE, NARROW_LANE = 54.0, 26.0

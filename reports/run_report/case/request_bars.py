@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import RequestRow
 from coldproof.reports.format.text import one_line
 from coldproof.reports.run_report.case.cached_token_bounds import bound_violation
 from coldproof.reports.run_report.case.geometry import Label, Scale, label_within, lane_label
-from coldproof.reports.schema.case import RequestRow
 
 BAR, NARROW_BAR = 14.0, 11.0
 _MIN_WIDTH = 3.0  # so that a request of a few milliseconds is visible

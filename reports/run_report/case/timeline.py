@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case, QueueRow, RequestRow
 from coldproof.reports.format.text import one_line
 from coldproof.reports.run_report.case.adapter_spans import NameSpan, name_spans
 from coldproof.reports.run_report.case.geometry import (
@@ -24,7 +25,6 @@ from coldproof.reports.run_report.case.geometry import (
 )
 from coldproof.reports.run_report.case.request_bars import Bar, bar
 from coldproof.reports.run_report.case.timeline_marks import Mark, labels_bottom, marks
-from coldproof.reports.schema.case import Case, QueueRow, RequestRow
 
 STRIP = 18.0  # one adapter's name
 LANE, NARROW_LANE = 48.0, 20.0

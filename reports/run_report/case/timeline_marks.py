@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case
 from coldproof.reports.format.text import one_line
 from coldproof.reports.run_report.case.adapter_spans import change_texts
 from coldproof.reports.run_report.case.geometry import WIDTH, Label, Scale, text_width
-from coldproof.reports.schema.case import Case
 
 TOP = 6.0
 ROW_HEIGHT = 15.0  # of one row of labels

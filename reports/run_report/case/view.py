@@ -8,11 +8,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import Case, Reproduction, TokenRow, VectorRow
 from coldproof.reports.format.text import file_link, slug, unique
 from coldproof.reports.run_report.case.logprob_margins import MarginChart, margin_chart
 from coldproof.reports.run_report.case.prompt_bars import PromptBars, prompt_bars
 from coldproof.reports.run_report.case.timeline import Timeline, timeline
-from coldproof.reports.schema.case import Case, Reproduction, TokenRow, VectorRow
 
 _BEFORE = 6  # positions before the first difference that are shown; the rest is folded
 _AFTER = 12  # positions after it

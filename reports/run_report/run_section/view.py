@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import EngineLoss, Growth, ProgressPoint, RequirementResult, Results
 from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.format.text import duration, listed
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import EngineLoss, Growth, ProgressPoint, RequirementResult, Results
 
 WIDTH, HEIGHT = 320.0, 88.0  # of one panel's plot
 PANELS: tuple[tuple[str, str, Callable[[ProgressPoint], float]], ...] = (

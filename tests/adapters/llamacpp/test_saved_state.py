@@ -28,12 +28,12 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.reference_cache import bounds
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ClosedFormOracle, ScriptedEngine
 from coldproof.harness.workload.describe import describe
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, RestoreState, SaveState, SetAdapter, Step, Workload, save_of
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.schema.verdict import FailureClass
 
 LIMITS = WorkloadLimits(block=1, slots=2, contents=("A", "B"), mixtures=frozenset(), longest=2048)
 SLOT = shape(block_size=1, sequences=1, pool_blocks=2048)

@@ -26,8 +26,8 @@ from coldproof.adapters.server.probe_doors import TURNS
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.doors import WHOLE
 from coldproof.adapters.sglang.spec import attach
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 MESSAGES = [{"role": message.role, "content": message.content} for message in TURNS]
 PROMPT = rendered(MESSAGES)

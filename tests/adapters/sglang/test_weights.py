@@ -39,10 +39,10 @@ from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.weight_pairs import pair_counts
+from coldproof.harness.schema.results import read_results
+from coldproof.harness.schema.weight_updates import Invalidation
 from coldproof.harness.session.selftest.selftest import write_versions
 from coldproof.harness.workload.steps import START_WEIGHTS, Pause, Reset, Resume, Step, UpdateWeights, Workload
-from coldproof.reports.schema.results import read_results
-from coldproof.reports.schema.weight_updates import Invalidation
 
 UPDATES = {Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.WEIGHTS_SAME_PATH}
 PAUSES = {Capability.PAUSE_ABORT, Capability.PAUSE_KEEP}

@@ -12,7 +12,7 @@ import pytest
 from support.paths import COUNTED, ROOT
 
 from coldproof import IMPORT_ROOT
-from coldproof.reports.schema.results import read_results
+from coldproof.harness.schema.results import read_results
 
 pytestmark = [
     pytest.mark.engine,

@@ -18,8 +18,8 @@ from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.options import Options
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 pytestmark = pytest.mark.engine
 SIGMA = 0.05

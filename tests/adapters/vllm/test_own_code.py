@@ -20,7 +20,7 @@ from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, topolog
 from coldproof.adapters.vllm.server import VllmOptions
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import tiny_model
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.suites import test_lora_reload as reload
 from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse

@@ -29,9 +29,9 @@ from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 pytestmark = pytest.mark.engine
 

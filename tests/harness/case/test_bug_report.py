@@ -12,9 +12,9 @@ from support import report_samples
 from support.histories import ask, burst, put
 
 from coldproof.harness.case.bug_report import anonymous, bug_report, rate
+from coldproof.harness.schema.case import Case, ControlRow, Diagnosis, Reproduction, Strength
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case, ControlRow, Diagnosis, Reproduction, Strength
 
 DIAGNOSIS = Diagnosis(
     conclusion="It needs prefix caching: without it it never occurred.",

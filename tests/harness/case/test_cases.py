@@ -24,6 +24,9 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import Case, Reproduction
+from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.workload.steps import (
     Burst,
@@ -36,9 +39,6 @@ from coldproof.harness.workload.steps import (
     Step,
     Workload,
 )
-from coldproof.reports.schema.case import Case, Reproduction
-from coldproof.reports.schema.results import encode
-from coldproof.reports.schema.verdict import FailureClass
 
 RECIPES = {"A": {"seed": 1, "rank": 8}, "B": {"seed": 2, "rank": 8}, "C": {"seed": 3, "rank": 16}}
 STEPS = (

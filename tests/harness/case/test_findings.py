@@ -32,8 +32,8 @@ from coldproof.harness.case.finding_records import (
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.findings import FindingRecord, FindingStatus
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.findings import FindingRecord, FindingStatus
+from coldproof.harness.schema.verdict import FailureClass
 
 RECORDS = read_records()
 WAIVERS = {

@@ -30,14 +30,14 @@ from coldproof.harness.case.known_issue_proposals import (
 )
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import RequirementResult, Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.format.text import storable
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import RequirementResult, Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 TODAY = datetime.date(2026, 3, 1)
 STALE = "stale state; in-place reload; same path; between requests"

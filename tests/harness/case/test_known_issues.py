@@ -13,10 +13,10 @@ from support.paths import ROOT
 
 from coldproof.harness.case.known_issues import KnownIssue, Waivers, read_known_issues
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import RequirementResult
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import fingerprint
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import RequirementResult
-from coldproof.reports.schema.verdict import Verdict
 
 TODAY = datetime.date(2026, 3, 1)
 SIGNATURE = "stale state; in-place reload; same path; between requests"

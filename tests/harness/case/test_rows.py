@@ -21,11 +21,11 @@ from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, question
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.schema.case import RequestRow, SegmentRow
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Reset, Route, Segment, Step, Workload
 from coldproof.harness.workload.tokens import nonce_tokens
-from coldproof.reports.schema.case import RequestRow, SegmentRow
-from coldproof.reports.schema.verdict import FailureClass
 
 
 def judged(engine: ScriptedEngine, folder: Path, *steps: Step) -> Judgement:

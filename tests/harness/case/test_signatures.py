@@ -26,9 +26,9 @@ from coldproof.harness.history.records import History, Identity, ResetRecord
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, Route, Step, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 

@@ -15,7 +15,7 @@ from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.cli import connector
 from coldproof.harness.cli.main import main
-from coldproof.reports.schema.results import read_results
+from coldproof.harness.schema.results import read_results
 
 HAND_WRITTEN = ROOT / "tests" / "support" / "hand_written_connector.py"  # it needs vLLM: it is not imported here
 

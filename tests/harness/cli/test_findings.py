@@ -19,9 +19,9 @@ from coldproof.harness.cli import findings as command
 from coldproof.harness.cli.finding_runs import Outcome, command_of, obstacle, replays_of
 from coldproof.harness.cli.main import main
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.findings import FindingRecord, FindingReplay, FindingStatus, ReplayResult
-from coldproof.reports.schema.results import EngineResult, InjectedFault, Results, encode, read_results
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingRecord, FindingReplay, FindingStatus, ReplayResult
+from coldproof.harness.schema.results import EngineResult, InjectedFault, Results, encode, read_results
 
 RECORDS = read_records()
 FIXED = next(record for record in RECORDS.values() if record.status is FindingStatus.FIXED)

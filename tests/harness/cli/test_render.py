@@ -11,9 +11,9 @@ from support.page import Page
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.files.own_folder import MARKER, OwnFolder
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 FILES = ("results.json", "index.html", "junit.xml", "summary.md", "badge.svg")
 

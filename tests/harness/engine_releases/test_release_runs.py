@@ -23,9 +23,9 @@ from coldproof.harness.engine_releases.release_runs import (
 )
 from coldproof.harness.engine_releases.replays import Replay, replayed, summary
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.releases import ReleaseHistory
-from coldproof.reports.schema.results import Results, write_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.releases import ReleaseHistory
+from coldproof.harness.schema.results import Results, write_results
+from coldproof.harness.schema.verdict import Verdict
 
 
 def interpreter(folder: Path, version: str, results: Results | None, *, does: str = "") -> Path:

@@ -12,9 +12,9 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.sides import declare_apart
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
-from coldproof.reports.schema.verdict import FailureClass
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -14,9 +14,9 @@ from support.fake_server import ServerBehaviour, serving
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.selection.command_line import default_oracle
 from coldproof.harness.selection.validation import check_options
-from coldproof.reports.schema.results import Results, read_results
 
 
 def run(folder: Path, *words: str) -> Results:

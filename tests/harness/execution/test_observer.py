@@ -26,8 +26,8 @@ from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Ran
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
-from coldproof.reports.schema.verdict import FailureClass
 
 RELOAD = Requirement("LORA-1", "as cold", (), ())
 

@@ -18,14 +18,14 @@ from coldproof.harness.fleet.matrix import MatrixRun
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.merge.unit_report import Part, copy_cases, with_unique_case_names
 from coldproof.harness.fleet.store import Store
+from coldproof.harness.schema.case import read_case
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import read_case
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
 
 TWICE = matrix(
     MatrixRun(engine="llamacpp", machines=("cpu", "h200"), cells=("llamacpp", "llamacpp-one-slot"), seeds=(1, 2)),

@@ -21,8 +21,8 @@ from coldproof.harness.fleet.node import EventLines, Order, RunEnded, RunStarted
 from coldproof.harness.fleet.store import Store
 from coldproof.harness.release.run.manifest import manifest_differences, read_manifest
 from coldproof.harness.release.run.sources import sources_digest
+from coldproof.harness.schema.results import encode
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
-from coldproof.reports.schema.results import encode
 
 UNIT = units()[0]
 

@@ -16,7 +16,7 @@ from coldproof.harness.fleet.node import Message, RunEnded, RunStarted
 from coldproof.harness.fleet.scheduler import Driver
 from coldproof.harness.fleet.store import LOST, RUNNING, UNITS, Record, Store
 from coldproof.harness.options import UsageError
-from coldproof.reports.schema.results import Results, read_results
+from coldproof.harness.schema.results import Results, read_results
 
 ONE, TWO = units()
 

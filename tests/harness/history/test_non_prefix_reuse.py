@@ -33,10 +33,10 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 PIECE = 8
 SHAPE = shape(block_size=1, sequences=1, moves_pieces_of=PIECE)

@@ -25,15 +25,15 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
+from coldproof.harness.schema.case import Case, Reproduction
+from coldproof.harness.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.session.trials import raise_outcome
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
-from coldproof.reports.schema.case import Case, Reproduction
-from coldproof.reports.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 SHOWS = (Requests.HIT_TOKENS, Adapters.TELLING)
 

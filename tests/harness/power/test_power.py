@@ -28,10 +28,10 @@ from coldproof.harness.power.suite_run import (
     smoke_plan,
     wide_plan,
 )
+from coldproof.harness.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
+from coldproof.harness.schema.results import encode
 from coldproof.reports.assemble.assemble import injected_fault, read_events
 from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
-from coldproof.reports.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
-from coldproof.reports.schema.results import encode
 
 FAULT = FAULTS["hashes-forget-who-asks"]
 

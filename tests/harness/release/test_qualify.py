@@ -28,7 +28,7 @@ from coldproof.harness.release.requirements.frozen import FrozenList, Place, dif
 from coldproof.harness.release.run import record
 from coldproof.harness.release.run.rules import FORBIDDEN, check_folder, check_qualify_options
 from coldproof.harness.release.run.sources import PACKAGES, source_commit, source_files, sources_digest
-from coldproof.reports.schema.results import read_results
+from coldproof.harness.schema.results import read_results
 
 
 def test_the_suites_are_what_was_frozen() -> None:

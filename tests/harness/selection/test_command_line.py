@@ -25,9 +25,9 @@ from support.paths import ROOT
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.registry import CELLS
+from coldproof.harness.schema.case import SCHEMA_VERSION
+from coldproof.harness.schema.results import Results, encode, read_results
 from coldproof.harness.selection.command_line import declare_options, join_values
-from coldproof.reports.schema.case import SCHEMA_VERSION
-from coldproof.reports.schema.results import Results, encode, read_results
 
 DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)"')
 # Only what a run needs: other plugins take as long to import as the run itself.

@@ -16,9 +16,9 @@ from coldproof.harness.judgement.judge import Judgement, judge_again
 from coldproof.harness.judgement.oracle import Answer, question
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import KEPT_DIVERGING, Trial
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.results import Calibration
 
 PROMPT, COLD, WARM = range(100, 140), (1, 2, 3, 4), (1, 2, 9, 9)
 ROUNDED = Rule(exact=True, rounding=1e-4)

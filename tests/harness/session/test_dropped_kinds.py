@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 KNOWN = """
 [[issue]]

@@ -17,13 +17,13 @@ from coldproof.adapters.protocol.requests import Completion
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.assemble import read_events
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 Breaks = Callable[[ScriptedEngine], bool]
 LONG = (("stem", 120),)

@@ -20,11 +20,11 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import Options
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import RequirementResult, Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.known_findings import applicable, needs_engine_starts, one_of_each
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.findings import ReplayResult
-from coldproof.reports.schema.results import RequirementResult, Results, read_results
-from coldproof.reports.schema.verdict import Verdict
 
 FLAW, OTHER_FLAW = "OVERCOUNT", "NEVER_HITS"
 KNOWN = """

@@ -20,9 +20,9 @@ from support.paths import ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
+from coldproof.harness.schema.results import read_results
 from coldproof.reports.assemble.assemble import events_of, read_events
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
-from coldproof.reports.schema.results import read_results
 
 CASE = ROOT / "findings/sglang/a-session-keeps-its-kv-over-adapters/case.json"  # of an attached server
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}

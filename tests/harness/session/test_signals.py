@@ -20,9 +20,9 @@ from support.nightly import with_samples
 from support.paths import PLUGIN_PATH, ROOT
 from support.waiting import until
 
+from coldproof.harness.schema.exit_codes import EXIT_HARNESS
+from coldproof.harness.schema.results import read_results
 from coldproof.harness.session.signals import ENDING, EndingSignals
-from coldproof.reports.schema.exit_codes import EXIT_HARNESS
-from coldproof.reports.schema.results import read_results
 
 
 class Started:

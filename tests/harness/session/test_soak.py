@@ -15,11 +15,11 @@ from support.paths import ROOT
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.schema.results import Growth, UsagePoint
 from coldproof.harness.session.soak import HARNESS, ResourceMonitor
 from coldproof.reports.assemble.over_time import USAGE_POINTS, format_amount, growth_text, growths
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import Growth, UsagePoint
 
 MIB = 2**20
 

@@ -13,9 +13,9 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import Options
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME
 from coldproof.harness.session.trials import RunPlan, TrialRunner
-from coldproof.reports.schema.verdict import Verdict
 
 ABSENT = {
     Capability.CACHE_SALT: Support(False, "requests have no salt"),

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from support import report_samples as samples
 
 from coldproof.harness.case.known_issues import FINGERPRINT
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import Results
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import assemble
 from coldproof.reports.assemble.causes import cause_places, cause_summary, causes, causes_of, fingerprint
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import Results
 
 STALE = "stale state; in-place reload; same path; between requests"
 CRASH = "crash; no reload; preempted"

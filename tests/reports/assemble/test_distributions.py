@@ -19,10 +19,10 @@ from coldproof.harness.judgement.criteria import BOUNDS, CRITERIA, NOT_OF_SHARED
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement, address, requirement
+from coldproof.harness.schema.results import RequirementResult, Results
 from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.distributions import History, bin_index, bin_label, distributions, tally
-from coldproof.reports.schema.results import RequirementResult, Results
 
 ASK = Request(prompt=Prompt((Segment("stem", 40),)))
 

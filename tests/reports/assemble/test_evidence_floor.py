@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from coldproof.harness.schema.results import CellResult
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.evidence_floor import shortfall
-from coldproof.reports.schema.results import CellResult
-from coldproof.reports.schema.verdict import Verdict
 
 
 def cell(examples: int, requests: int = 0, *, layer: str = "exact", **more: Any) -> CellResult:

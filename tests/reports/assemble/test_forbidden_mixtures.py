@@ -10,9 +10,9 @@ import pytest
 from support import report_samples
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event, assemble
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
 
 MIXTURE = "base with adapter"
 EXCLUDED = {"event": "mixture_excluded", "cell": "default", "mixture": MIXTURE}

@@ -9,10 +9,10 @@ import msgspec
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.harness.judgement.reach.model import CELLS, FAMILIES
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.reach import ReachTotals, reach_summary, totals
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
 
 SMALL = {
     "id": "reset",

@@ -15,10 +15,10 @@ from support.report_samples import HOSTILE, SCRIPT
 
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.cli.findings import titles
+from coldproof.harness.schema.findings import FindingStatus
 from coldproof.reports.findings.markdown import findings_markdown
 from coldproof.reports.findings.page import render_findings
 from coldproof.reports.findings.tables import headline
-from coldproof.reports.schema.findings import FindingStatus
 
 RECORDS = list(read_records().values())
 PAGE = ROOT / "docs" / "findings.md"

@@ -12,6 +12,8 @@ from support import case_samples
 from support import report_samples as samples
 from support.page import Page, contrast
 
+from coldproof.harness.schema.case import Case, ChangeRow, QueueRow, SegmentRow
+from coldproof.harness.schema.results import Results
 from coldproof.reports.run_report.case.adapter_spans import NameSpan, change_texts, name_spans
 from coldproof.reports.run_report.case.cached_token_bounds import BULLET_WIDTH, bullet
 from coldproof.reports.run_report.case.geometry import LEFT, MAX_LANES, RIGHT, ROOMY, WIDTH, Scale, text_width
@@ -20,8 +22,6 @@ from coldproof.reports.run_report.case.prompt_bars import prompt_bars, segment_t
 from coldproof.reports.run_report.case.timeline import Timeline, timeline
 from coldproof.reports.run_report.case.timeline_marks import marks
 from coldproof.reports.run_report.run_report import TEMPLATES, render_html
-from coldproof.reports.schema.case import Case, ChangeRow, QueueRow, SegmentRow
-from coldproof.reports.schema.results import Results
 
 
 def drawn(case: Case) -> Timeline:

@@ -8,11 +8,11 @@ from support import report_samples as samples
 from support.page import Page
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
+from coldproof.harness.schema.results import DroppedKind
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import assemble
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import DroppedKind
-from coldproof.reports.schema.verdict import Verdict
 
 TITLE = "Requests that were no longer sent"
 KIND = "prompt logprobs"

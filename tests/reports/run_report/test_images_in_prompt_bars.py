@@ -10,12 +10,12 @@ from support import report_samples as samples
 
 from coldproof.adapters.protocol.images import PATCHES, Arguments, Encoding
 from coldproof.harness.case.rows.prompts import marks
+from coldproof.harness.schema.case import Case, ImageRow, SegmentRow
 from coldproof.harness.workload.steps import Image, Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.run_report.case.geometry import Scale
 from coldproof.reports.run_report.case.prompt_bars import BAR, PromptBars, prompt_bars, segment_text
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case, ImageRow, SegmentRow
 
 NONCE, LEGEND = SegmentRow(name="nonce", tokens=4), "image in place of its tokens"
 CAT = ImageRow(name="cat", colours=[0x102030, 0xFFFFFF, 0, 0x00FF00], encoding="png", uuid="mine", changed=True)

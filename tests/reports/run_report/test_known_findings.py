@@ -7,8 +7,8 @@ from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, s
 from support.nightly import with_samples
 from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
+from coldproof.harness.schema.findings import FindingReplay, ReplayResult
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.findings import FindingReplay, ReplayResult
 
 FIXED = FindingReplay(
     finding="vllm/fixed-before",

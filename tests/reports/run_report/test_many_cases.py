@@ -7,8 +7,8 @@ import pytest
 from support import report_samples
 from support.page import Page
 
+from coldproof.harness.schema.case import Case
 from coldproof.reports.run_report.run_report import drawn_and_listed, render_html
-from coldproof.reports.schema.case import Case
 
 
 def cases(*signatures: str) -> list[Case]:

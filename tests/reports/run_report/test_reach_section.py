@@ -7,10 +7,10 @@ import pytest
 from support import report_samples as samples
 from support.page import Page
 
+from coldproof.harness.schema.reach import Heading, StateTable
+from coldproof.harness.schema.results import Results
 from coldproof.reports.format.text import number
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.reach import Heading, StateTable
-from coldproof.reports.schema.results import Results
 from coldproof.reports.views.reach import RequirementReach, by_requirement, level
 
 TABLE = StateTable(

@@ -12,11 +12,11 @@ from support.paths import ROOT
 
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.judgement.requirement import statement_parts
+from coldproof.harness.schema import results as results_module
+from coldproof.harness.schema.results import Bin, Distribution, LayerVerdict, RequirementResult, Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import report_name
 from coldproof.reports.run_report.run_report import LAYER_ABOUT, TEMPLATES, render_html
-from coldproof.reports.schema import results as results_module
-from coldproof.reports.schema.results import Bin, Distribution, LayerVerdict, RequirementResult, Results
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views.requirements import AREA_TITLES, Matrix, areas, matrix, requirement_views
 
 HITS = Distribution(

@@ -7,12 +7,12 @@ import pytest
 from support import report_samples as samples
 
 from coldproof.harness.case.rows.prompts import marks
+from coldproof.harness.schema.case import Case, SegmentRow
 from coldproof.harness.workload.steps import Rows, Segment
 from coldproof.harness.workload.tokens import segment_tokens
 from coldproof.reports.run_report.case.geometry import Scale
 from coldproof.reports.run_report.case.prompt_bars import PromptBars, prompt_bars, segment_text
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case, SegmentRow
 
 NONCE, LEGEND = SegmentRow(name="nonce", tokens=4), "embedding rows in place of tokens"
 MIXED = SegmentRow(name="stem", tokens=40, changed=30, rows=[(2, 12), (30, 31)])

@@ -19,6 +19,9 @@ from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 from coldproof.harness.judgement.collect import COUNTERS
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.results import EngineLoss, InjectedFault, ProgressPoint, Results, SelfTestRow
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.over_time import PROGRESS_POINTS, EvidenceSample, losses, progress
 from coldproof.reports.exports.badge import badge_svg
@@ -26,9 +29,6 @@ from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.text import day_and_time, visible
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.run_report.run_section import view
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.results import EngineLoss, InjectedFault, ProgressPoint, Results, SelfTestRow
-from coldproof.reports.schema.verdict import Verdict
 from coldproof.reports.views.overview import RunStatus, headline_style, run_status
 
 SVG = "{http://www.w3.org/2000/svg}"

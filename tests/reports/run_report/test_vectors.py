@@ -6,9 +6,9 @@ import msgspec
 from support import report_samples
 
 from coldproof.harness.case.bug_report import bug_report
+from coldproof.harness.schema.case import Case, VectorRow
 from coldproof.reports.run_report.case.view import case_views
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.case import Case, VectorRow
 
 ROW = VectorRow(
     token=17,

@@ -18,18 +18,18 @@ from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.weights import WeightPolicy, WeightRoute
-from coldproof.reports.assemble.assemble import assemble, read_events
-from coldproof.reports.exports.markdown_summary import summary_markdown
-from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import LayerResult, Results
-from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.schema.weight_updates import (
+from coldproof.harness.schema.results import LayerResult, Results
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.schema.weight_updates import (
     INVALIDATION_NEEDS,
     PROMISED,
     ROUTE_NEEDS,
     Invalidation,
     UpdateCount,
 )
+from coldproof.reports.assemble.assemble import assemble, read_events
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.views.weight_updates import PairField, update_matrix
 
 PATH, SAME_PATH = WeightRoute.PATH.value, WeightRoute.SAME_PATH.value

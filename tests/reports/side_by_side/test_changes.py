@@ -9,9 +9,9 @@ import pytest
 from support import report_samples as samples
 from support.side_by_side_samples import pair, source, two
 
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.results import CellResult, Results, SelfTestRow
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import CellResult, Results, SelfTestRow
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.side_by_side import kinds as page_kinds
 from coldproof.reports.side_by_side.changes import NEW, Change, ChangeKind, changes, exit_code
 from coldproof.reports.side_by_side.columns import columns

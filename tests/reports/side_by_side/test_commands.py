@@ -15,8 +15,8 @@ from support.paths import ROOT
 from support.side_by_side_samples import pair, run, source
 
 from coldproof.harness.cli import main as command_line
+from coldproof.harness.schema.results import write_results
 from coldproof.reports.exports.write import write_all
-from coldproof.reports.schema.results import write_results
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown
 from coldproof.reports.side_by_side.matrix import side_by_side

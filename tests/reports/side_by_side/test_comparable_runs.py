@@ -9,7 +9,7 @@ import pytest
 from support import report_samples as samples
 from support.side_by_side_samples import run, source
 
-from coldproof.reports.schema.results import InjectedFault, Results, SelfTestRow
+from coldproof.harness.schema.results import InjectedFault, Results, SelfTestRow
 from coldproof.reports.side_by_side.columns import Column, cells_of
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.views.run_facts import LARGE_FACTOR

@@ -11,8 +11,8 @@ from support import report_samples as samples
 from support.page import Page
 from support.side_by_side_samples import pair
 
-from coldproof.reports.schema.results import Results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import ChangeKind
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown

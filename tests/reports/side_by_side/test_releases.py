@@ -8,8 +8,8 @@ from support import report_samples as samples
 from support.page import Page
 from support.side_by_side_samples import run, source
 
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.side_by_side.columns import Explanation, Source, columns
 from coldproof.reports.side_by_side.kinds import RELEASES
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown

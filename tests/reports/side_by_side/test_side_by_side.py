@@ -12,16 +12,16 @@ from support.page import Page
 from support.side_by_side_samples import everything, run, source
 
 from coldproof.harness.cli import main as command_line
-from coldproof.reports.exports.write import write_all
-from coldproof.reports.format.text import visible
-from coldproof.reports.schema.results import (
+from coldproof.harness.schema.results import (
     InjectedFault,
     RequirementResult,
     Results,
     StatementParts,
     encode,
 )
-from coldproof.reports.schema.verdict import VERDICT_MEANING, Verdict
+from coldproof.harness.schema.verdict import VERDICT_MEANING, Verdict
+from coldproof.reports.exports.write import write_all
+from coldproof.reports.format.text import visible
 from coldproof.reports.side_by_side.columns import Source, labels
 from coldproof.reports.side_by_side.kinds import ENGINES, REGISTER, RELEASES, TWO_RUNS, Kind
 from coldproof.reports.side_by_side.markdown import side_by_side_markdown

@@ -8,7 +8,7 @@ import pytest
 from support import report_samples as samples
 from support.side_by_side_samples import two
 
-from coldproof.reports.schema.results import CellResult, Results, Timing
+from coldproof.harness.schema.results import CellResult, Results, Timing
 from coldproof.reports.side_by_side.changes import changes, exit_code
 from coldproof.reports.side_by_side.slowdowns import FACTOR, MIN_REQUESTS, MIN_START_DIFFERENCE, MIN_STARTS, slowdowns
 

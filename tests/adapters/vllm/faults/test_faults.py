@@ -20,8 +20,8 @@ from coldproof.adapters.vllm.faults.catalogue import FAULTS
 from coldproof.adapters.vllm.faults.engine_parts import manager
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE, acted, actions
 from coldproof.adapters.vllm.spec import with_fault
-from coldproof.reports.schema.results import read_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.results import read_results
+from coldproof.harness.schema.verdict import Verdict
 
 pytestmark = pytest.mark.engine
 

@@ -16,8 +16,8 @@ from coldproof.adapters.vllm.reproducer import IN_PROCESS, OPENAI
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.history.prompts import hidden_of, tokens_of
+from coldproof.harness.schema.case import Case
 from coldproof.harness.workload.steps import Image, Prompt, Request, Rows, Segment, Workload
-from coldproof.reports.schema.case import Case
 
 FLAGS = (
     "--worker-cls x.Y --additional-config '{}' --model /cache/models/0123456789abcdef --port 0 --enable-prompt-embeds"

@@ -19,9 +19,9 @@ from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.adapters.server.pooling import PATHS
 from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.schema.case import Case, VectorRow
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Request, Step, Workload
-from coldproof.reports.schema.case import Case, VectorRow
-from coldproof.reports.schema.verdict import FailureClass
 
 GONE, THERE, UNTRIED = 0, 1, 2
 ROW = VectorRow(token=None, values=4, expected=[0.5], observed=[0.75], largest=0.25, cosine=0.9, tolerance=1e-4)

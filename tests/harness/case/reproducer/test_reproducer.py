@@ -25,6 +25,8 @@ from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.case.reproducer.steps import extra_fields, scenario
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
@@ -39,8 +41,6 @@ from coldproof.harness.workload.steps import (
     Step,
     Workload,
 )
-from coldproof.reports.schema.case import Case
-from coldproof.reports.schema.verdict import FailureClass
 
 GONE, THERE, UNTRIED = 0, 1, 2
 TURN = ask(("turn", 20), continues=0, chat=True)

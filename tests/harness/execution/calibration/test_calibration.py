@@ -32,10 +32,10 @@ from coldproof.harness.judgement.checkers.tokens import check_tokens
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question, question
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.results import Calibration, write_results
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.results import Calibration, write_results
 
 
 class Mixed(ScriptedEngine):

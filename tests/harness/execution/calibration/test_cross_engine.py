@@ -31,9 +31,9 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.results import Calibration, write_results
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.schema.results import Calibration, write_results
 
 
 def measured(left: ScriptedEngine, right: ScriptedEngine, folder: Path, **own: Any) -> tuple[Calibration, Rule]:

@@ -41,11 +41,11 @@ from coldproof.harness.execution.calibration.sensitivity import EDITS
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.schema.case import NoiseBand
+from coldproof.harness.schema.results import Calibration, write_results
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import whole_unit
 from coldproof.harness.workload.request_kinds import RequestKind
-from coldproof.reports.schema.case import NoiseBand
-from coldproof.reports.schema.results import Calibration, write_results
 
 SIGMA = 0.1
 

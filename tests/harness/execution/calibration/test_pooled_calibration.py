@@ -20,9 +20,9 @@ from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.vectors import ROUNDING
+from coldproof.harness.schema.results import Calibration, write_results
 from coldproof.harness.session.selftest.scripted_engine import BLOCK, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import ADAPTERS_TOGETHER, BASE_WITH_ADAPTER
-from coldproof.reports.schema.results import Calibration, write_results
 
 Shift = Callable[[list[CompletionRequest], int], float]  # (requests of the batch, place in it) -> added to each value
 

@@ -20,8 +20,8 @@ from coldproof.harness.execution.calibration.sensitivity import (
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Question
+from coldproof.harness.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 from coldproof.harness.session.selftest.scripted_engine import BlindModel, ScriptedEngine
-from coldproof.reports.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 
 UNIT = 16
 

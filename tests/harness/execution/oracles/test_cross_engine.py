@@ -36,11 +36,11 @@ from coldproof.harness.judgement.oracle import Answer, OracleError, Question
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.proof.confirm.confirm import confirm, fresh_answer_agrees
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session.selftest.scripted_engine import InjectedBug, ScriptedEngine
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER
 from coldproof.harness.workload.steps import Route, Workload
-from coldproof.reports.schema.verdict import FailureClass, Verdict
 
 RELOADED = Workload(
     (

@@ -16,9 +16,9 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.judge import judge
 from coldproof.harness.judgement.oracle import comparable_outcomes
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
 from coldproof.harness.workload.steps import Restart, RestoreState, SaveState, Step, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 WEIGHTS = EngineChange.WEIGHTS
 

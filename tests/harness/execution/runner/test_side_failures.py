@@ -23,10 +23,10 @@ from coldproof.harness.features.sides.failure_workloads import LATE_MS, failing_
 from coldproof.harness.history.records import SideRestart
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
 from coldproof.harness.judgement.checkers.liveness import check_liveness
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, RestartSide, Workload, all_changes
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 

@@ -14,8 +14,8 @@ from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.features.pressure.checks import ENOUGH_ROOM, ENOUGH_SAMPLES, check_concurrency
 from coldproof.harness.history.records import CachePartition, Outcome, QueueSample
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Step, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 LONG = range(100, 180)  # five whole blocks of 16
 CROWD = 8

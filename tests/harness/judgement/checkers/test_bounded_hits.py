@@ -21,8 +21,8 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
 from coldproof.harness.proof.diagnose.diagnose import reports_hits
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 150)  # three whole blocks of sixteen and an end
 

@@ -21,10 +21,10 @@ from coldproof.harness.judgement.criteria import CHECKS
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest import selftest
 from coldproof.harness.session.selftest.scripted_engine import BlindModel, InjectedBug
 from coldproof.harness.session.selftest.selftest import self_test
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 EXACT = Rule(exact=True)

@@ -16,8 +16,8 @@ from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 LONG = range(60)

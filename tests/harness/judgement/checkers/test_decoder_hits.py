@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.adapters.protocol.sides import Side
 from coldproof.harness.features.sides.checks import check_decoder_hits
 from coldproof.harness.history.records import History, Outcome, ResetRecord, SideRestart
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 PROMPT = tuple(range(100, 100 + 2 * BLOCK + 8))  # two whole blocks, and more
 WHOLE, REST = len(PROMPT), 8  # tokens to fetch without a hit, and with both blocks

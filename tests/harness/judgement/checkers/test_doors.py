@@ -26,9 +26,9 @@ from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.oracle import Answer, Oracle, Question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Request, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset(), can=frozenset(Capability))
 FEW = settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])

@@ -17,8 +17,8 @@ from coldproof.harness.features.drafts.evidence import Drafts
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.reference_cache import at_least
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = tuple(range(33, 73))  # two whole blocks of 16, and more
 NOISY = Rule(exact=False, noise=0.1)

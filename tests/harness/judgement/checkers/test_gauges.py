@@ -13,8 +13,8 @@ from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.execution.engines.cell_engines import left_over
 from coldproof.harness.features.pressure.checks import check_conservation, check_gauge
 from coldproof.harness.history.records import History, QueueSample
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Idle, Reset, Step, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 LONG = range(100, 180)  # five whole blocks of 16
 

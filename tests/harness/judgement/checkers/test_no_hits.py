@@ -14,7 +14,7 @@ from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.history.records import Identity, StepRecord
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.no_hits import without_hit
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 STALE = Finding(
     checker="tokens",

@@ -29,9 +29,9 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.sensitivity import sensitivity_questions
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.judgement.verdict import verdict_without_case
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 PROMPT = range(100, 140)
 COLD = (1, 2, 3, 4, 5, 6, 7, 8)

@@ -18,8 +18,8 @@ from coldproof.harness.judgement.checkers.tokens import check_tokens, differs
 from coldproof.harness.judgement.finding import EXACT, Finding, Rule
 from coldproof.harness.judgement.oracle import Answer, Answers, Question, distinguishing_question, question
 from coldproof.harness.judgement.vectors import ROUNDING, cosine, deviation
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT, OTHER = tuple(range(33, 73)), (*range(33, 72), 90)
 COLD: Rows = ((0.5, -0.25, 0.0, 1.0),)

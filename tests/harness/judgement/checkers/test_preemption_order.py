@@ -15,8 +15,8 @@ from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 IMAGE = image_positions(image_id("cat", 0), 19)

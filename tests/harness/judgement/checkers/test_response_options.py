@@ -13,8 +13,8 @@ from coldproof.harness.history.records import Identity, Outcome
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
 from coldproof.harness.judgement.oracle import Answer, question
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 PROMPT = range(100, 105)
 COLD = (1, 2, 3)

@@ -12,7 +12,7 @@ from coldproof.harness.judgement.checkers.tokens import RESOLUTION_NATS, check_t
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import judge, judge_again
 from coldproof.harness.judgement.oracle import SCORED, Answer, Answers, Oracle, Question, question
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 PROMPT = range(100, 140)
 COLD, WARM = (1, 2, 3, 4, 5, 6), (1, 2, 9, 8, 7, 5)

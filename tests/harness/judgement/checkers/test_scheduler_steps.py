@@ -21,8 +21,8 @@ from coldproof.harness.features.preemption.step_checks import (
 from coldproof.harness.features.pressure.checks import check_gauge
 from coldproof.harness.history.records import History, Outcome, QueueSample, ResetRecord
 from coldproof.harness.judgement.finding import Finding
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 POOL = 100  # blocks
 PROMPTS = tuple(range(100 * n, 100 * n + 40) for n in range(3))

@@ -14,8 +14,8 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.reference_cache import bounds
 from coldproof.harness.judgement.request_sizes import never_fits
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Step, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 OPENED = outcome(0, range(100, 100 + 10 * BLOCK), session="a")
 HANGS: dict[str, Any] = {"tokens": (), "error": "no progress", "silent": True, "cached_tokens": None}

@@ -11,7 +11,7 @@ from support.histories import history, outcome, record, shape
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.uncounted_hits import check_uncounted_hits
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 PROMPT = tuple(range(33, 73))  # two whole blocks of 16, and more
 ONCE = shape(counts_first_lookups=True)

@@ -15,7 +15,7 @@ from coldproof.harness.features.weights.checks import check_weights, continuatio
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Answer, Answers
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 OLD_ANSWER, NEW_REST = (7, 8, 9, 10), (20, 21)
 TIMES = (0.5, 1.0, 2.5, 2.6)

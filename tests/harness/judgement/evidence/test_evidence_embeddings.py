@@ -16,7 +16,7 @@ from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.reference_cache import at_least
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 LENGTH = 40  # two whole blocks of 16, and more
 TOKENS = tuple(range(33, 33 + LENGTH))

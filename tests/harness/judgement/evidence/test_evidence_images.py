@@ -18,7 +18,7 @@ from coldproof.harness.features.images.evidence import Images
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.reference_cache import at_least, at_most
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 TEXT, TAIL, TOKENS = tuple(range(40, 50)), tuple(range(60, 100)), 16
 PLAIN = SentImage()

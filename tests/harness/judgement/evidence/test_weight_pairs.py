@@ -12,9 +12,9 @@ from coldproof.adapters.protocol.weights import PauseMode, WeightPolicy, WeightR
 from coldproof.harness.history.records import History, Outcome, ResetRecord
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.weight_pairs import pair_counts
+from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.schema.weight_updates import Invalidation
 from coldproof.harness.workload.steps import Pause, Reset, Resume, Sleep, UpdateWeights, Wake, Workload
-from coldproof.reports.schema.verdict import FailureClass
-from coldproof.reports.schema.weight_updates import Invalidation
 
 UPDATE = UpdateWeights(version="A")
 

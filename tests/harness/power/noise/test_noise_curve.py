@@ -24,9 +24,9 @@ from coldproof.harness.power.noise.without_faults import (
     clean_level,
     draw_workload,
 )
+from coldproof.harness.schema.noise import FACTORS, CleanLevel, FaultLevel, NoiseResults, NoisyFault
+from coldproof.harness.schema.power import SuiteRun
 from coldproof.reports.noise_curve.noise_curve import headline, render_noise, upper_bound
-from coldproof.reports.schema.noise import FACTORS, CleanLevel, FaultLevel, NoiseResults, NoisyFault
-from coldproof.reports.schema.power import SuiteRun
 
 NOISE = "gaussian:0.05"
 

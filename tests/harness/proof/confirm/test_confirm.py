@@ -19,9 +19,9 @@ from coldproof.harness.judgement.no_hits import NO_HIT
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.proof.confirm.confirm import confirm, fresh_answer_agrees
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.steps import RestartSide, Workload
-from coldproof.reports.schema.verdict import FailureClass
 
 
 class ColdAnswers:

@@ -19,9 +19,9 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.trial import Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.confirm.with_prior_workloads import AS_FOUND, OWN_TOKENS, affordable, confirm_further
+from coldproof.harness.schema.case import Reproduction
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import Reproduction
-from coldproof.reports.schema.verdict import FailureClass
 
 HANG = Finding(checker="liveness", failure_class=FailureClass.HANG, sentence="Request 0 got no answer.", request=0)
 LATE = Finding(checker="accounting", failure_class=FailureClass.ACCOUNTING, sentence="Off by one.")

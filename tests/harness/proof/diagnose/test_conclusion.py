@@ -9,8 +9,8 @@ import pytest
 from coldproof.adapters.spec.cell import CACHING, POOL, TIER
 from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, runs_needed, strength_of
 from coldproof.harness.proof.diagnose.controls import CONCURRENT, DISCONNECT, NAME, ONE_SIDE_FIRST, OTHER_REQUESTS, PATH
-from coldproof.reports.schema.case import ControlRow, Strength
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.case import ControlRow, Strength
+from coldproof.harness.schema.verdict import FailureClass
 
 
 def facts(**changes: Any) -> ControlFacts:

@@ -13,11 +13,11 @@ from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.proof.diagnose.deadly_kind import SURVIVALS, deadly_kind, has_died
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.request_kinds import RequestKind, may_be_the_cause, probe_of, without_kind
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.harness.workload.validity import is_valid
-from coldproof.reports.schema.verdict import FailureClass
 
 STEM = Prompt((Segment("stem", 40),))
 SCORES = ResponseOptions(prompt_logprobs=True)

@@ -27,6 +27,7 @@ from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.controls import controls_of
 from coldproof.harness.proof.diagnose.diagnose import NO_TIME, TimeLimit, diagnose
+from coldproof.harness.schema.case import ControlRow, Diagnosis, Reproduction, Strength
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.workload.steps import (
     Burst,
@@ -39,7 +40,6 @@ from coldproof.harness.workload.steps import (
     Step,
     Workload,
 )
-from coldproof.reports.schema.case import ControlRow, Diagnosis, Reproduction, Strength
 
 RED = ask(salt="red")
 NEAR = ask(("stem", 40))

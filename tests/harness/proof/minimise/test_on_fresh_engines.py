@@ -21,9 +21,9 @@ from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.minimise.on_fresh_engines import fails_as_often, minimise_on_fresh_engines
 from coldproof.harness.proof.minimise.reduce import smaller
 from coldproof.harness.proof.minimise.simplify import simpler
+from coldproof.harness.schema.case import Reproduction
+from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
-from coldproof.reports.schema.case import Reproduction
-from coldproof.reports.schema.verdict import FailureClass
 
 WRONG = Finding(checker="tokens", failure_class=FailureClass.CORRUPT, sentence="Wrong.")
 LEAK = Finding(checker="conservation", failure_class=FailureClass.ACCOUNTING, sentence="Something is left.")

@@ -11,9 +11,9 @@ import pytest
 from support.one_after_another import outcomes
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
-from coldproof.reports.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
-from coldproof.reports.schema.results import Results, read_results
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
 
 PLUGINS = ("-p", "support.layered_engine", "-p", "no:cacheprovider")
 

@@ -12,11 +12,11 @@ from _pytest.terminal import TerminalReporter
 from support import report_samples as samples
 from support.run_events import HOSTILE, verdict
 
+from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.reach import Heading, StateTable
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.harness.session.terminal.terminal import MAX_SUMMARY_LINES, Terminal
-from coldproof.reports.schema.evidence import ReportedEvidence
-from coldproof.reports.schema.reach import Heading, StateTable
-from coldproof.reports.schema.verdict import Verdict
 
 TRIAL = {"requirement": "LORA-3", "title": "in-place reload", "cell": "default", "of": 4}
 UP_AND_ERASE = "\x1b[1A\x1b[2K"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.reports.schema.verdict import Verdict
+from coldproof.harness.schema.verdict import Verdict
 
 HISTORY_SCHEMA_VERSION = 1
 

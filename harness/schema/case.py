@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from coldproof.reports.schema.divergences import Rate
-from coldproof.reports.schema.stored_files import MEGABYTE, check_depth, read_json
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.stored_files import MEGABYTE, check_depth, read_json
+from coldproof.harness.schema.verdict import FailureClass
 
 SCHEMA_VERSION = 2
 MOST_CASE = 64 * MEGABYTE  # of a case file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.reports.schema.case import NoiseBand
+from coldproof.harness.schema.case import NoiseBand
 
 NOISE_SCHEMA_VERSION = 1
 # The factors by which all thresholds are multiplied, one for each point of the curve.

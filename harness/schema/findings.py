@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from coldproof.reports.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass
 
 NOT_REPORTED = "not reported"
 Text = Annotated[str, msgspec.Meta(min_length=1)]

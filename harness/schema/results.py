@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from coldproof.reports.schema.case import SCHEMA_VERSION, Case, NoiseBand
-from coldproof.reports.schema.cold_answers import ColdAnswers
-from coldproof.reports.schema.findings import FindingReplay
-from coldproof.reports.schema.reach import StateTable
-from coldproof.reports.schema.stored_files import check_depth, read_json
-from coldproof.reports.schema.verdict import Verdict
-from coldproof.reports.schema.weight_updates import UpdateCount
+from coldproof.harness.schema.case import SCHEMA_VERSION, Case, NoiseBand
+from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.reach import StateTable
+from coldproof.harness.schema.stored_files import check_depth, read_json
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.schema.weight_updates import UpdateCount
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from coldproof.reports.schema.divergences import (
+from coldproof.harness.schema.divergences import (
     ERROR,
     RUN_ERROR,
     TESTS,
@@ -19,7 +19,7 @@ from coldproof.reports.schema.divergences import (
     exceeds,
     misses_explained,
 )
-from coldproof.reports.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.evidence import ReportedEvidence
 
 NONE = Rate()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from coldproof.reports.schema.divergences import Rate
+from coldproof.harness.schema.divergences import Rate
 
 ADAPTER = "the adapter"  # the part of a request that only requirements about adapters need
 

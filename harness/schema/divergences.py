@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from coldproof.reports.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.evidence import ReportedEvidence
 
 # The probability that a run of an engine whose hits diverge as often as its other answers exceeds the bound anywhere.
 # A run has at most TESTS bounds, one for each requirement in each cell and one for each cell as a whole.
