@@ -40,12 +40,12 @@ def chat(*, failed: bool = False, plain: bool = False) -> History:
     return history(one, workload=Workload((burst(ask(("stem", 40), chat=not plain)),)))
 
 
-def with_hit_counter(*outcomes: Outcome, counted: float | None = 0.0) -> History:
+def hits_counted(*outcomes: Outcome, counted: float | None = 0.0) -> History:
     """Return a history of these requests, at the end of which the engine's hit counter has this value."""
     return history(*outcomes, steps=(record(0, after=counted),))
 
 
-def with_preemption_counter(*preemptions: float | None, hits: tuple[int, ...] = ()) -> History:
+def preempted(*preemptions: float | None, hits: tuple[int, ...] = ()) -> History:
     """Return a history with a step for each value of the preemption counter, some of whose requests hit."""
     readings = [Metrics(preemptions=count) for count in (0.0, *preemptions)]
     steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(len(preemptions)))
@@ -53,7 +53,7 @@ def with_preemption_counter(*preemptions: float | None, hits: tuple[int, ...] = 
     return history(*sent, steps=steps)
 
 
-def two_requests(*prompts: tuple[int, ...], steps: tuple[int, ...] = (0, 0), **changes: Any) -> History:
+def pair(*prompts: tuple[int, ...], steps: tuple[int, ...] = (0, 0), **changes: Any) -> History:
     """Return a history of two requests, by default in one burst."""
     return history(*(outcome(i, prompt, step=steps[i], **changes) for i, prompt in enumerate(prompts)))
 
@@ -69,7 +69,7 @@ def refused(number: int = 0, prompt: range = TOO_LONG) -> Outcome:
     return outcome(number, prompt, (), error="HTTP 400", refused=True, max_tokens=1)
 
 
-def with_pool_usage(step: Step, usage: float | None) -> History:
+def pool_use(step: Step, usage: float | None) -> History:
     """Return a history of a step, after which the pool usage is known."""
     return history(workload=Workload((step,)), steps=(record(0, after=Metrics(pool_usage=usage)),))
 
@@ -81,7 +81,7 @@ def reset(
     return (ResetRecord(began=began, ended=ended, success=success, scope=scope),)
 
 
-def changed_under_load(change: Any, *, began: float) -> History:
+def under_load(change: Any, *, began: float) -> History:
     """Return a history with a change during a burst, at this moment of a request's half second."""
     during = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
     resets = reset(began, began + 0.1) if isinstance(change, Reset) else ()
@@ -93,9 +93,7 @@ def aborted(stage: Stage | None, prompt: tuple[int, ...] = PROMPT) -> Outcome:
     return outcome(0, prompt, aborted=stage, cached_tokens=None)
 
 
-def repeated_with(
-    surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any
-) -> History:
+def repeated(surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any) -> History:
     """Return a history in which a prompt is sent again with these response options."""
     return history(outcome(0, before), hit(1, cached=cached, surface=surface, **changes))
 
@@ -152,12 +150,8 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
         ],
     ),
     Reuse.COUNTED: (
-        with_hit_counter(hit(0)),
-        [
-            with_hit_counter(hit(0), counted=None),
-            with_hit_counter(hit(0, cached=0)),
-            with_hit_counter(hit(0, cached=None)),
-        ],
+        hits_counted(hit(0)),
+        [hits_counted(hit(0), counted=None), hits_counted(hit(0, cached=0)), hits_counted(hit(0, cached=None))],
     ),
     Pressure.EVICTED: (
         history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=5)),
@@ -167,28 +161,25 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), hit(1, cached=None), shape=shape(pool_blocks=5)),
         ],
     ),
-    Pressure.PREEMPTIONS: (
-        with_preemption_counter(2.0),
-        [with_preemption_counter(0.0), with_preemption_counter(None), history(steps=())],
-    ),
+    Pressure.PREEMPTIONS: (preempted(2.0), [preempted(0.0), preempted(None), history(steps=())]),
     Pressure.AFTER_PREEMPTION: (
-        with_preemption_counter(1.0, 1.0, hits=(1,)),
+        preempted(1.0, 1.0, hits=(1,)),
         [
-            with_preemption_counter(1.0, 1.0, hits=(0,)),
-            with_preemption_counter(0.0, 1.0, hits=(1,)),
-            with_preemption_counter(1.0, 1.0),
-            with_preemption_counter(0.0, 0.0, hits=(1,)),
-            with_preemption_counter(None, None, hits=(1,)),
+            preempted(1.0, 1.0, hits=(0,)),
+            preempted(0.0, 1.0, hits=(1,)),
+            preempted(1.0, 1.0),
+            preempted(0.0, 0.0, hits=(1,)),
+            preempted(None, None, hits=(1,)),
         ],
     ),
     Pressure.IDENTICAL: (
-        two_requests(PROMPT, PROMPT),
+        pair(PROMPT, PROMPT),
         [
-            two_requests(PROMPT, OTHER),
-            two_requests(PROMPT, PROMPT, steps=(0, 1)),
-            two_requests(PROMPT[:31], PROMPT[:31]),
-            two_requests(PROMPT, PROMPT, error="HTTP 500"),
-            two_requests(PROMPT, PROMPT, aborted=Stage.DECODE),
+            pair(PROMPT, OTHER),
+            pair(PROMPT, PROMPT, steps=(0, 1)),
+            pair(PROMPT[:31], PROMPT[:31]),
+            pair(PROMPT, PROMPT, error="HTTP 500"),
+            pair(PROMPT, PROMPT, aborted=Stage.DECODE),
         ],
     ),
     Pressure.WAITED: (queued(3), [queued(0), queued(None)]),
@@ -219,20 +210,14 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT, aborted=Stage.DECODE), shape=shape(pool_blocks=4)),
         ],
     ),
-    Pressure.IDLE_LOOKS: (
-        with_pool_usage(Idle(1), 0.0),
-        [with_pool_usage(Idle(1), None), with_pool_usage(Reset(), 0.0)],
-    ),
-    Pressure.IDLE_COMPARED: (
-        with_pool_usage(Idle(1), 0.0),
-        [with_pool_usage(Idle(1), None), with_pool_usage(Reset(), 0.0)],
-    ),
+    Pressure.IDLE_LOOKS: (pool_use(Idle(1), 0.0), [pool_use(Idle(1), None), pool_use(Reset(), 0.0)]),
+    Pressure.IDLE_COMPARED: (pool_use(Idle(1), 0.0), [pool_use(Idle(1), None), pool_use(Reset(), 0.0)]),
     Control.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
     Control.RESETS_UNDER_LOAD: (
-        changed_under_load(Reset(), began=0.2),
+        under_load(Reset(), began=0.2),
         [
-            changed_under_load(Reset(), began=0.6),
-            changed_under_load(put("B", route=Route.IN_PLACE), began=0.2),
+            under_load(Reset(), began=0.6),
+            under_load(put("B", route=Route.IN_PLACE), began=0.2),
             history(outcome(0, PROMPT), resets=reset()),
         ],
     ),
@@ -288,23 +273,19 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
         ],
     ),
     Options.SCORED_PROMPTS: (
-        repeated_with(SCORED, cached=0),
-        [
-            repeated_with(ResponseOptions(), cached=0),
-            repeated_with(SCORED, before=OTHER),
-            repeated_with(SCORED, error="HTTP 500"),
-        ],
+        repeated(SCORED, cached=0),
+        [repeated(ResponseOptions(), cached=0), repeated(SCORED, before=OTHER), repeated(SCORED, error="HTTP 500")],
     ),
-    Options.SEVERAL: (repeated_with(SEVERAL), [repeated_with(SEVERAL, cached=0), repeated_with(ResponseOptions())]),
+    Options.SEVERAL: (repeated(SEVERAL), [repeated(SEVERAL, cached=0), repeated(ResponseOptions())]),
     Options.STOPPED: (
-        repeated_with(STOP, finish_reason="stop"),
+        repeated(STOP, finish_reason="stop"),
         [
-            repeated_with(STOP, finish_reason="length"),
-            repeated_with(STOP, cached=0, finish_reason="stop"),
-            repeated_with(ResponseOptions(), finish_reason="stop"),
+            repeated(STOP, finish_reason="length"),
+            repeated(STOP, cached=0, finish_reason="stop"),
+            repeated(ResponseOptions(), finish_reason="stop"),
         ],
     ),
-    Options.PATTERNED: (repeated_with(PATTERN), [repeated_with(PATTERN, cached=0), repeated_with(ResponseOptions())]),
+    Options.PATTERNED: (repeated(PATTERN), [repeated(PATTERN, cached=0), repeated(ResponseOptions())]),
 }
 
 
@@ -336,8 +317,8 @@ def test_every_fact_has_a_history_here() -> None:
     ("what", "seen", "count"),
     [
         (Pressure.EVICTED, history(outcome(0, PROMPT), hit(1, cached=16), shape=shape(pool_blocks=5)), 16),
-        (Pressure.PREEMPTIONS, with_preemption_counter(2.0, 5.0), 5),
-        (Pressure.IDENTICAL, two_requests(PROMPT, PROMPT), 2),
+        (Pressure.PREEMPTIONS, preempted(2.0, 5.0), 5),
+        (Pressure.IDENTICAL, pair(PROMPT, PROMPT), 2),
         (Reuse.RETURN_HITS, history(outcome(0, PROMPT), outcome(1, OTHER), hit(2), hit(3), hit(4, OTHER)), 2),
         (Pressure.BESIDE_REFUSED, history(outcome(0, PROMPT, finished=3.0), refused(1), hit(2), shape=TINY), 2),
     ],
