@@ -122,7 +122,7 @@ def test_each_report_can_be_generated(record: FindingRecord) -> None:
 
 
 def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
-    """It has a report only if somebody wrote one."""
+    """It may have a script and a report, and no generated file."""
     for record in RECORDS.values():
         if record.no_case is not None:
             finding = read_finding(record)

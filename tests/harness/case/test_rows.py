@@ -229,7 +229,7 @@ def test_a_short_piece_is_placed_only_if_its_place_is_certain(
     assert (None if rows is None else [(row.name, row.tokens) for row in rows]) == places
 
 
-def test_nonce_and_segments_are_found_where_they_were_put() -> None:
+def test_a_prompt_of_one_piece_has_no_other_segment() -> None:
     """No token is left over."""
     nonce = nonce_tokens("n")
     rows = locate_pieces([(SegmentRow(name="nonce", tokens=4), nonce)], nonce)

@@ -54,7 +54,7 @@ def test_a_prompt_of_whole_blocks_must_hit_all_but_its_last_block() -> None:
 
 @pytest.mark.parametrize(("length", "least"), [(15, 0), (16, 0), (17, 16), (32, 16), (33, 32)])
 def test_the_minimum_expected_hit_ends_at_a_block(length: int, least: int) -> None:
-    """The lengths are just before, at and just behind a boundary."""
+    """The lengths are just before, at and just after a boundary."""
     prompt = range(100, 100 + length)
     assert second_bounds(outcome(0, prompt), outcome(1, prompt)).at_least == least
 

@@ -66,7 +66,7 @@ def test_an_oracle_that_starts_an_engine_for_each_question_is_not_queried() -> N
     assert [judged.evidence[name] for name in COUNTERS] == [0, 0, 0]
 
 
-def test_the_longest_hit_is_changed_and_nothing_behind_it() -> None:
+def test_the_longest_hit_is_changed_and_nothing_after_it() -> None:
     """Without a hit, the first half of the longest prompt is changed."""
     seen = history(outcome(0, LONGER), outcome(1, PROMPT, cached_tokens=16), outcome(2, PROMPT, cached_tokens=32))
     pair = pair_of(seen)

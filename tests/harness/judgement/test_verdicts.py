@@ -364,7 +364,7 @@ def run(*verdicts: Verdict, extra: tuple[Event, ...] = (), **more: Any) -> Resul
         (8, 8, 0, 8, 0),
     ],
 )
-def test_missing_evidence_is_allowed_only_beside_enough_that_was_shown(
+def test_missing_evidence_is_allowed_only_if_enough_was_shown(
     shown: int, left: int, unsupported: int, least: int | None, code: int
 ) -> None:
     """Known issues count as shown. A shard needs to show something, and the merged run needs to show enough."""

@@ -31,7 +31,7 @@ WITH_REPRODUCTION = [name for name, spec in ENGINES.items() if spec.reproduction
     "noise", [{}, {"noise_nats": 0.8}, {"noise_nats": 0.8, "band": report_samples.band()}], ids=str
 )
 @pytest.mark.parametrize("engine", WITH_REPRODUCTION)
-def test_a_script_holds_together(engine: str, noise: dict[str, Any]) -> None:
+def test_a_script_defines_each_name_once(engine: str, noise: dict[str, Any]) -> None:
     """Every top-level name is defined once, though the definitions come from several files."""
     tree = ast.parse(reproducer(msgspec.structs.replace(case_of(engine), **noise)))
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]

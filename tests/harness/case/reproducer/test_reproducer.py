@@ -159,7 +159,7 @@ def test_a_wrong_answer_on_a_hit_is_the_bug(story: str, run_script: RunScript) -
         ("prompt logprobs", "scores", FailureClass.API),
     ],
 )
-def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
+def test_a_failure_other_than_wrong_tokens_is_the_bug_too(
     story: str, part: str, failure: FailureClass, run_script: RunScript
 ) -> None:
     """The tokens and the counts are right, so a script that compared only those would report that the bug is fixed."""
@@ -224,7 +224,7 @@ def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case
         "stale state, too few tokens",
     ],
 )
-def test_on_a_noisy_engine_another_token_is_the_bug_where_no_noise_explains_it(
+def test_on_a_noisy_engine_another_token_is_the_bug_unless_noise_explains_it(
     case: Case, behaviour: dict[str, Any], code: int, run_script: RunScript
 ) -> None:
     """Both sides' scores of the same tokens decide, because correct answers of this engine diverge too."""

@@ -206,7 +206,7 @@ def test_a_hit_on_another_identitys_blocks_is_stale_state() -> None:
 
 
 def test_a_hit_on_what_a_reset_removed_names_the_writer() -> None:
-    """The reset reported success. Without a reset, no request of this workload wrote so much."""
+    """The reset reported success. Without a reset, no request of this workload computed so many tokens."""
     reset = ResetRecord(began=0.6, ended=0.8, success=True)
     first, then = outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=32)
     (found,) = check_bounds(history(first, then, resets=(reset,)))

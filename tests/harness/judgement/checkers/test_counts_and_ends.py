@@ -201,7 +201,7 @@ def refused(**changes: Any) -> Outcome:
     ],
     ids=["too long", "just fits", "more than the pool", "just the pool", "room for all"],
 )
-def test_a_refusal_is_right_only_where_the_request_does_not_fit(
+def test_a_refusal_is_right_only_if_the_request_does_not_fit(
     answer: int, engine: Any, expected: list[FailureClass]
 ) -> None:
     """Prompt and answer count together, for the model and for the pool."""
@@ -255,7 +255,7 @@ def test_an_answer_to_a_prompt_that_never_fits_is_an_api_failure() -> None:
     assert liveness_classes(outcome(0, range(64), (), aborted=Stage.QUEUED), shape=TINY) == []
 
 
-def test_too_many_tokens_are_an_api_failure_where_no_cold_answer_shows_it() -> None:
+def test_too_many_tokens_are_an_api_failure_if_no_cold_answer_shows_it() -> None:
     """Each of its answers counts. Elsewhere, the answer differs from the cold one."""
     longer = outcome(0, range(62), (1, 2, 3, 4), max_tokens=3)
     assert liveness_classes(longer, shape=TINY) == [FailureClass.API]

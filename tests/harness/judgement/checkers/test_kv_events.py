@@ -317,7 +317,7 @@ class TestHashes:
         (sentence,) = self.sentences(wrong)
         assert "by the engine's own rule" in sentence
 
-    def test_only_where_the_rule_is_known(self) -> None:
+    def test_hashes_are_checked_only_if_the_rule_is_known(self) -> None:
         """There is no rule, the rule is one of a package, or the blocks of layers differ in size."""
         wrong = stored(PROMPT[1:33], hashes=(FIRST, SECOND))
         assert self.sentences(wrong, rule=None) == []

@@ -65,7 +65,7 @@ def test_a_value_may_differ_by_the_tolerance(by: float, rule: Rule, found: bool)
     assert bool(findings(pooled(0, moved(COLD, by)), COLD, rule)) is found
 
 
-def test_the_finding_says_how_far_apart_they_are() -> None:
+def test_the_finding_has_the_difference_from_the_cold_vector() -> None:
     """The sentence has the difference, the cosine and the number of cached tokens."""
     (found,) = findings(pooled(0, ((0.5, -0.25, 1.0, 0.0),), cached_tokens=32), COLD)
     assert (found.failure_class, found.request, found.position) == (FailureClass.CORRUPT, 0, 0)

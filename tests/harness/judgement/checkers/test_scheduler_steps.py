@@ -88,7 +88,7 @@ def test_every_unanswered_request_runs_or_waits(running: int, waiting: int) -> N
 
 
 def test_a_request_that_is_not_sent_yet_or_has_ended_does_not_count() -> None:
-    """A client that disconnects before a step is gone in that step; the engine's clock stands still between the two."""
+    """A client that disconnects before a step does not count in it. The engine's clock stands still between the two."""
     late, gone = request(1, sent=0.2), request(2, finished=0.1, aborted=Stage.QUEUED)
     assert checked(request(0), late, gone, steps=(step(0.1, 0, running=1, free=9),)) == []
     assert checked(request(0), late, steps=(step(0.2, 0, running=1, waiting=1, free=9),)) == []

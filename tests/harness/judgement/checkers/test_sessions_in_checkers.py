@@ -61,7 +61,7 @@ def test_a_session_may_continue_before_others() -> None:
 
 
 def test_the_prompt_of_a_session_may_fill_the_context() -> None:
-    """No engine documents that a token must fit behind it."""
+    """No engine documents that a token must fit after it."""
     sizes = shape(max_model_tokens=160)
     assert never_fits(history(shape=sizes), outcome(0, range(160)))
     assert not never_fits(history(shape=sizes), OPENED)

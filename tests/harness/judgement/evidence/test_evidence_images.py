@@ -25,7 +25,7 @@ PLAIN = SentImage()
 
 
 def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, **more: Any) -> Outcome:
-    """Return a request with images behind text, and text behind them."""
+    """Return a request with images after text, and more text after them."""
     ids = [image_id(name, look=sent.arguments.look) for name in names]
     images = tuple(position for one in ids for position in image_positions(one, TOKENS))
     prompt = (*text, *images, *TAIL)
