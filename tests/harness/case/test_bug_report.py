@@ -1,4 +1,4 @@
-"""cases/ID.md is ready to file: what a maintainer asks for is in it, nothing private, and no engine text breaks out."""
+"""The bug report in cases/ID.md has what a maintainer needs, nothing private, and no unescaped engine text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DIAGNOSIS = Diagnosis(
 
 
 def case(**changes: Any) -> Case:
-    """Two requests around a reload, the second wrong."""
+    """Return a case of two requests around a reload, the second of which is wrong."""
     workload = Workload((put("A"), burst(ask(adapter="tenant")), put("B"), burst(ask(adapter="tenant"))))
     facts: dict[str, Any] = {
         "workload": msgspec.to_builtins(workload),
@@ -50,12 +50,12 @@ def case(**changes: Any) -> Case:
 
 
 def report(**changes: Any) -> str:
-    """Its bug report."""
+    """Return the bug report of the case."""
     return bug_report(case(**changes), statement="Answers as cold.", environment={"torch": "2.13.0+cpu"})
 
 
-def test_everything_that_a_maintainer_asks_for_is_there() -> None:
-    """Command, requests, tokens, controls, evidence, environment, and both ways to see it again."""
+def test_everything_that_a_maintainer_needs_is_there() -> None:
+    """It has the command, requests, tokens, controls, evidence, the environment, and both ways to reproduce it."""
     text = report()
     for part in (
         "A=1 python -m vllm.server",
@@ -78,22 +78,22 @@ def test_everything_that_a_maintainer_asks_for_is_there() -> None:
         assert part in text, part
 
 
-def test_the_title_says_what_went_wrong_in_which_story() -> None:
-    """As the signature has it, in one line."""
-    told = report(signature="stale state; in-place reload; same path").splitlines()[0]
-    assert told.endswith("stale state \\(in-place reload, same path\\)")
+def test_the_title_has_the_failure_and_what_happened() -> None:
+    """It has the words of the signature, in one line."""
+    title = report(signature="stale state; in-place reload; same path").splitlines()[0]
+    assert title.endswith("stale state \\(in-place reload, same path\\)")
     assert report(signature="lost reuse").splitlines()[0].endswith("lost reuse")
 
 
 @pytest.mark.parametrize(("agrees", "said"), [(True, True), (False, False), (None, False)])
-def test_what_a_fresh_engine_answers_is_said_where_it_was_asked(agrees: bool | None, said: bool) -> None:
-    """Row three of the field report's table."""
+def test_the_answer_of_a_fresh_engine_is_reported_if_it_agrees(agrees: bool | None, said: bool) -> None:
+    """The sentence is left out if the fresh engine disagrees or was not queried."""
     seen = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=agrees)
     assert ("A fresh engine that gets this prompt first gives the cold answer" in report(reproduction=seen)) is said
 
 
 def test_what_is_not_known_is_not_claimed() -> None:
-    """No controls, no counters, no provenance: each is said, and there is no empty table."""
+    """Missing controls, counters and provenance are each named, and no table is empty."""
     text = report(diagnosis=None, counters={}, provenance=[], log_tail="")
     assert "No controls were run. They run for" in text
     assert "The engine publishes no such evidence." in text
@@ -106,15 +106,15 @@ HOSTILE = "</details>\n```\n# owned <img src=x onerror=alert(1)> | cell"
 
 @pytest.mark.parametrize("field", ["sentence", "log_tail"])
 def test_engine_text_does_not_break_out(field: str) -> None:
-    """Escaped in prose, and in a fence that it cannot close."""
+    """It is escaped in prose, and it cannot close its fence."""
     text = report(**{field: HOSTILE})
     outside = [line for i, part in enumerate(text.split("````")) if i % 2 == 0 for line in part.splitlines()]
     assert not any(line.startswith("# owned") for line in outside)
     assert not any("<img" in line and "\\<img" not in line for line in outside)
 
 
-def test_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the home folder, nor the user in another path, nor a password in a URL, nor where the run was started."""
+def test_no_private_name_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home folder, a user name in another path, a password in a URL and the working directory are left out."""
     monkeypatch.setattr(Path, "home", lambda: Path("/home/jane"))
     monkeypatch.setattr(getpass, "getuser", lambda: "jane")
     said = anonymous(f"/home/jane/.cache /data/jane/x http://me:secret@host {Path.cwd()}/log janeway")
@@ -132,24 +132,23 @@ def test_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_rate_between_none_and_all_has_an_interval(failed: int, tries: int, says: str) -> None:
-    """Wilson's, as tables have it."""
+    """It is Wilson's interval."""
     assert rate(failed, tries) == says
 
 
 def test_a_case_that_failed_once_says_so() -> None:
-    """There is no rate of one run."""
+    """One run has no rate."""
     once = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1)
     assert "It was observed once." in report(reproduction=once)
     assert "It failed in 3 of 3 runs on fresh engines and 0 of 3 runs with prefix caching off." in report()
 
 
 def test_the_same_case_gives_the_same_bytes() -> None:
-    """It is kept beside the others of its run."""
     assert report() == report()
 
 
 def test_the_page_shows_the_controls_and_links_the_report() -> None:
-    """The same table, its text escaped; a case without controls has none."""
+    """The page has the same table with escaped text. A case without controls has no table."""
     hostile = msgspec.structs.replace(DIAGNOSIS, conclusion="<script>alert(1)</script>")
     page = render_html(report_samples.results(case(diagnosis=hostile)))
     assert "prefix caching off" in page

@@ -1,4 +1,4 @@
-"""A counterexample becomes a file that can be read back and a script that runs, whatever an engine wrote into it."""
+"""A counterexample becomes a file that can be read back and a script that runs, whatever text an engine put into it."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def judgement(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
-    """An engine that keys its cache by the adapter's name, caught at a reload from the same path."""
+    """Return the judgement of an engine that keys its cache by adapter name, after a reload from the same path."""
     seen = play(ScriptedEngine(InjectedBug.NAME_ONLY_KEY), tmp_path_factory.mktemp("case"), *STEPS)
     return judge(seen, ClosedFormOracle(), Rule(exact=True), exclusive=True)
 
 
 def case_of(judgement: Judgement, **changes: Any) -> Case:
-    """Its case."""
+    """Return the case of a judgement."""
     facts: dict[str, Any] = {
         "requirement": Requirement("LORA-3", "reload", (), ()),
         "cell": "default",
@@ -89,18 +89,18 @@ def case_of(judgement: Judgement, **changes: Any) -> Case:
 
 @pytest.fixture
 def case(judgement: Judgement) -> Case:
-    """The case as it was made."""
+    """Return the case of the judgement, without changes."""
     return case_of(judgement)
 
 
-def written(case: Case, path: Path, **changes: Any) -> Path:
-    """A case file with some fields other than they should be."""
+def write_case(case: Case, path: Path, **changes: Any) -> Path:
+    """Write a case file in which the fields in `changes` are replaced, and return its path."""
     path.write_bytes(msgspec.json.encode({**msgspec.to_builtins(case), **changes}))
     return path
 
 
 def test_a_case_is_read_back_as_it_was_made(case: Case, tmp_path: Path) -> None:
-    """The case and the workload in it."""
+    """The case and its workload are equal to those that were written."""
     path = tmp_path / "case.json"
     path.write_bytes(encode(case))
     back, workload = load_case(path)
@@ -109,8 +109,8 @@ def test_a_case_is_read_back_as_it_was_made(case: Case, tmp_path: Path) -> None:
 
 
 def test_a_replayed_case_fails_again(case: Case, tmp_path: Path) -> None:
-    """On the same engine under another nonce, and not on one without the bug."""
-    _, workload = load_case(written(case, tmp_path / "case.json"))
+    """It fails on the same engine with another nonce, and not on an engine without the bug."""
+    _, workload = load_case(write_case(case, tmp_path / "case.json"))
     for plant, fails in ((InjectedBug.NAME_ONLY_KEY, True), (InjectedBug.CLEAN, False)):
         folder = tmp_path / plant.name
         seen = WorkloadRun(ScriptedEngine(plant), workload, "another", contents(folder), folder / "run").history()
@@ -118,8 +118,8 @@ def test_a_replayed_case_fails_again(case: Case, tmp_path: Path) -> None:
         assert [f.failure_class for f in judged.findings if f.checker == "tokens"] == [FailureClass.STALE_STATE] * fails
 
 
-def test_a_case_says_what_was_asked_seen_and_owed(case: Case) -> None:
-    """One row a request with its bounds, one a step, the tokens around the first difference, all that is needed."""
+def test_a_case_has_what_was_sent_observed_and_expected(case: Case) -> None:
+    """It has rows for requests with their bounds, for steps and for tokens around the difference, and all recipes."""
     first, second = case.requests
     assert (first.correct, second.correct) == (True, False)
     assert (second.identity, second.cached_at_most) == ("adapter B", 0)
@@ -143,12 +143,12 @@ def test_a_case_says_what_was_asked_seen_and_owed(case: Case) -> None:
 def test_a_replay_has_the_worker_and_the_oracle_of_the_case(
     layer: str, worker: str, oracle: str, options: list[str]
 ) -> None:
-    """A cell of the exact layer alone does not run under the worker with a model."""
+    """A cell of the exact layer only does not run under the worker with a model."""
     assert replay_options(layer, oracle, {"flags": f"--worker-cls {worker}"}) == options
 
 
 def test_the_same_case_has_the_same_id(judgement: Judgement) -> None:
-    """Another cell, class or requirement makes another case; a nonce does not."""
+    """Another cell, class or requirement makes another case. A nonce does not."""
     base = case_of(judgement).id
     renamed = msgspec.structs.replace(judgement, history=msgspec.structs.replace(judgement.history, nonce="m"))
     assert case_of(renamed).id == base
@@ -157,8 +157,8 @@ def test_the_same_case_has_the_same_id(judgement: Judgement) -> None:
     assert len({base, *others}) == 3
 
 
-def changed(route: Route, path: str) -> SetAdapter:
-    """Content B in place of A."""
+def load_b(route: Route, path: str) -> SetAdapter:
+    """Return the step that replaces content A by B."""
     return put("B", path=path, route=route)
 
 
@@ -168,22 +168,22 @@ def changed(route: Route, path: str) -> SetAdapter:
         ([burst(ask())], "stale state; no reload"),
         ([put("A")], "stale state; no reload"),
         (
-            [put("A", path="p"), changed(Route.IN_PLACE, "p")],
+            [put("A", path="p"), load_b(Route.IN_PLACE, "p")],
             "stale state; in-place reload; same path; between requests",
         ),
-        ([put("A"), changed(Route.UNLOAD_LOAD, "q")], "stale state; unload, then load; other path; between requests"),
+        ([put("A"), load_b(Route.UNLOAD_LOAD, "q")], "stale state; unload, then load; other path; between requests"),
         (
             [
                 put("A"),
-                Burst(requests=(ask(),), meanwhile=Meanwhile(change=changed(Route.IN_PLACE, "q"), after_tokens=1)),
-                changed(Route.UNLOAD_LOAD, "q"),
+                Burst(requests=(ask(),), meanwhile=Meanwhile(change=load_b(Route.IN_PLACE, "q"), after_tokens=1)),
+                load_b(Route.UNLOAD_LOAD, "q"),
             ],
             "stale state; in-place reload and unload, then load; other path; under traffic",
         ),
     ],
 )
-def test_a_signature_tells_class_route_path_and_moment(steps: list[Step], words: str, tmp_path: Path) -> None:
-    """What a waiver matches: the same for every run of one fault, and no figures of one run in it."""
+def test_a_signature_has_class_route_path_and_moment(steps: list[Step], words: str, tmp_path: Path) -> None:
+    """A waiver matches it, so it is the same for every run of one fault and has no figures of one run."""
     seen: History = msgspec.structs.replace(play(ScriptedEngine(), tmp_path, *steps), outcomes=())
     assert signature(seen, FailureClass.STALE_STATE) == words
 
@@ -193,14 +193,14 @@ def test_a_signature_tells_class_route_path_and_moment(steps: list[Step], words:
     ["", "{", "[]", "null", '"case"', "{}", '{"id": 3}', b"\xff\xfe", "[" * 100],
 )
 def test_what_is_no_case_file_is_refused_in_one_line(text: str | bytes, tmp_path: Path) -> None:
-    """With the path, so that the user knows which."""
+    """The line has the path, so that the user knows the file."""
     path = tmp_path / "case.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    refused(path)
+    assert_refused(path)
 
 
-def refused(path: Path) -> None:
-    """The file is refused in one line that names it."""
+def assert_refused(path: Path) -> None:
+    """Check that the file is refused in one line that names it."""
     with pytest.raises(UsageError) as problem:
         load_case(path)
     assert str(path) in str(problem.value)
@@ -220,8 +220,8 @@ def refused(path: Path) -> None:
     ],
 )
 def test_a_case_of_another_version_or_shape_is_refused(changes: dict[str, Any], case: Case, tmp_path: Path) -> None:
-    """Rather than replayed as something that it is not."""
-    refused(written(case, tmp_path / "case.json", **changes))
+    """It is not replayed as another case."""
+    assert_refused(write_case(case, tmp_path / "case.json", **changes))
 
 
 TENANT = [put("A"), put("B", route=Route.IN_PLACE)]
@@ -246,19 +246,22 @@ TENANT = [put("A"), put("B", route=Route.IN_PLACE)]
     ],
 )
 def test_a_workload_that_cannot_be_run_here_is_refused(steps: list[Step], case: Case, tmp_path: Path) -> None:
-    """Before an engine is started: empty, out of bounds, out of order, of unknown content, outside its folder."""
+    """It is refused before an engine starts.
+
+    It may be empty, out of bounds, out of order, of unknown contents or outside its folder.
+    """
     for early in (steps, [*STEPS, *steps]) if isinstance(steps[0], SetAdapter) else (steps,):
-        refused(written(case, tmp_path / "case.json", workload=msgspec.to_builtins(Workload(tuple(early)))))
+        assert_refused(write_case(case, tmp_path / "case.json", workload=msgspec.to_builtins(Workload(tuple(early)))))
 
 
 def test_a_case_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    """Missing, or a folder."""
-    refused(tmp_path / "none.json")
-    refused(tmp_path)
+    """A missing file and a folder are both refused."""
+    assert_refused(tmp_path / "none.json")
+    assert_refused(tmp_path)
 
 
 def statements(source: str) -> str:
-    """All of a script but its docstring and the literal of the server's command, as the parser sees it."""
+    """Return the syntax tree of a script without its docstring and the literal of the server's command."""
     tree = ast.parse(source)
     assert isinstance(tree.body[0], ast.Expr)
     (command,) = [s for s in tree.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "COMMAND"]
@@ -268,28 +271,28 @@ def statements(source: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_of_an_engine_gets_out_of_the_scripts_docstring(text: str, case: Case) -> None:
+def test_engine_text_stays_in_the_scripts_docstring(text: str, case: Case) -> None:
     """The script compiles, and its statements are those of the harmless case."""
-    for poisoned in (
+    for hostile in (
         msgspec.structs.replace(case, sentence=text),
         msgspec.structs.replace(case, engine_config={"url": text}),
         msgspec.structs.replace(case, engine_config={"command": f"serve {text}", "environment": text}),
     ):
-        source = reproducer(poisoned)
+        source = reproducer(hostile)
         compile(source, "case.py", "exec")
         assert statements(source) == statements(reproducer(case))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.sampled_from("\"'\\{}%#\n\r\t\x00 aN\u2028\ud800"), max_size=12))
-def test_no_mixture_of_quotes_and_escapes_does_either(text: str, case: Case) -> None:
-    """Nor does it stand in the script as a template's expression."""
+def test_mixtures_of_quotes_and_escapes_stay_in_it_too(text: str, case: Case) -> None:
+    """The text is not evaluated as the expression of a template either."""
     assert statements(reproducer(msgspec.structs.replace(case, sentence=text))) == statements(reproducer(case))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_names_and_paths_stand_in_the_script_as_literals(text: str, case: Case) -> None:
-    """A case file from elsewhere may hold any name, salt, path or recipe."""
+def test_names_and_paths_are_literals_in_the_script(text: str, case: Case) -> None:
+    """A case file from elsewhere may have any name, salt, path or recipe."""
     steps = (put("A", name=text, path=text), burst(ask((text, 9), adapter=text, salt=text)))
     source = reproducer(
         msgspec.structs.replace(
@@ -303,16 +306,16 @@ def test_names_and_paths_stand_in_the_script_as_literals(text: str, case: Case) 
     assert constants.count(text) == 6
 
 
-def test_a_long_server_command_is_told_whole(case: Case) -> None:
-    """A cut command starts another server."""
+def test_a_long_server_command_is_not_truncated(case: Case) -> None:
+    """A truncated command would start another server."""
     command = "serve " + " ".join(f"--option-{i:03} value" for i in range(120))
     assert len(command) > 2000
     source = reproducer(msgspec.structs.replace(case, engine_config={"command": command}))
     assert command in source
 
 
-def test_the_script_tells_the_workload_step_by_step(case: Case) -> None:
-    """Every change and every burst, in order, as calls."""
+def test_the_script_has_the_workload_step_by_step(case: Case) -> None:
+    """Every change and every burst is a call, in order."""
     (scenario,) = [
         node
         for node in ast.parse(reproducer(case)).body
@@ -325,14 +328,14 @@ def test_the_script_tells_the_workload_step_by_step(case: Case) -> None:
 
 
 def test_a_step_that_was_not_reached_says_so(judgement: Judgement) -> None:
-    """An engine that was lost leaves the rest of the workload undone, and no step out of the case."""
+    """If the engine was lost, the rest of the workload did not run, but the case still has all its steps."""
     cut = msgspec.structs.replace(judgement.history, steps=judgement.history.steps[:1])
     rows = case_of(msgspec.structs.replace(judgement, history=cut)).steps
     assert [row.error for row in rows] == ["", "not reached", "not reached", "not reached"]
 
 
-def test_a_reproducer_that_cannot_be_tried_says_so_and_not_that_the_bug_is_there(case: Case, tmp_path: Path) -> None:
-    """Nobody listens: exit code 2, for 1 would mean WRONG and 0 would mean mended."""
+def test_a_reproducer_that_cannot_run_reports_neither_bug_nor_fix(case: Case, tmp_path: Path) -> None:
+    """No server listens, so the exit code is 2: 1 would mean WRONG and 0 would mean fixed."""
     script = tmp_path / "case.py"
     script.write_text(reproducer(case))
     for arguments in ([], ["http://127.0.0.1:9"]):

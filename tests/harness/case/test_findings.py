@@ -1,4 +1,4 @@
-"""The findings: each record is complete, each case loads, and a waiver that names it matches it."""
+"""Each record of a finding is complete, each case loads, and a waiver that names a finding matches it."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ WAIVERS = {
     path.parent.name: read_known_issues(path) for path in sorted((ROOT / "adapters").glob("*/known_issues.toml"))
 }
 MACHINE = re.compile(r"(?<![\w.-])/(?:work|home|root|Users|mnt|var)/")
-LEAST = 40
-LONGEST = 820  # lines of a script: images, and the model that takes them
-NEEDS = re.compile(r"Needs Python 3\.11")
+MIN_FINDINGS = 40
+MAX_LINES = 820  # lines of a script: images, and the model that takes them
+REQUIRED_PYTHON = re.compile(r"Needs Python 3\.11")
 
 
 def with_case() -> list[FindingRecord]:
-    """The records that have a case."""
+    """Return the records that have a case."""
     return [record for record in RECORDS.values() if record.no_case is None]
 
 
 def test_there_are_as_many_as_the_documentation_says() -> None:
-    """Each with a title, an argument and a place of its own."""
-    assert len(RECORDS) >= LEAST
+    """Each has its own title, cause and reason why it is distinct."""
+    assert len(RECORDS) >= MIN_FINDINGS
     for field in ("title", "cause", "distinct"):
         assert len({(one.engine, getattr(one, field)) for one in RECORDS.values()}) == len(RECORDS)
 
@@ -70,12 +70,12 @@ def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingReco
     assert case.known_issue is None
     assert not case.history_dependent
     assert record.id in case.replay
-    assert {path.name for path in finding.folder.iterdir()} == {CASE, RECORD}  # its script and its report are made
+    assert {path.name for path in finding.folder.iterdir()} == {CASE, RECORD}  # its script and its report are generated
 
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
-def test_each_script_can_be_made(record: FindingRecord) -> None:
-    """It compiles, defines each name once, imports nothing of Coldproof, and calls only what its client has."""
+def test_each_script_can_be_generated(record: FindingRecord) -> None:
+    """It compiles, defines each name once, imports nothing of Coldproof, and calls only methods of its client."""
     finding = read_finding(record)
     assert finding.case is not None
     source = script_of(finding)
@@ -89,12 +89,12 @@ def test_each_script_can_be_made(record: FindingRecord) -> None:
     for owner, name in calls_of(scenario):
         methods = methods_of(classes, client if owner == "client" else "Story")
         assert name in methods, (owner, name)
-    assert NEEDS.search(ast.get_docstring(tree) or "")
-    assert len(source.splitlines()) <= LONGEST
+    assert REQUIRED_PYTHON.search(ast.get_docstring(tree) or "")
+    assert len(source.splitlines()) <= MAX_LINES
 
 
 def calls_of(scenario: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield the methods that a scenario calls: of the story, and of its client."""
+    """Yield the owner and the name of each method that a scenario calls. The owner is the story or its client."""
     for node in ast.walk(scenario):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
@@ -103,7 +103,7 @@ def calls_of(scenario: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def methods_of(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
-    """Return the methods of a class and of those that it extends."""
+    """Return the methods of a class and of its base classes."""
     node = classes[name]
     own = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
     bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
@@ -111,8 +111,8 @@ def methods_of(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
-def test_each_report_can_be_made(record: FindingRecord) -> None:
-    """With the title and the cause of the record, and with commands that exist."""
+def test_each_report_can_be_generated(record: FindingRecord) -> None:
+    """The report has the title and the cause of the record, and its commands exist."""
     text = report_of(read_finding(record), lambda _requirement: "what is required")
     assert text.startswith("# [Bug] ")
     assert record.title in text
@@ -121,8 +121,8 @@ def test_each_report_can_be_made(record: FindingRecord) -> None:
         assert name in RECORDS
 
 
-def test_what_has_no_case_has_a_script_that_somebody_wrote() -> None:
-    """And a report, if it has one."""
+def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
+    """It may have a script and a report, and no generated file."""
     for record in RECORDS.values():
         if record.no_case is not None:
             finding = read_finding(record)
@@ -134,7 +134,7 @@ def test_what_has_no_case_has_a_script_that_somebody_wrote() -> None:
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
 def test_a_waiver_that_names_a_finding_matches_its_case(record: FindingRecord) -> None:
-    """So a run knows it again. A fixed finding has no waiver for the release that fixed it."""
+    """A run then recognises the finding. A fixed finding has no waiver for the release that fixed it."""
     case = read_finding(record).case
     assert case is not None
     named = [issue for issue in WAIVERS.get(record.engine, []) if issue.finding == record.id]
@@ -148,7 +148,7 @@ def test_a_waiver_that_names_a_finding_matches_its_case(record: FindingRecord) -
 
 @pytest.mark.parametrize("engine", WAIVERS)
 def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) -> None:
-    """Several may share one; it is of the same engine."""
+    """Several waivers may name the same finding, which is of the same engine."""
     check_references(WAIVERS[engine], RECORDS)
     for issue in WAIVERS[engine]:
         assert (issue.finding is None) != (issue.no_finding is None), issue
@@ -156,7 +156,7 @@ def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) ->
 
 
 def test_an_unknown_reference_is_refused() -> None:
-    """With the requirement of the entry."""
+    """The error has the requirement of the entry."""
     issue = KnownIssue(
         requirement="LORA-3", versions=">=0", reason="x", link="x", signature="*", finding="vllm/is-not-there"
     )
@@ -165,11 +165,11 @@ def test_an_unknown_reference_is_refused() -> None:
 
 
 def test_no_file_names_the_machine_that_found_it() -> None:
-    """No folder of it, and no host."""
+    """No file has a folder or the host name of that machine."""
     host = socket.gethostname()
     names = [host] if re.search(r"[\d-]", host) else []  # another name may be a word of the field
     files = [path for path in FOLDER.glob("*/*/*") if path.is_file()]
-    assert len(files) > LEAST
+    assert len(files) > MIN_FINDINGS
     for path in files:
         text = path.read_text()
         assert MACHINE.search(text) is None, (path, MACHINE.search(text))
@@ -177,7 +177,7 @@ def test_no_file_names_the_machine_that_found_it() -> None:
 
 
 def test_a_case_loses_the_paths_of_its_machine() -> None:
-    """Those in its configuration, its log and its messages; a generated model keeps one, and routes stay."""
+    """Paths go from its configuration, log and messages. A generated model gets a neutral path, and routes stay."""
     model = "/home/x/.cache/models/0123456789abcdef"
     case = msgspec.structs.replace(
         stale(),
@@ -201,7 +201,7 @@ RECORD_OF_CASE = next(record for record in with_case() if record.status is Findi
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "said"),
+    ("changes", "name", "error"),
     [
         ({}, "vllm/good-name", ""),
         ({"engine": "other"}, "vllm/x", "is not the engine 'other'"),
@@ -212,17 +212,17 @@ RECORD_OF_CASE = next(record for record in with_case() if record.status is Findi
         ({"id": "vllm/x"}, "vllm/x", "leave out `id`"),
     ],
 )
-def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, object], name: str, said: str) -> None:
-    """With what is wrong."""
+def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, object], name: str, error: str) -> None:
+    """The error says what is wrong."""
     record = msgspec.structs.replace(RECORD_OF_CASE, **{"id": "", "engine": "vllm", **changes})
     found = inconsistent(record, name)
-    assert said in found
-    assert bool(found) == bool(said)
+    assert error in found
+    assert bool(found) == bool(error)
 
 
 @pytest.mark.parametrize(("old", "new"), [("title = ", "topic = "), ("[found]", "[seen]"), ("distinct = ", "#")])
 def test_an_incomplete_record_is_refused(old: str, new: str, tmp_path: Path) -> None:
-    """With the path of the file."""
+    """The error has the path of the file."""
     folder = tmp_path / "vllm" / "x"
     folder.mkdir(parents=True)
     text = (FOLDER / RECORD_OF_CASE.id / RECORD).read_text()
@@ -232,7 +232,7 @@ def test_an_incomplete_record_is_refused(old: str, new: str, tmp_path: Path) -> 
 
 
 def test_a_case_of_another_failure_is_refused() -> None:
-    """A record and its case say the same."""
+    """A record and its case must agree."""
     with pytest.raises(UsageError, match="is not the case of its record"):
         read_finding(msgspec.structs.replace(RECORD_OF_CASE, signature="stale state; something else"))
     with pytest.raises(UsageError, match="its record says why there is none"):
@@ -254,12 +254,12 @@ def test_a_case_of_another_failure_is_refused() -> None:
 def test_a_regression_is_a_failure_of_a_release_that_has_the_fix(
     fixed_in: str | None, version: str | None, expected: bool
 ) -> None:
-    """A version that cannot be compared is none."""
+    """A version that cannot be compared has no regression."""
     assert is_regression(msgspec.structs.replace(RECORD_OF_CASE, fixed_in=fixed_in), version) is expected
 
 
 def test_the_report_to_file_has_the_cause_and_the_names_of_its_files() -> None:
-    """Its title is the record's, and no paragraph is lost."""
+    """Its title is that of the record, and it has the requirement, the source file and the script."""
     case = read_finding(RECORD_OF_CASE).case
     assert case is not None
     text = issue_text(RECORD_OF_CASE, case, "what is required")
@@ -270,5 +270,5 @@ def test_the_report_to_file_has_the_cause_and_the_names_of_its_files() -> None:
 
 
 def test_engines_of_findings_are_known_or_have_no_case() -> None:
-    """A client of an engine, as TRL, is no engine."""
+    """A library that uses an engine, such as TRL, is not an engine."""
     assert all(record.found.adapter in ENGINES for record in RECORDS.values())

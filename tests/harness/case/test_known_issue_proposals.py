@@ -1,4 +1,4 @@
-"""Proposed known issues name what nobody waives, waive nothing until a person has seen them, and can always be read."""
+"""Proposed known issues name what no waiver covers, waive nothing before a review, and can always be read."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from coldproof.reports.format.text import storable
 TODAY = datetime.date(2026, 3, 1)
 STALE = "stale state; in-place reload; same path; between requests"
 OUT = Path("out")
-# Texts as an engine could put them anywhere: quotes, patterns, what ends a line, a table or a file, what hides.
-NASTY = st.text() | st.sampled_from(
+# Texts that an engine could write: quotes, patterns, ends of a line, a table or a file, invisible characters.
+HOSTILE = st.text() | st.sampled_from(
     [
         '"""',
         "'''",
@@ -59,38 +59,38 @@ NASTY = st.text() | st.sampled_from(
 
 
 def case(**changes: Any) -> Case:
-    """A violation in the default cell."""
+    """Return a violation in the default cell."""
     facts = {"requirement": "LORA-3", "cell": "default", "signature": STALE, "sentence": "A was answered for B."}
     return samples.case(**{**facts, **changes})
 
 
 def requirement(*cells: str, name: str = "LORA-3", conforming: tuple[str, ...] = ()) -> RequirementResult:
-    """A requirement that is violated in these cells and conforms in those."""
+    """Return a requirement that is violated in `cells` and conforms in `conforming`."""
     rows = [samples.cell(cell, Verdict.VIOLATED) for cell in cells] + [samples.cell(cell) for cell in conforming]
     return samples.requirement(name, "a title", *rows)
 
 
 def proposed(*cases: Case, ran: tuple[RequirementResult, ...] = (requirement("default"),)) -> list[Proposal]:
-    """What a run with these cases proposes."""
+    """Return what a run with these cases proposes."""
     return propose(samples.results(*cases, requirements=list(ran)), today=TODAY)
 
 
-def written(*cases: Case, **changes: Any) -> str:
-    """The file of a run with these cases."""
+def proposals_text(*cases: Case, **changes: Any) -> str:
+    """Return the text of the proposals of a run with these cases."""
     results = samples.results(*cases, **{"requirements": [requirement("default")], **changes})
     return to_toml(propose(results, today=TODAY), results, results.waivers, folder=OUT)
 
 
-def reviewed(folder: Path, text: str, link: str = "https://example.org/issues/1") -> Path:
-    """The file after a person has given every entry a link."""
+def write_reviewed(folder: Path, text: str, link: str = "https://example.org/issues/1") -> Path:
+    """Write the file after a person has given every entry a link, and return its path."""
     path = folder / "reviewed.toml"
     path.write_bytes(text.replace('\nlink = ""\n', f'\nlink = "{link}"\n').encode())
     return path
 
 
-def test_a_violation_that_nobody_waives_becomes_an_entry() -> None:
-    """With all that a person needs to accept it but the link, which is theirs to find."""
-    (entry,) = tomllib.loads(written(case()))["issue"]
+def test_a_violation_without_a_waiver_becomes_an_entry() -> None:
+    """The entry has all that a person needs to accept it except the link, which the person must find."""
+    (entry,) = tomllib.loads(proposals_text(case()))["issue"]
     assert entry == {
         "requirement": "LORA-3",
         "cell": "default",
@@ -104,8 +104,8 @@ def test_a_violation_that_nobody_waives_becomes_an_entry() -> None:
 
 
 def test_the_file_says_what_a_person_has_to_do() -> None:
-    """Where the case is, and that an entry without a link or a reason is not accepted."""
-    text = written(case(id="LORA-3-abc"))
+    """It names the case, and says that an entry without a link or a reason is refused."""
+    text = proposals_text(case(id="LORA-3-abc"))
     assert "# Review out/cases/LORA-3-abc.json\n[[issue]]\n" in text
     assert "Review each entry: read its case" in text
     assert "refuses a known-issues file" in text
@@ -121,13 +121,13 @@ def test_the_file_says_what_a_person_has_to_do() -> None:
     ],
 )
 def test_what_is_waived_or_not_proven_is_not_proposed(changes: dict[str, Any]) -> None:
-    """A waiver for what is inconclusive would waive nothing."""
+    """A waiver for an inconclusive case would waive nothing."""
     assert proposed(case(**changes)) == []
-    assert "No proposals" in written(case(**changes))
+    assert "No proposals" in proposals_text(case(**changes))
 
 
 def cells_proposed(failed: tuple[str, ...], ran: RequirementResult) -> list[str]:
-    """The cells of the entries for a requirement that failed in these cells."""
+    """Return the cells of the entries for a requirement that failed in these cells."""
     return [one.issue.cell for one in proposed(*(case(id=cell, cell=cell) for cell in failed), ran=(ran,))]
 
 
@@ -141,15 +141,15 @@ def cells_proposed(failed: tuple[str, ...], ran: RequirementResult) -> list[str]
         (("a[0]*",), requirement("a[0]*"), ["a[[]0][*]"]),
     ],
 )
-def test_an_entry_is_for_every_cell_only_where_each_of_several_failed_so(
+def test_an_entry_is_for_every_cell_only_if_each_of_several_failed(
     failed: tuple[str, ...], ran: RequirementResult, cells: list[str]
 ) -> None:
-    """One cell alone says nothing of others, and a name is no pattern."""
+    """One cell says nothing of other cells, and the name of a cell is not a pattern."""
     assert cells_proposed(failed, ran) == cells
 
 
 def test_a_cell_that_never_ran_does_not_keep_an_entry_narrow() -> None:
-    """Its engine lacked something, or the run ended before."""
+    """Its engine lacked a feature, or the run ended before it."""
     ran = requirement("default", "tight")
     idle = samples.cell("sync", Verdict.UNSUPPORTED, examples=0)
     ran = msgspec.structs.replace(ran, cells=[*ran.cells, idle])
@@ -157,7 +157,7 @@ def test_a_cell_that_never_ran_does_not_keep_an_entry_narrow() -> None:
 
 
 def test_cases_of_one_cause_in_one_cell_are_one_entry() -> None:
-    """With all of them to review; another requirement, or another signature, has an entry of its own."""
+    """The entry lists all of them for review. Another requirement or signature has its own entry."""
     found = proposed(
         case(id="one"),
         case(id="two", sentence="Another one."),
@@ -182,35 +182,37 @@ def test_cases_of_one_cause_in_one_cell_are_one_entry() -> None:
     ],
 )
 def test_an_entry_is_for_the_engines_minor_series(version: str | None, series: str) -> None:
-    """Which the engine itself is of."""
+    """The range contains the version of the engine itself."""
     assert version_range(version) == series
     if series:
         assert SpecifierSet(series).contains(Version(version or ""), prereleases=True)
 
 
-def test_an_engine_that_tells_no_version_is_said_to() -> None:
-    """Its entry would apply to nothing."""
-    text = written(case(engine_version=None))
+def test_an_engine_without_a_version_has_a_comment() -> None:
+    """Its entry would apply to nothing, so a comment says why."""
+    text = proposals_text(case(engine_version=None))
     assert f"# {NO_VERSION}" in text
     assert tomllib.loads(text)["issue"][0]["versions"] == ""
 
 
-def test_a_proposal_is_refused_as_it_is(tmp_path: Path) -> None:
-    """Nobody has reviewed it: the file cannot be used, and the line says which entry needs what."""
+def test_a_proposal_without_review_is_refused(tmp_path: Path) -> None:
+    """Nobody has reviewed it, so the file cannot be used, and the error says which entry needs what."""
     path = tmp_path / "vllm.proposed.toml"
-    path.write_text(written(case()))
+    path.write_text(proposals_text(case()))
     with pytest.raises(UsageError, match="entry 1, for 'LORA-3', has an empty link"):
         read_known_issues(path)
 
 
-@given(signature=NASTY, cell=NASTY, name=NASTY, sentence=NASTY.filter(str.strip))
+@given(signature=HOSTILE, cell=HOSTILE, name=HOSTILE, sentence=HOSTILE.filter(str.strip))
 def test_a_reviewed_proposal_waives_its_case_and_no_other(
     signature: str, cell: str, name: str, sentence: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever an engine wrote into it; the file has no entry but that one."""
+    """This holds for any text of an engine, and the file has no other entry."""
     facts = {"requirement": name, "cell": cell, "signature": signature, "sentence": sentence}
     one = msgspec.convert(storable(msgspec.to_builtins(case(**facts))), Case)  # as a run stores it
-    path = reviewed(tmp_path_factory.mktemp("toml"), written(one, requirements=[requirement(one.cell, name=name)]))
+    path = write_reviewed(
+        tmp_path_factory.mktemp("toml"), proposals_text(one, requirements=[requirement(one.cell, name=name)])
+    )
     known = read_known_issues(path)
     waivers = Waivers(known, version="0.32.0", today=TODAY)
     assert [issue.reason for issue in known] == [one.sentence]
@@ -219,24 +221,24 @@ def test_a_reviewed_proposal_waives_its_case_and_no_other(
         assert waivers.waive(msgspec.structs.replace(one, **other)) is None
 
 
-@given(NASTY)
+@given(HOSTILE)
 def test_any_text_survives_toml(text: str) -> None:
-    """To the character, but for lone surrogates, which no file can hold; and nothing in it hides from its reader."""
+    """Every character is kept except lone surrogates, which no file can hold, and no character is invisible."""
     quoted = literal(text)
     assert tomllib.loads(f"key = {quoted}") == {"key": storable(text)}
     assert quoted.isprintable()
 
 
-@given(NASTY)
+@given(HOSTILE)
 def test_any_text_is_one_comment(text: str) -> None:
     """A line feed in a path must not begin an entry."""
     assert tomllib.loads(f"{comments([text])}\nkey = 1") == {"key": 1}
 
 
-def test_what_is_stale_or_expired_is_listed_to_be_removed() -> None:
-    """As comments: a person takes it out. What is used, or was not exercised, stays."""
+def test_stale_and_expired_waivers_are_listed_for_removal() -> None:
+    """It is listed in comments, because a person removes it. A waiver that is used or not exercised stays."""
     states = ("used", "stale", "expired", "not exercised", "not applicable")
-    text = written(waivers=[samples.waiver(state, requirement=f"R-{state}") for state in states])
+    text = proposals_text(waivers=[samples.waiver(state, requirement=f"R-{state}") for state in states])
     listed = [line for line in text.splitlines() if line.startswith("# R-")]
     assert [line.split(" in ")[0] for line in listed] == ["# R-stale", "# R-expired"]
     assert "expired on 2027-01-31: it no longer waives anything" in listed[1]
@@ -244,7 +246,7 @@ def test_what_is_stale_or_expired_is_listed_to_be_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "known", "path"),
+    ("option", "known", "path"),
     [
         (None, Path("adapters/vllm/known_issues.toml"), None),
         ("", Path("adapters/vllm/known_issues.toml"), OUT / "known_issues.proposed.toml"),
@@ -252,13 +254,13 @@ def test_what_is_stale_or_expired_is_listed_to_be_removed() -> None:
         ("mine.toml", Path("adapters/vllm/known_issues.toml"), Path("mine.toml")),
     ],
 )
-def test_proposals_go_where_they_were_asked_to(given_: str | None, known: Path | None, path: Path | None) -> None:
-    """Without a name beside the reports; nowhere if nobody asked."""
-    assert proposed_file(given_, known, OUT) == path
+def test_proposals_are_written_to_the_requested_file(option: str | None, known: Path | None, path: Path | None) -> None:
+    """Without a name they are beside the reports. Without the option there are none."""
+    assert proposed_file(option, known, OUT) == path
 
 
-def test_no_file_is_written_over(tmp_path: Path) -> None:
-    """Not even one that came while the run ran."""
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    """This includes a file that was created during the run."""
     file = tmp_path / "mine.toml"
     file.write_text("mine")
     with pytest.raises(FileExistsError, match="exists and will not be overwritten"):
@@ -276,10 +278,10 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
         ("out/vllm.proposed.toml", None, "copy the entries that you accept into another file"),
     ],
 )
-def test_somebodys_file_is_safe_from_the_options(
+def test_options_that_would_overwrite_a_file_are_refused(
     known: str | None, proposals: str | None, says: str, tmp_path: Path
 ) -> None:
-    """Usage, before anything is written or removed."""
+    """A usage error is raised before anything is written or removed."""
     (tmp_path / "in use.toml").write_text("mine")
     options = Options(
         engine="vllm",
@@ -292,31 +294,31 @@ def test_somebodys_file_is_safe_from_the_options(
 
 
 @pytest.mark.parametrize("name", ["new.toml", "out/new.toml", "out/vllm.proposed.toml"])
-def test_a_new_file_or_one_that_the_run_removes_is_right(name: str, tmp_path: Path) -> None:
-    """An earlier run's proposals in the report folder are this run's to replace."""
+def test_a_new_file_or_one_that_the_run_removes_is_accepted(name: str, tmp_path: Path) -> None:
+    """A run may replace the proposals of an earlier run in the report folder."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "vllm.proposed.toml").write_text("an earlier run's")
     check_options(Options(engine="vllm", report_dir=tmp_path / "out", proposals=tmp_path / name))
 
 
-def finished(folder: Path, proposals: Path | None) -> tuple[int, Results, ConformanceRun]:
-    """A run that found one violation, to its end."""
+def finish_run(folder: Path, proposals: Path | None) -> tuple[int, Results, ConformanceRun]:
+    """Finish a run that found one violation, and return its exit code, its results and the run."""
     run = ConformanceRun(Options(engine="vllm", report_dir=folder, proposals=proposals), Role.ALONE)
-    told = {"cell": "default", "test": "test_it", "title": "t"}
-    run.log.emit("requirement", id="LORA-3", statement="s", parts={}, **told)
+    common = {"cell": "default", "test": "test_it", "title": "t"}
+    run.log.emit("requirement", id="LORA-3", statement="s", parts={}, **common)
     run.log.emit("selftest", rows=[{"planted": "none", "caught": True, "said": "no alarm"}])
     run.reports.save_case(case(), "s")
     facts = {"reason": "r", "examples": 3, "requests": 9, "seconds": 1.0, "evidence": {}}
-    run.log.emit("verdict", requirement="LORA-3", verdict=Verdict.VIOLATED, **told, **facts)
+    run.log.emit("verdict", requirement="LORA-3", verdict=Verdict.VIOLATED, **common, **facts)
     code = run.finish(interrupted=False)
     return code, read_results(folder / "results.json"), run
 
 
 def test_proposals_change_no_verdict_and_no_exit_code(tmp_path: Path) -> None:
-    """The run that wrote them ends as it would have without, and no known issue is in use but what was."""
-    plain_code, plain, _ = finished(tmp_path / "plain", None)
-    path = tmp_path / "asked" / "known_issues.proposed.toml"
-    code, results, _ = finished(tmp_path / "asked", path)
+    """The run ends as it would without proposals, and no known issue is added."""
+    plain_code, plain, _ = finish_run(tmp_path / "plain", None)
+    path = tmp_path / "with proposals" / "known_issues.proposed.toml"
+    code, results, _ = finish_run(tmp_path / "with proposals", path)
     assert code == plain_code == 1
     assert (results.headline, results.requirements, results.waivers) == (plain.headline, plain.requirements, [])
     assert len(tomllib.loads(path.read_text())["issue"]) == 1
@@ -324,21 +326,21 @@ def test_proposals_change_no_verdict_and_no_exit_code(tmp_path: Path) -> None:
 
 
 def test_proposals_that_cannot_be_written_change_nothing_either(tmp_path: Path) -> None:
-    """The run says so and ends as it would have."""
+    """The run reports the problem and ends as it would without proposals."""
     file = tmp_path / "mine.toml"
     file.write_text("mine")
-    code, results, run = finished(tmp_path / "out", file)
+    code, results, run = finish_run(tmp_path / "out", file)
     assert (code, results.exit_code, file.read_text()) == (1, 1, "mine")
     assert '"problem":"' in run.log.path.read_text()
     assert "exists and will not be overwritten" in run.log.path.read_text()
 
 
-def test_an_earlier_runs_proposals_do_not_pass_for_this_ones(tmp_path: Path) -> None:
-    """They go with the other reports; what a person put there stays."""
+def test_an_earlier_runs_proposals_are_not_taken_for_this_runs(tmp_path: Path) -> None:
+    """They are moved with the other reports. A person's own file stays."""
     report = tmp_path / "report"
-    finished(report, report / "vllm.proposed.toml")
+    finish_run(report, report / "vllm.proposed.toml")
     (report / "mine.toml").write_text("mine")
-    finished(report, None)
+    finish_run(report, None)
     assert [path.name for path in report.glob("*.toml")] == ["mine.toml"]
     assert [path.name for path in (tmp_path / "report.1").glob("*.toml")] == ["vllm.proposed.toml"]
 
@@ -354,7 +356,7 @@ def test_an_earlier_runs_proposals_do_not_pass_for_this_ones(tmp_path: Path) -> 
 def test_the_terminal_says_where_and_how_many(
     entries: int, problem: str, line: str, pytestconfig: pytest.Config
 ) -> None:
-    """In one line."""
+    """It is one line."""
     file = io.StringIO()
     terminal = Terminal(TerminalReporter(pytestconfig, file), None)
     terminal.on_event("proposed", {"path": "out/x.toml", "entries": entries, "problem": problem})

@@ -1,4 +1,7 @@
-"""A waiver waives what it names, on the versions it names, until it expires; a file that is wrong is refused whole."""
+"""A waiver waives what it names, on the versions it names, until it expires.
+
+A file with an error is refused as a whole.
+"""
 
 from __future__ import annotations
 
@@ -24,45 +27,45 @@ ENTRY = {"requirement": "LORA-3", "signature": SIGNATURE, "versions": ">=0.32", 
 
 
 def issue(**changes: Any) -> KnownIssue:
-    """A waiver that fits `case()`."""
+    """Return a waiver that matches `case()`."""
     return KnownIssue(**{**ENTRY, **changes})
 
 
 def case(**changes: Any) -> Case:
-    """A case that `issue()` waives."""
+    """Return a case that `issue()` waives."""
     facts = {"requirement": "LORA-3", "cell": "default", "signature": SIGNATURE}
     return report_samples.case(**{**facts, **changes})
 
 
 def waivers(*issues: KnownIssue, version: str | None = "0.32.0") -> Waivers:
-    """These waivers, today."""
+    """Return these waivers, evaluated today."""
     return Waivers(list(issues), version=version, today=TODAY)
 
 
-def concluded(*cells: tuple[str, Verdict], requirement: str = "LORA-3") -> RequirementResult:
-    """A requirement that ended so in these cells."""
+def result_of(*cells: tuple[str, Verdict], requirement: str = "LORA-3") -> RequirementResult:
+    """Return the result of a requirement with these verdicts of its cells."""
     rows = [report_samples.cell(name, verdict) for name, verdict in cells]
     return report_samples.requirement(requirement, "a title", *rows)
 
 
-CONFORMS = concluded(("default", Verdict.CONFORMS))
+CONFORMS = result_of(("default", Verdict.CONFORMS))
 
 
 def state(one: KnownIssue, *cases: Case, ran: RequirementResult = CONFORMS, version: str | None = "0.32.0") -> str:
-    """What became of a waiver in a run."""
+    """Return the state of a waiver after a run."""
     (row,) = waivers(one, version=version).report(list(cases), [ran])
     return row.state
 
 
-def written(folder: Path, text: str | bytes) -> Path:
-    """A known-issues file with this text."""
+def write_file(folder: Path, text: str | bytes) -> Path:
+    """Write a known-issues file with this text, and return its path."""
     path = folder / "issues.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
 def entry(**changes: str) -> str:
-    """One entry as TOML."""
+    """Return an entry as TOML."""
     return "[[issue]]\n" + "\n".join(f'{key} = "{value}"' for key, value in {**ENTRY, **changes}.items())
 
 
@@ -89,19 +92,19 @@ def entry(**changes: str) -> str:
     ],
 )
 def test_a_waiver_fits_by_requirement_cell_signature_and_fingerprint(changes: dict[str, Any], fits: bool) -> None:
-    """Cell and signature are patterns over the whole text, requirement and fingerprint are spelled out."""
+    """Cell and signature are patterns for the whole text. Requirement and fingerprint must be equal."""
     assert (waivers(issue(**changes)).waive(case()) is not None) is fits
 
 
 @pytest.mark.parametrize(("says", "fits"), [("in the sentence", True), ("in the log", True), ("elsewhere", False)])
-def test_a_waiver_of_a_crash_tells_how_the_engine_ended(says: str, fits: bool) -> None:
-    """The same requests may end it in several ways."""
+def test_a_waiver_of_a_crash_says_how_the_engine_crashed(says: str, fits: bool) -> None:
+    """The same requests may crash the engine in several ways."""
     ended = msgspec.structs.replace(case(), sentence="words in the sentence", log_tail="and in the log")
     assert (waivers(issue(says=says)).waive(ended) is not None) is fits
 
 
 @pytest.mark.parametrize(
-    ("versions", "version", "meant"),
+    ("versions", "version", "applies"),
     [
         (">=0.33.dev0,<0.34.dev0", "0.33.0rc1", True),
         (">=0.33.dev0,<0.34.dev0", "0.33.0.dev7", True),
@@ -116,14 +119,14 @@ def test_a_waiver_of_a_crash_tells_how_the_engine_ended(says: str, fits: bool) -
         ("", None, False),
     ],
 )
-def test_a_waiver_is_for_the_versions_it_names(versions: str, version: str | None, meant: bool) -> None:
-    """Release candidates count; a version that cannot be told is never waived for."""
-    assert (waivers(issue(versions=versions), version=version).waive(case()) is not None) is meant
+def test_a_waiver_is_for_the_versions_it_names(versions: str, version: str | None, applies: bool) -> None:
+    """Release candidates count. No waiver applies to an unknown version."""
+    assert (waivers(issue(versions=versions), version=version).waive(case()) is not None) is applies
 
 
 @pytest.mark.parametrize(("days", "in_force"), [(-1, False), (0, True), (1, True)])
-def test_a_waiver_holds_through_the_day_it_expires(days: int, in_force: bool) -> None:
-    """The day after it waives nothing."""
+def test_a_waiver_is_in_force_until_the_end_of_its_last_day(days: int, in_force: bool) -> None:
+    """It waives nothing from the day after."""
     limited = issue(expires=TODAY + datetime.timedelta(days=days))
     assert (waivers(limited).waive(case()) is not None) is in_force
 
@@ -140,12 +143,12 @@ def test_a_waiver_holds_through_the_day_it_expires(days: int, in_force: bool) ->
     ],
 )
 def test_whether_anything_may_be_waived_is_known_before_it_fails(changes: dict[str, Any], may: bool) -> None:
-    """By requirement, cell, version and day; how it fails is not known yet."""
+    """Requirement, cell, version and date decide. How it will fail is not known yet."""
     assert waivers(issue(**changes)).may_waive(case().requirement, case().cell) is may
 
 
-def test_the_first_waiver_in_force_is_the_one() -> None:
-    """One that has expired stands in nobody's way."""
+def test_the_first_waiver_in_force_is_used() -> None:
+    """An expired waiver before it is skipped."""
     expired, first, second = issue(expires=datetime.date(2020, 1, 1)), issue(reason="first"), issue(reason="second")
     assert waivers(expired, first, second).waive(case()) is first
 
@@ -165,7 +168,7 @@ def test_the_first_waiver_in_force_is_the_one() -> None:
 def test_a_waiver_that_waived_nothing_is_reported_with_the_reason(
     changes: dict[str, Any], version: str | None, expected: str
 ) -> None:
-    """Stale only where its requirement ran, in its cells, and conforms."""
+    """It is stale only if its requirement ran in its cells and conforms."""
     assert state(issue(**changes), version=version) == expected
 
 
@@ -182,18 +185,21 @@ def test_a_waiver_that_waived_nothing_is_reported_with_the_reason(
         ((Verdict.INCONCLUSIVE, Verdict.CONFORMS), False),
     ],
 )
-def test_what_fails_in_another_way_says_nothing_of_this_one(cells: tuple[Verdict, Verdict], stale: bool) -> None:
-    """One counterexample ends a search, and an engine that did not start passes nothing: such a waiver is not for
-    removal."""
-    ran = concluded(*zip(("default", "tight"), cells, strict=True))
+def test_a_waiver_is_not_stale_if_a_cell_fails_in_another_way(cells: tuple[Verdict, Verdict], stale: bool) -> None:
+    """A waiver is stale only if every cell ran to the end.
+
+    One counterexample ends a search, and an engine that did not start passes nothing, so such a waiver should not be
+    removed.
+    """
+    ran = result_of(*zip(("default", "tight"), cells, strict=True))
     assert state(issue(), ran=ran) == ("stale" if stale else "not exercised")
     other = (cells[0], Verdict.VIOLATED)
-    ran = concluded(*zip(("default", "tight"), other, strict=True))
+    ran = result_of(*zip(("default", "tight"), other, strict=True))
     assert (state(issue(cell="default"), ran=ran) == "stale") is (cells[0] is Verdict.CONFORMS)
 
 
-def test_a_waiver_that_fired_names_its_cases() -> None:
-    """And only those that it waived."""
+def test_a_used_waiver_names_its_cases() -> None:
+    """It names only the cases that it waived."""
     (row,) = waivers(issue()).report([case(id="one"), case(id="two", cell="sync"), case(signature="other")], [])
     assert (row.state, row.cases) == ("used", ["one", "two"])
 
@@ -213,7 +219,7 @@ def test_a_waiver_that_fired_names_its_cases() -> None:
 def test_a_rare_issue_that_was_not_found_keeps_a_requirement_from_conforming(
     changes: dict[str, Any], given: Verdict, verdict: Verdict
 ) -> None:
-    """Where it is known and in force; the reason has its rate."""
+    """This holds where the issue is known and in force, and the reason has its rate."""
     rare = issue(**{"rate": "found in 2 of 7 runs", **changes})
     found, reason = waivers(rare).with_rare("LORA-3", "default", given, "30 examples")
     assert found is verdict
@@ -222,24 +228,24 @@ def test_a_rare_issue_that_was_not_found_keeps_a_requirement_from_conforming(
 
 
 def test_a_rare_issue_that_was_not_found_is_not_stale() -> None:
-    """Its state says how rare it is."""
+    """Its state has the rate."""
     assert state(issue(rate="found in 2 of 7 runs")) == "not found in this run, but found in 2 of 7 runs"
 
 
-def test_an_expired_waiver_is_not_used_by_the_fault_it_named() -> None:
+def test_an_expired_waiver_does_not_waive_its_fault() -> None:
     """The violation counts again, and the report says why."""
     assert state(issue(expires=datetime.date(2026, 2, 28)), case()) == "expired"
 
 
 def test_a_waiver_by_fingerprint_is_reported_with_it() -> None:
-    """It means any signature that has this fingerprint, and says so."""
+    """It matches any signature with this fingerprint, and the report shows both."""
     (row,) = waivers(issue(signature=None, fingerprint="1a2b3c4d")).report([], [])
     assert (row.signature, row.fingerprint) == ("*", "1a2b3c4d")
 
 
 def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
-    """Without a cell it is meant for all of them, without an expiry for ever."""
-    path = written(tmp_path, entry() + "\n" + entry(cell="blocks-*") + "\nexpires = 2026-12-31\n")
+    """An entry without a cell is for all cells, and an entry without a date never expires."""
+    path = write_file(tmp_path, entry() + "\n" + entry(cell="blocks-*") + "\nexpires = 2026-12-31\n")
     assert read_known_issues(path) == [issue(), issue(cell="blocks-*", expires=datetime.date(2026, 12, 31))]
     assert read_known_issues(None) == []
 
@@ -272,9 +278,8 @@ def test_a_file_is_read_with_dates_and_patterns(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_name(text: str | bytes, tmp_path: Path) -> None:
-    """Syntax, encoding, missing, unknown or misspelled fields or tables, wrong types, no version specifier: one line,
-    with the path."""
-    path = written(tmp_path, text)
+    """Bad syntax, encoding, fields, tables, types and version specifiers are each refused in one line with the path."""
+    path = write_file(tmp_path, text)
     with pytest.raises(UsageError, match=str(path)) as refused:
         read_known_issues(path)
     assert "\n" not in str(refused.value)
@@ -287,21 +292,21 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(text: str | bytes, tmp_pa
         ({"reason": " "}, "entry 2, for 'LORA-3', has an empty reason"),
     ],
 )
-def test_an_entry_that_nobody_wrote_to_the_end_is_named(changes: dict[str, str], says: str, tmp_path: Path) -> None:
-    """A proposal that was copied as it is waives nothing: the whole file is refused, with the entry's number."""
+def test_an_incomplete_entry_is_named(changes: dict[str, str], says: str, tmp_path: Path) -> None:
+    """A proposal that was copied without changes waives nothing: the file is refused with the entry's number."""
     with pytest.raises(UsageError, match=says):
-        read_known_issues(written(tmp_path, entry() + "\n" + entry(**changes)))
+        read_known_issues(write_file(tmp_path, entry() + "\n" + entry(**changes)))
 
 
 def test_an_entry_may_name_a_fingerprint_alone_or_with_a_signature(tmp_path: Path) -> None:
-    """At least one of them."""
+    """An entry needs at least one of them."""
     alone = entry(fingerprint="1a2b3c4d").replace(f'signature = "{SIGNATURE}"\n', "")
-    read = read_known_issues(written(tmp_path, alone + "\n" + entry(fingerprint="1a2b3c4d")))
+    read = read_known_issues(write_file(tmp_path, alone + "\n" + entry(fingerprint="1a2b3c4d")))
     assert read == [issue(signature=None, fingerprint="1a2b3c4d"), issue(fingerprint="1a2b3c4d")]
 
 
 def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
-    """An engine that nothing is known of yet has one with a comment in it; so do we for each that has none."""
+    """The file of an engine without known issues has only a comment."""
     path = tmp_path / "known.toml"
     for text in ("", "# None so far.\n"):
         path.write_text(text)
@@ -312,20 +317,20 @@ def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
     "path", sorted((ROOT / "adapters").glob("*/*_issues.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_our_own_files_can_be_used(path: Path) -> None:
-    """`tox run -e conformance-NAME` names one."""
+    """The commands `tox run -e conformance-NAME` use them."""
     read_known_issues(path)
 
 
-def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
-    """A waiver file that cannot be read must not be taken for an empty one."""
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    """A waiver file that cannot be read must not be treated as an empty one."""
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(UsageError, match=str(path)):
             read_known_issues(path)
 
 
 @pytest.mark.parametrize(("worker", "applies"), [("model", True), ("fingerprint", False)])
-def test_a_fault_of_arithmetic_is_not_missed_where_there_is_none(worker: str, applies: bool) -> None:
-    """Its waiver is not applicable there, and so not stale either."""
+def test_a_waiver_for_the_worker_with_a_model_is_not_stale_without_one(worker: str, applies: bool) -> None:
+    """A waiver for another worker is not applicable, and therefore not stale either."""
     one = issue(worker="model")
     waivers = Waivers([one], version="0.32.0", today=TODAY, worker=worker)
     assert waivers.applies(one) is applies

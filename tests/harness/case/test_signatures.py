@@ -33,39 +33,39 @@ from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Re
 PROMPT = range(100, 140)
 
 
-def ran(*steps: Step, **changes: Any) -> History:
-    """What is left of a run of these steps where only they matter."""
+def history_of(*steps: Step, **changes: Any) -> History:
+    """Return the history of a run of these steps, with only what a signature depends on."""
     return history(workload=Workload(steps), **{"steps": tuple(record(i) for i in range(len(steps))), **changes})
 
 
-def asked(**changes: Any) -> History:
-    """One request that asks for this."""
-    return ran(burst(ask(**changes)))
+def history_of_request(**changes: Any) -> History:
+    """Return the history of a run of one request with these fields."""
+    return history_of(burst(ask(**changes)))
 
 
 PREEMPTED = (record(0, after=Metrics(preemptions=2.0)),)
 SHIFTS = shape(max_model_tokens=64, shifts_context=True)
 RESET = (ResetRecord(began=0.1, ended=0.2, success=False),)
 FEATURES = {
-    "preempted": ran(burst(ask()), steps=PREEMPTED),
-    "reset": ran(burst(ask()), resets=RESET),
+    "preempted": history_of(burst(ask()), steps=PREEMPTED),
+    "reset": history_of(burst(ask()), resets=RESET),
     "context shift": history(outcome(0, PROMPT, max_tokens=25), shape=SHIFTS),
-    "aborted": asked(abort=Abort(after_tokens=2)),
-    "chat": asked(chat=True),
-    "priorities": asked(priority=-5),
-    "another adapter in a session": ran(
+    "aborted": history_of_request(abort=Abort(after_tokens=2)),
+    "chat": history_of_request(chat=True),
+    "priorities": history_of_request(priority=-5),
+    "another adapter in a session": history_of(
         *(burst(ask(session="a", streaming=True, adapter=adapter)) for adapter in (None, "tenant"))
     ),
-    "several answers": asked(surface=ResponseOptions(answers=2)),
-    "prompt logprobs": asked(surface=ResponseOptions(prompt_logprobs=True)),
-    "stop string": asked(surface=ResponseOptions(stop=("a",))),
-    "structured output": asked(surface=ResponseOptions(pattern="[ab]")),
+    "several answers": history_of_request(surface=ResponseOptions(answers=2)),
+    "prompt logprobs": history_of_request(surface=ResponseOptions(prompt_logprobs=True)),
+    "stop string": history_of_request(surface=ResponseOptions(stop=("a",))),
+    "structured output": history_of_request(surface=ResponseOptions(pattern="[ab]")),
 }
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_each_feature_is_named_where_it_happened(feature: str) -> None:
-    """And no other is; one request of many is enough."""
+def test_each_feature_that_happened_is_named(feature: str) -> None:
+    """No other feature is named. One request of many is enough."""
     failure = Failure(history=FEATURES[feature], failure_class=FailureClass.CORRUPT)
     assert all_circumstances(failure) == [feature]
     assert signature(FEATURES[feature], FailureClass.CORRUPT) == f"corrupt; no reload; {feature}"
@@ -74,60 +74,62 @@ def test_each_feature_is_named_where_it_happened(feature: str) -> None:
 @pytest.mark.parametrize(
     "plain",
     [
-        asked(),
-        asked(salt="red", offset_ms=50, max_tokens=90, adapter="tenant"),
-        ran(Idle(50), burst(ask())),
-        ran(burst(ask()), steps=(record(0, after=Metrics(preemptions=0.0)),)),
-        ran(burst(ask()), steps=(record(0, after=Metrics()),)),
-        ran(burst(ask()), steps=()),
-        asked(surface=ResponseOptions(logprobs=True)),
+        history_of_request(),
+        history_of_request(salt="red", offset_ms=50, max_tokens=90, adapter="tenant"),
+        history_of(Idle(50), burst(ask())),
+        history_of(burst(ask()), steps=(record(0, after=Metrics(preemptions=0.0)),)),
+        history_of(burst(ask()), steps=(record(0, after=Metrics()),)),
+        history_of(burst(ask()), steps=()),
+        history_of_request(surface=ResponseOptions(logprobs=True)),
         history(outcome(0, PROMPT, max_tokens=24), shape=SHIFTS),
     ],
 )
-def test_what_is_nothing_special_is_not_named(plain: History) -> None:
-    """A signature has no figures of one run in it, and no more words than it needs."""
+def test_ordinary_requests_are_not_named(plain: History) -> None:
+    """A signature has no figures of one run and no more words than it needs."""
     assert signature(plain, FailureClass.CORRUPT) == "corrupt; no reload"
 
 
 def test_several_features_come_in_one_order() -> None:
-    """Whatever the order of the steps: the same fault has the same signature."""
+    """The order does not depend on the steps, so the same fault has the same signature."""
     steps: list[Step] = [
         burst(ask(chat=True)),
         burst(ask(abort=Abort(after_ms=5), priority=1)),
         burst(ask(surface=ResponseOptions(stop=("a",)))),
     ]
     words = "corrupt; no reload; reset; aborted; chat; priorities; stop string"
-    assert {signature(ran(*order, resets=RESET), FailureClass.CORRUPT) for order in (steps, steps[::-1])} == {words}
+    assert {signature(history_of(*order, resets=RESET), FailureClass.CORRUPT) for order in (steps, steps[::-1])} == {
+        words
+    }
 
 
-def test_features_follow_what_is_said_of_a_reload() -> None:
-    """Route, path and moment stand where waivers look for them."""
+def test_features_follow_the_words_about_a_reload() -> None:
+    """Route, path and moment of a reload are where waivers expect them."""
     reload = put("B", route=Route.IN_PLACE)
     words = "stale state; in-place reload; other path; between requests; chat"
-    assert signature(ran(put("A"), burst(ask(chat=True)), reload), FailureClass.STALE_STATE) == words
+    assert signature(history_of(put("A"), burst(ask(chat=True)), reload), FailureClass.STALE_STATE) == words
 
 
 def test_a_reset_under_load_is_no_reload_under_traffic() -> None:
-    """The adapter was changed between requests, whatever else was done while some ran."""
+    """The adapter was changed between requests, though a reset overlapped one."""
     reset = Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1))
     change = put("B", route=Route.IN_PLACE)
     reload = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
     moments = [
-        signature(ran(put("A"), *steps), FailureClass.STALE_STATE).split("; ")[3]
+        signature(history_of(put("A"), *steps), FailureClass.STALE_STATE).split("; ")[3]
         for steps in ((reset, change), (reload,), (change,))
     ]
     assert moments == ["between requests", "under traffic", "between requests"]
 
 
 def aborted(answer: tuple[int, ...]) -> str:
-    """Whose answer a request that was hung up on is said to begin, where the base model answers 1 2 3 4."""
+    """Return whose answer this answer to an aborted request begins, if the base model answers 1 2 3 4."""
     one = outcome(0, PROMPT, answer, max_tokens=4, aborted="while decoding")
     cold = {question(one, one.identities[0]): Answer(tokens(1, 2, 3, 4))}
     return matching_cold_answers(one, cold, history(one))
 
 
-def test_an_answer_that_was_cut_off_is_whose_it_begins() -> None:
-    """One without a token is nobody's."""
+def test_a_truncated_answer_belongs_to_the_cold_answer_it_begins() -> None:
+    """An answer without a token belongs to none."""
     assert [aborted(answer) for answer in ((1, 2), (1, 9), ())] == ["base model", "no known cold answer", ""]
 
 
@@ -140,15 +142,15 @@ def test_an_answer_that_was_cut_off_is_whose_it_begins() -> None:
     ],
 )
 def test_rows_of_right_answers_of_every_kind_say_so(request_: Request, tmp_path: Path) -> None:
-    """Right, and as whom."""
+    """A row says that the answer is right and whose answer it is."""
     seen = play(ScriptedEngine(), tmp_path, burst(request_))
     (row,) = request_rows(judge(seen, ClosedFormOracle(), Rule(exact=True), exclusive=True))
     assert (row.correct, row.answers_as, row.error) == (True, "base model", "")
     assert msgspec.json.encode(row)
 
 
-def test_hashes_that_only_adapters_have_wrong_are_named() -> None:
-    """So that a waiver for them does not hide the base model's; and only where they are what failed."""
+def test_wrong_hashes_of_adapters_only_are_named() -> None:
+    """A waiver for them then does not hide the base model's. They are named only if they are what failed."""
     adapters = stored(lora="tenant-n", hashes=("0" * 15 + "1", "0" * 15 + "2"))
     base = stored(hashes=("0" * 15 + "3", "0" * 15 + "4"))
     for wrong, more in (((adapters,), "; only adapters' hashes"), ((adapters, base), ""), ((base,), "")):
@@ -170,8 +172,10 @@ def test_hashes_that_only_adapters_have_wrong_are_named() -> None:
     ],
 )
 def test_where_wrong_kv_begins_is_named(column: int, block: int, first: int, groups: bool, where: str) -> None:
-    """A block that is somebody else's is wrong from its start; one that was copied in part is wrong within. Only of the
-    request that failed, and only where a group's blocks are known by their size."""
+    """Another request's block is wrong from its start, and a block that was copied in part is wrong within.
+
+    This is named only for the request that failed, and only if the block size of the group is known.
+    """
     read = WrongRead(**SLOTS, column=column, block=block, first=first, last=2031)
     engine = shape(uniform=False, groups=(GroupShape(8), GroupShape(64)) if groups else ())
     seen = history(outcome(0, PROMPT), outcome(1, PROMPT), wrong_reads=(read,), shape=engine)
@@ -182,8 +186,8 @@ def test_where_wrong_kv_begins_is_named(column: int, block: int, first: int, gro
     assert signature(seen, FailureClass.LOST_REUSE, 1) == "lost reuse; no reload"
 
 
-def test_a_failure_of_whoever_a_change_overlapped_is_told_from_others() -> None:
-    """A mixture of two versions is the change's; what comes after it is another matter."""
+def test_a_failure_of_a_request_that_a_change_overlaps_has_its_own_signature() -> None:
+    """The change causes a mixture of two versions. What comes after it has another cause."""
     both = (Identity("digest-a", None), Identity("digest-b", None))
     inside, after = outcome(0, PROMPT, adapter="digest-a", identities=both), outcome(1, PROMPT, adapter="digest-b")
     seen = history(inside, after)
@@ -215,7 +219,7 @@ TRAFFIC = "in-place reload; other path; under traffic"
         ("GROUP-1", "groups-state", "corrupt; no reload; wrong within a block", False),
     ],
 )
-def test_what_vllm_is_known_to_do_is_waived_and_no_more(requirement: str, cell: str, sign: str, waived: bool) -> None:
+def test_only_known_faults_of_vllm_are_waived(requirement: str, cell: str, sign: str, waived: bool) -> None:
     """Another fault under the same requirement fails the run."""
     known = read_known_issues(ROOT / "adapters" / "vllm" / "known_issues.toml")
     waivers = Waivers(known, version="0.32.0", today=datetime.date(2026, 12, 1), worker="fingerprint")

@@ -1,4 +1,4 @@
-"""Updates of the weights and pauses in a case: rows of its timeline, and calls of its script."""
+"""Weight updates and pauses of a case are rows of its timeline and calls of its script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_FLIGHT = Burst(
 
 
 def test_a_script_makes_the_same_calls() -> None:
-    """In their order, also during a burst, with the same gaps."""
+    """The calls are in the same order with the same gaps, also during a burst."""
     deep = (Sleep(2), Wake(SleepPart.WEIGHTS), TO_A, Wake(SleepPart.KV))
     assert scenario(Workload((*deep, burst(ask()))))[:4] == [
         "story.client.sleep(2)",
@@ -55,7 +55,7 @@ def test_a_script_makes_the_same_calls() -> None:
 
 
 def test_a_description_has_all_changes() -> None:
-    """One line."""
+    """The description is one line."""
     assert describe(IN_FLIGHT, 0).endswith(
         "after 3 tokens pause with mode keep, clear the cache, then new weights 'A': reload from the same path with "
         "changed files, then resume (30 ms apart)"
@@ -63,7 +63,7 @@ def test_a_description_has_all_changes() -> None:
 
 
 def test_changes_during_a_burst_are_rows_of_the_timeline(tmp_path: Path) -> None:
-    """Without a name, so that no adapter seems to change. On its own, an update is a step and has no row."""
+    """The row has no name, so that no adapter seems to change. A separate update is a step and has no row."""
     meanwhile = Meanwhile(change=TO_A, after_tokens=1)
     steps = (Burst(requests=(ask(), ask()), meanwhile=meanwhile), UpdateWeights(version="start"))
     history = WorkloadRun(

@@ -1,4 +1,4 @@
-"""What resets, aborts, scores, several answers and a pool too small do to the reference cache's bounds."""
+"""Resets, aborts, scores, several answers and small pools change the bounds of the reference cache."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from coldproof.harness.judgement.reference_cache import Bounds, bounds, has_room
 from coldproof.harness.judgement.request_sizes import blocks_needed, may_be_refused, never_fits
 
 PROMPT = range(100, 140)  # two whole blocks of 16 and a half
-OWED, FREE, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)
+EXPECTED, ALLOWED, EMPTY = Bounds(32, 39), Bounds(0, 39), Bounds(0, 0)
 SEVERAL, SCORED = ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True)
 
 
 def reset(began: float, ended: float, *, success: bool = True, scope: tuple[ResetScope, ...] = ()) -> ResetRecord:
-    """A reset between these moments; outcome N is sent at N and finished at N + 0.5."""
+    """Return a reset between these moments. Outcome N is sent at N and finished at N + 0.5."""
     return ResetRecord(began=began, ended=ended, success=success, scope=scope)
 
 
-def last(*outcomes: Outcome, resets: tuple[ResetRecord, ...] = (), **engine: Any) -> Bounds:
-    """The bounds of the last of these requests."""
+def last_bounds(*outcomes: Outcome, resets: tuple[ResetRecord, ...] = (), **engine: Any) -> Bounds:
+    """Return the bounds of the last of these requests."""
     return bounds(history(*outcomes, resets=resets, shape=shape(**engine)))[outcomes[-1].request]
 
 
 @pytest.mark.parametrize(
     ("resets", "limits"),
     [
-        ((), OWED),
+        ((), EXPECTED),
         ((reset(0.6, 0.8),), EMPTY),
-        ((reset(0.6, 0.8, success=False),), FREE),
+        ((reset(0.6, 0.8, success=False),), ALLOWED),
         ((reset(0.5, 1.0),), EMPTY),
-        ((reset(0.3, 0.4),), FREE),
-        ((reset(0.3, 0.8),), FREE),
-        ((reset(0.6, 1.2),), FREE),
-        ((reset(1.2, 1.3),), FREE),
-        ((reset(1.6, 1.8),), OWED),
+        ((reset(0.3, 0.4),), ALLOWED),
+        ((reset(0.3, 0.8),), ALLOWED),
+        ((reset(0.6, 1.2),), ALLOWED),
+        ((reset(1.2, 1.3),), ALLOWED),
+        ((reset(1.6, 1.8),), EXPECTED),
         ((reset(0.6, 0.7, success=False), reset(0.8, 0.9)), EMPTY),
         ((reset(0.6, 0.7), reset(0.8, 0.9, success=False)), EMPTY),
     ],
@@ -50,20 +50,20 @@ def last(*outcomes: Outcome, resets: tuple[ResetRecord, ...] = (), **engine: Any
         "between",
         "refused",
         "just between",
-        "while the first ran",
-        "from the first's life on",
-        "into the second's life",
-        "while the second ran",
+        "during the first",
+        "from the first until between",
+        "from between until the second",
+        "during the second",
         "after both",
         "refused, then done",
         "done, then refused",
     ],
 )
-def test_a_reset_leaves_nothing_to_hit_if_it_succeeded_and_nothing_to_owe_at_all(
+def test_after_a_reset_no_hit_is_expected_and_after_a_success_none_is_allowed(
     resets: tuple[ResetRecord, ...], limits: Bounds
 ) -> None:
-    """What a request writes while the cache is reset under it may outlive the reset."""
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT), resets=resets) == limits
+    """What a request writes while the cache is reset may survive the reset."""
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT), resets=resets) == limits
 
 
 @pytest.mark.parametrize(
@@ -79,82 +79,82 @@ def test_a_reset_leaves_nothing_to_hit_if_it_succeeded_and_nothing_to_owe_at_all
 def test_a_second_tier_is_empty_only_after_a_reset_that_covers_it(
     scope: tuple[ResetScope, ...], success: bool, limits: Bounds
 ) -> None:
-    """What the pool loses comes back from there; what its own reset removed may not."""
+    """What the pool loses comes back from the tier, unless a reset covered it."""
     made = (outcome(0, PROMPT), outcome(1, PROMPT))
-    assert last(*made, resets=(reset(0.6, 0.8, success=success, scope=scope),), second_tier=True) == limits
+    assert last_bounds(*made, resets=(reset(0.6, 0.8, success=success, scope=scope),), second_tier=True) == limits
 
 
-def test_what_is_written_after_a_reset_is_owed_again() -> None:
-    """And what was written before it is not, however long its prefix."""
+def test_what_is_written_after_a_reset_must_be_hit_again() -> None:
+    """What was written before it is not expected, however long its prefix."""
     long = range(100, 180)
     first, again, then = outcome(0, long), outcome(1, PROMPT), outcome(2, long)
-    assert last(first, again, then, resets=(reset(0.6, 0.8),)) == Bounds(at_least=32, at_most=40)
+    assert last_bounds(first, again, then, resets=(reset(0.6, 0.8),)) == Bounds(at_least=32, at_most=40)
 
 
-def test_a_request_that_crossed_a_reset_promises_nothing() -> None:
-    """It may have written before, behind, or both."""
+def test_blocks_of_a_request_across_a_reset_need_not_be_hit() -> None:
+    """It may have written before the reset, after it, or both."""
     across = outcome(0, PROMPT, finished=2.0)
-    assert last(across, outcome(3, PROMPT), resets=(reset(1.0, 1.2),)) == FREE
+    assert last_bounds(across, outcome(3, PROMPT), resets=(reset(1.0, 1.2),)) == ALLOWED
 
 
 @pytest.mark.parametrize("stage", list(Stage))
-def test_an_aborted_request_promises_nothing_and_allows_what_it_may_have_computed(stage: Stage) -> None:
-    """Whatever its stage: how far the engine came, nobody knows for sure."""
+def test_blocks_of_an_aborted_request_may_be_hit_and_need_not(stage: Stage) -> None:
+    """At any stage, it is unknown how much the engine has computed."""
     cut = outcome(0, PROMPT, (7, 8, 9), aborted=stage, cached_tokens=None, finish_reason=None)
-    assert last(cut, outcome(1, PROMPT)) == FREE
-    assert last(cut, outcome(1, (*PROMPT, 7, 8, 9, 10))) == Bounds(0, 42)
+    assert last_bounds(cut, outcome(1, PROMPT)) == ALLOWED
+    assert last_bounds(cut, outcome(1, (*PROMPT, 7, 8, 9, 10))) == Bounds(0, 42)
 
 
-def test_an_aborted_request_hides_no_earlier_promise() -> None:
-    """Who was answered before it still is owed for."""
+def test_an_aborted_request_does_not_lower_an_earlier_bound() -> None:
+    """Blocks of an answered request before it must still be hit."""
     cut = outcome(1, PROMPT, aborted=Stage.PREFILL, cached_tokens=None)
-    assert last(outcome(0, PROMPT), cut, outcome(2, PROMPT)) == OWED
+    assert last_bounds(outcome(0, PROMPT), cut, outcome(2, PROMPT)) == EXPECTED
 
 
-@pytest.mark.parametrize(("tokens", "owed"), [((), 0), ((7,), 32)])
-def test_a_request_that_the_engine_aborts_before_its_first_token_owes_nothing(
-    tokens: tuple[int, ...], owed: int
+@pytest.mark.parametrize(("tokens", "least"), [((), 0), ((7,), 32)])
+def test_a_request_that_the_engine_aborts_before_its_first_token_need_not_hit(
+    tokens: tuple[int, ...], least: int
 ) -> None:
-    """A pause may abort it while it waits: it was never looked up, and the engine reports no hit."""
+    """A pause may abort it while it waits. It was never looked up, and the engine reports no hit."""
     cut = outcome(1, PROMPT, tokens, aborted=Stage.UNSEEN if not tokens else Stage.DECODE, cached_tokens=0)
-    assert last(outcome(0, PROMPT), cut).at_least == owed
+    assert last_bounds(outcome(0, PROMPT), cut).at_least == least
 
 
 def test_several_answers_share_their_prompt_among_themselves() -> None:
-    """A cold prompt may be hit by all but the first of them, and nothing is owed for it; later ones owe as ever."""
-    assert last(outcome(0, PROMPT, surface=SEVERAL)) == FREE
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT, surface=SEVERAL)) == FREE
-    assert last(outcome(0, PROMPT, surface=SEVERAL), outcome(1, PROMPT)) == OWED
+    """All answers but the first may hit a cold prompt, and need not. Later requests must hit as usual."""
+    assert last_bounds(outcome(0, PROMPT, surface=SEVERAL)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, surface=SEVERAL)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT, surface=SEVERAL), outcome(1, PROMPT)) == EXPECTED
 
 
-def test_scores_of_a_prompt_neither_owe_nor_promise_a_hit() -> None:
-    """Engines may pass the cache by for them; that they hit it is allowed."""
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT, surface=SCORED)) == FREE
-    assert last(outcome(0, PROMPT, surface=SCORED), outcome(1, PROMPT)) == FREE
+def test_a_prompt_with_scores_may_hit_and_be_hit_and_need_not() -> None:
+    """Engines may bypass the cache for them, but a hit is allowed."""
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, surface=SCORED)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT, surface=SCORED), outcome(1, PROMPT)) == ALLOWED
 
 
 @pytest.mark.parametrize(
     "surface", [ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]"), ResponseOptions(logprobs=True)]
 )
-def test_other_surfaces_owe_and_promise_as_plain_requests_do(surface: ResponseOptions) -> None:
-    """What they ask for is about the answer."""
-    assert last(outcome(0, PROMPT, surface=surface), outcome(1, PROMPT, surface=surface)) == OWED
+def test_other_response_options_have_the_bounds_of_plain_requests(surface: ResponseOptions) -> None:
+    """These options change only the answer."""
+    assert last_bounds(outcome(0, PROMPT, surface=surface), outcome(1, PROMPT, surface=surface)) == EXPECTED
 
 
-def test_layers_that_keep_blocks_sparsely_owe_only_a_prompt_sent_again() -> None:
-    """A sliding window frees what lies behind it; the upper bound is the same."""
+def test_with_sparse_layers_only_a_repeated_prompt_must_hit() -> None:
+    """A sliding window frees the blocks before it. The upper bound is the same."""
     longer, known = (*PROMPT, 7, 8, 9), {"uniform": False, "groups": (GroupShape(16), GroupShape(16))}
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT), **known) == OWED
-    assert last(outcome(0, PROMPT), outcome(1, longer), **known) == Bounds(0, 42)
-    assert last(outcome(0, PROMPT), outcome(1, PROMPT), uniform=False).at_least is None
-    assert last(outcome(0, PROMPT), outcome(1, longer)) == Bounds(32, 42)
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT), **known) == EXPECTED
+    assert last_bounds(outcome(0, PROMPT), outcome(1, longer), **known) == Bounds(0, 42)
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT), uniform=False).at_least is None
+    assert last_bounds(outcome(0, PROMPT), outcome(1, longer)) == Bounds(32, 42)
 
 
 @pytest.mark.parametrize(
     ("answers", "pool", "room"), [(1, 6, True), (1, 5, False), (3, 12, True), (3, 11, False)], ids=str
 )
 def test_each_of_several_answers_needs_room(answers: int, pool: int, room: bool) -> None:
-    """Each may come to three blocks of its own: what they pushed out is not owed."""
+    """Each may need three blocks of its own, and blocks that these evict need not be hit."""
     pair = history(
         outcome(0, PROMPT, surface=ResponseOptions(answers=answers)), outcome(1, PROMPT), shape=shape(pool_blocks=pool)
     )
@@ -163,7 +163,7 @@ def test_each_of_several_answers_needs_room(answers: int, pool: int, room: bool)
 
 @pytest.mark.parametrize(("pool", "room"), [(12, True), (11, False)])
 def test_room_is_what_all_groups_need_together(pool: int, room: bool) -> None:
-    """Two requests of three blocks in one group, and of no more than three small ones in another, with a window."""
+    """Two requests need three blocks in one group, and at most three small ones in another, which has a window."""
     groups = (GroupShape(16), GroupShape(8, most_blocks=3))
     pair = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=pool, uniform=False, groups=groups))
     assert has_room(pair) is room
@@ -174,7 +174,7 @@ ABORTED: dict[str, Any] = {"aborted": Stage.DECODE, "cached_tokens": None}
 
 
 @pytest.mark.parametrize(
-    ("before", "between", "pool", "owed"),
+    ("before", "between", "pool", "least"),
     [
         ((), (), 4, 32),
         ((), (), 3, 16),
@@ -196,31 +196,33 @@ ABORTED: dict[str, Any] = {"aborted": Stage.DECODE, "cached_tokens": None}
         ((), ({"surface": SEVERAL},), 10, None),
     ],
 )
-def test_a_pool_too_small_for_all_still_owes_what_was_written_last(
-    before: tuple[dict[str, Any], ...], between: tuple[dict[str, Any], ...], pool: int, owed: int | None
+def test_in_a_small_pool_what_was_written_last_must_be_hit(
+    before: tuple[dict[str, Any], ...], between: tuple[dict[str, Any], ...], pool: int, least: int | None
 ) -> None:
-    """From its start on. Three blocks each, four with a step ahead, of which two are shared with an equal prompt whose
-    KV is not computed anew; what ran before is evicted first, unless it may run on behind its client's back.
+    """It must be hit from its start on.
+
+    Each request needs three blocks, or four with a step ahead, of which two are shared with an equal prompt whose KV is
+    not computed again. What ran before is evicted first, unless it may still run after a client disconnect.
     """
     kinds = [*((OTHER, more) for more in before), (PROMPT, {}), *((OTHER, more) for more in between), (PROMPT, {})]
     early = outcome(0, range(900, 1500))  # far more than the pool holds
     made = [outcome(i, tokens, **more) for i, (tokens, more) in enumerate(kinds, 1)]
-    assert last(early, *made, pool_blocks=pool).at_least == owed
+    assert last_bounds(early, *made, pool_blocks=pool).at_least == least
 
 
 @pytest.mark.parametrize(
     "engine",
     [{"second_tier": True}, {"uniform": False, "groups": (GroupShape(16), GroupShape(16))}, {"pool_blocks": None}],
 )
-def test_where_blocks_move_otherwise_a_pool_too_small_owes_nothing(engine: dict[str, Any]) -> None:
-    """A second tier, layers that let go of blocks, an unknown pool."""
+def test_in_a_small_pool_with_other_eviction_no_hit_is_expected(engine: dict[str, Any]) -> None:
+    """The engine has a second tier, layers that free blocks early, or an unknown pool."""
     made = (outcome(0, range(900, 1500)), outcome(1, PROMPT), outcome(2, PROMPT))
-    assert last(*made, **{"pool_blocks": 20, **engine}).at_least is None
-    assert last(*made, pool_blocks=20).at_least == 32
+    assert last_bounds(*made, **{"pool_blocks": 20, **engine}).at_least is None
+    assert last_bounds(*made, pool_blocks=20).at_least == 32
 
 
-def test_whoever_was_asked_together_with_the_first_may_take_its_blocks() -> None:
-    """Which of a burst ended last is only known to the engine."""
+def test_a_request_in_the_same_burst_may_take_the_blocks_of_the_first() -> None:
+    """Only the engine knows which request of a burst ended last."""
     pair = (outcome(0, PROMPT), outcome(1, OTHER, step=0, sent=0.0, finished=0.4))
     again = outcome(2, PROMPT, step=1)
     early = outcome(9, range(900, 1500), step=2, sent=5.0, finished=6.0)
@@ -229,20 +231,20 @@ def test_whoever_was_asked_together_with_the_first_may_take_its_blocks() -> None
 
 
 def test_a_preemption_takes_blocks_more_than_once() -> None:
-    """So nothing is known to be left from its step on."""
+    """No block is expected to be left from its step on."""
     made = (outcome(0, PROMPT), outcome(1, PROMPT), outcome(2, range(900, 1500)))
-    for step, owed in ((0, None), (1, None), (2, 32)):
+    for step, least in ((0, None), (1, None), (2, 32)):
         steps = [
             record(i, after=Metrics(preemptions=float(i >= step)), before=Metrics(preemptions=float(i > step)))
             for i in range(3)
         ]
         seen = history(*made, shape=shape(pool_blocks=6), steps=tuple(steps))
-        assert bounds(seen)[1].at_least == owed
+        assert bounds(seen)[1].at_least == least
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2)])
 def test_blocks_are_whole(tokens: int, blocks: int) -> None:
-    """And unknown where their size is."""
+    """The number is unknown if the block size is."""
     assert blocks_needed(history(), tokens) == blocks
     assert blocks_needed(history(shape=shape(block_size=None)), tokens) is None
 
@@ -266,7 +268,10 @@ def test_blocks_are_whole(tokens: int, blocks: int) -> None:
 def test_what_never_fits_is_known_by_the_models_length_and_the_pool(
     length: int, answer: int, engine: dict[str, Any], never: bool, maybe: bool
 ) -> None:
-    """A prompt with one token to answer; with all of its answer it may be refused. Unknown is no limit."""
+    """A prompt must fit with one token of its answer, and may be refused if all of its answer does not fit.
+
+    Unknown is no limit.
+    """
     one = outcome(0, range(length), max_tokens=answer)
     seen = history(one, shape=shape(**engine))
     assert (never_fits(seen, one), may_be_refused(seen, one)) == (never, maybe)
@@ -274,16 +279,14 @@ def test_what_never_fits_is_known_by_the_models_length_and_the_pool(
 
 @pytest.mark.parametrize(("cached", "lost"), [(32, 0), (16, 16), (0, 32), (39, 0), (None, 0)])
 @pytest.mark.parametrize("pool", [5, 1000], ids=["no room", "room"])
-def test_lost_tokens_are_what_would_have_been_owed_in_a_pool_with_room(
-    cached: int | None, lost: int, pool: int
-) -> None:
-    """Whether there was room or not; an unknown count has lost nothing."""
+def test_lost_tokens_are_what_a_pool_with_room_must_hit(cached: int | None, lost: int, pool: int) -> None:
+    """This holds with and without room. With an unknown count, nothing is lost."""
     then = outcome(1, PROMPT, cached_tokens=cached)
     assert lost_tokens(history(outcome(0, PROMPT), then, shape=shape(pool_blocks=pool)), then) == lost
 
 
-def test_nothing_is_lost_where_nothing_is_known_to_be_owed() -> None:
-    """An unknown block size, or a reset in between."""
+def test_nothing_is_lost_if_no_hit_is_expected() -> None:
+    """The block size is unknown, or there was a reset in between."""
     then = outcome(1, PROMPT)
     assert lost_tokens(history(outcome(0, PROMPT), then, shape=shape(block_size=None)), then) == 0
     assert lost_tokens(history(outcome(0, PROMPT), then, resets=(reset(0.6, 0.8),)), then) == 0

@@ -1,4 +1,4 @@
-"""What a second tier must still have after the pool has lost it."""
+"""A second tier must still have what the pool has lost."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ FIRST, OTHER, AGAIN = outcome(0, PROMPT), outcome(1, range(1000, 1080)), outcome
 ROOM = 64  # blocks
 
 
-def owed(*asked: Outcome, tier: int | None = ROOM, **changes: Any) -> int | None:
-    """What the last of these requests must hit, with a pool that has room for one of them."""
+def expected_hit(*sent: Outcome, tier: int | None = ROOM, **changes: Any) -> int | None:
+    """Return the minimum expected hit of the last request, with a pool that has room for one of them."""
     engine = shape(pool_blocks=6, second_tier=True, tier_blocks=tier)
-    return bounds(history(*asked, shape=engine, **changes))[asked[-1].request].at_least
+    return bounds(history(*sent, shape=engine, **changes))[sent[-1].request].at_least
 
 
-def test_an_earlier_prompt_is_owed() -> None:
-    """Not its answer, which a tier may leave out. In whole blocks, and all but the prompt's last token."""
-    assert owed(FIRST, OTHER, AGAIN) == 64
-    assert owed(FIRST, OTHER, outcome(2, (*PROMPT, 7, 8, *range(300, 320)))) == 80
-    assert owed(FIRST, OTHER, outcome(2, (*range(100, 150), *range(2000, 2030)))) == 48
+def test_an_earlier_prompt_must_be_hit() -> None:
+    """The hit has whole blocks of the prompt without its last token. A tier may leave out the answer."""
+    assert expected_hit(FIRST, OTHER, AGAIN) == 64
+    assert expected_hit(FIRST, OTHER, outcome(2, (*PROMPT, 7, 8, *range(300, 320)))) == 80
+    assert expected_hit(FIRST, OTHER, outcome(2, (*range(100, 150), *range(2000, 2030)))) == 48
 
 
 @pytest.mark.parametrize(
-    ("asked", "tier"),
+    ("sent", "tier"),
     [
         ((FIRST, OTHER, AGAIN), None),
         ((FIRST, OTHER, AGAIN), 17),
         ((FIRST, outcome(1, PROMPT)), ROOM),
         ((FIRST, outcome(1, range(1000, 1080), finish_reason=None, aborted="client"), AGAIN), ROOM),
     ],
-    ids=["of a tier of which nothing is known", "without room for all", "directly after it", "after an abort"],
+    ids=["unknown tier", "without room for all", "no request in between", "after an abort"],
 )
-def test_nothing_is_owed(asked: tuple[Outcome, ...], tier: int | None) -> None:
+def test_no_hit_is_expected(sent: tuple[Outcome, ...], tier: int | None) -> None:
     """What is stored in the meantime, or perhaps never, cannot be expected."""
-    assert owed(*asked, tier=tier) is None
+    assert expected_hit(*sent, tier=tier) is None
 
 
 @pytest.mark.parametrize("after", [Metrics(hit_tokens=0.0, preemptions=1.0), Metrics(hit_tokens=0.0, failed_loads=1.0)])
-def test_nothing_is_owed_over_a_preemption_or_a_failed_load(after: Metrics) -> None:
-    """The blocks of a preempted request may go before they are stored."""
+def test_no_hit_is_expected_after_a_preemption_or_a_failed_load(after: Metrics) -> None:
+    """The blocks of a preempted request may be freed before they are stored."""
     before = Metrics(hit_tokens=0.0, preemptions=0.0, failed_loads=0.0)
     steps = (record(0), record(1, before=before, after=after), record(2))
-    assert owed(FIRST, OTHER, AGAIN, steps=steps) is None
+    assert expected_hit(FIRST, OTHER, AGAIN, steps=steps) is None
 
 
 def test_a_miss_is_lost_reuse_and_names_the_tier() -> None:
-    """Because the pool had no room."""
+    """The tier is named because the pool had no room."""
     engine = shape(pool_blocks=6, second_tier=True, tier_blocks=ROOM)
     (finding,) = check_bounds(history(FIRST, OTHER, AGAIN, shape=engine))
     assert finding.sentence == (

@@ -1,4 +1,4 @@
-"""What is registered beside a function is found by folder, in an explicit order, and complete."""
+"""Functions that are registered by decorators are found by folder, in an explicit order, and are complete."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_other_answers(answers: str) -> list[Finding]:
 
 
 def test_a_place_in_the_order_is_taken_once() -> None:
-    """A second function would otherwise replace the first without a word."""
+    """Otherwise, a second function would replace the first without an error."""
     before = dict(CHECKERS.entries), dict(COUNTINGS.entries)
     with pytest.raises(ValueError, match="check_again and check_liveness have the same place in the order: 10"):
         check("liveness", order=10)(check_again)
@@ -47,14 +47,14 @@ def test_a_place_in_the_order_is_taken_once() -> None:
 
 @pytest.mark.parametrize("function", [check_something_else, check_other_answers])
 def test_a_function_takes_only_what_an_example_has(function: object) -> None:
-    """By the same name and type: the judge passes arguments by name."""
+    """Names and types must be equal, because the judge passes arguments by name."""
     with pytest.raises(TypeError, match="which is no field of an example"):
         check("liveness", order=11)(function)  # type: ignore[type-var]
     assert 11 not in CHECKERS.entries
 
 
 def test_functions_are_called_in_their_order() -> None:
-    """The order of findings and of counters is part of stored results."""
+    """The order of findings and counters is part of stored results."""
     for registered in (CHECKS, FUNCTIONS):
         places = [one.order for one in registered]
         assert places == sorted(set(places))
@@ -63,13 +63,13 @@ def test_functions_are_called_in_their_order() -> None:
 @pytest.mark.parametrize("counting", FUNCTIONS, ids=lambda counting: counting.counters.__name__)
 @pytest.mark.parametrize("seen", [history(), history(outcome(0, range(100, 140)))], ids=["nothing", "a request"])
 def test_a_function_returns_all_its_counters(counting: Counting, seen: History) -> None:
-    """Also for a history without any of its features: a counter that is missing would not be zero."""
+    """This includes a history without any of its features: a missing counter would not be zero."""
     example = Example(history=seen, answers={}, rule=EXACT, exclusive=True)
     assert set(counting.result(example)) == set(counting.counters)
 
 
-def test_every_counter_has_a_text_of_its_own() -> None:
-    """Results are kept by these texts."""
+def test_every_counter_has_its_own_text() -> None:
+    """Results are stored by these texts."""
     texts = Counter(str(one) for kind in Evidence.__subclasses__() for one in kind)
     assert [text for text, number in texts.items() if number > 1] == []
     assert set(texts) == set(COUNTERS)

@@ -22,23 +22,23 @@ PROMPT, LONGER = range(40, 80), range(40, 90)
 COUNTERS = (Examples.SENSITIVE, Examples.INSENSITIVE, Examples.INSENSITIVE_REQUESTS)
 
 
-class Reading(Oracle):
+class PartialReader(Oracle):
     """A cold engine whose answer follows from some of a prompt's tokens."""
 
     name = "cold-engine"
 
     def __init__(self, reads: slice) -> None:
         self.reads = reads
-        self.asked: list[Question] = []
+        self.questions: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
-        """The same for the same tokens."""
-        self.asked.append(question)
+        """Return the same answer for the same tokens."""
+        self.questions.append(question)
         return Answer(tokens(*[sum(question.prompt[self.reads]) % 97] * question.max_tokens))
 
 
 def answered(oracle: Oracle, one: Outcome) -> Outcome:
-    """The request with its cold answer."""
+    """Return the request with its cold answer."""
     cold = oracle.ask(question(one, one.identities[0]))
     return outcome(one.request, one.prompt, cold.ids, cached_tokens=one.cached_tokens)
 
@@ -47,9 +47,9 @@ def answered(oracle: Oracle, one: Outcome) -> Outcome:
     ("reads", "counts"),
     [(slice(None), [1, 0, 0]), (slice(0, 1), [1, 0, 0]), (slice(0, 0), [0, 1, 2]), (slice(32, None), [0, 1, 2])],
 )
-def test_an_example_whose_answer_does_not_depend_on_the_hit_is_none(reads: slice, counts: list[float]) -> None:
-    """Such as one that follows from the tokens behind it. The stored answers show the same."""
-    oracle = Reading(reads)
+def test_an_example_whose_answer_does_not_depend_on_the_hit_is_insensitive(reads: slice, counts: list[float]) -> None:
+    """For example, its answer may follow from the tokens after the hit. The stored answers show the same."""
+    oracle = PartialReader(reads)
     seen = history(answered(oracle, outcome(0, PROMPT)), answered(oracle, outcome(1, PROMPT, cached_tokens=32)))
     judged = judge(seen, oracle, EXACT, exclusive=True)
     assert judged.findings == ()
@@ -57,17 +57,17 @@ def test_an_example_whose_answer_does_not_depend_on_the_hit_is_none(reads: slice
     assert judge_again(seen, judged.answers, EXACT, exclusive=True) == judged
 
 
-def test_an_oracle_for_which_each_question_starts_an_engine_is_not_asked() -> None:
-    """Then nothing is known of the example, and the calibration alone decides."""
-    oracle = Reading(slice(None))
+def test_an_oracle_that_starts_an_engine_for_each_question_is_not_queried() -> None:
+    """The sensitivity of the example is then unknown, and the calibration alone decides."""
+    oracle = PartialReader(slice(None))
     oracle.takes_more = False
     seen = history(answered(oracle, outcome(0, PROMPT)))
     judged = judge(seen, oracle, EXACT, exclusive=True)
     assert [judged.evidence[name] for name in COUNTERS] == [0, 0, 0]
 
 
-def test_the_longest_hit_is_changed_and_nothing_behind_it() -> None:
-    """Without a hit, it is the first half of the longest prompt."""
+def test_the_longest_hit_is_changed_and_nothing_after_it() -> None:
+    """Without a hit, the first half of the longest prompt is changed."""
     seen = history(outcome(0, LONGER), outcome(1, PROMPT, cached_tokens=16), outcome(2, PROMPT, cached_tokens=32))
     pair = pair_of(seen)
     assert pair is not None
@@ -81,7 +81,7 @@ def test_the_longest_hit_is_changed_and_nothing_behind_it() -> None:
 
 
 def test_rows_and_images_stay() -> None:
-    """A cold engine could not take others."""
+    """A cold engine could not take other ones."""
     prompt = (40, FIRST_ROW + 7, 41)
     changed = with_other_prefix(prompt, 3, "n")
     assert changed[1] == prompt[1]
@@ -90,13 +90,13 @@ def test_rows_and_images_stay() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"error": "HTTP 500"}, {"surface": ResponseOptions(answers=2)}])
-def test_what_has_no_single_cold_answer_is_not_asked(changes: dict[str, Any]) -> None:
-    """Nothing is known of it."""
+def test_a_request_without_a_single_cold_answer_is_not_queried(changes: dict[str, Any]) -> None:
+    """The sensitivity of such a request is unknown."""
     assert pair_of(history(outcome(0, PROMPT, **changes))) is None
 
 
 def scored(nats: float | None) -> Answer:
-    """An answer whose tokens have this logprob."""
+    """Return an answer whose tokens have this logprob."""
     return Answer(tuple(Token(id=i, at=0.0, logprob=nats) for i in (1, 2)))
 
 
@@ -116,35 +116,35 @@ def scored(nats: float | None) -> Answer:
     ],
 )
 def test_tokens_and_scores_show_a_difference(first: Answer, then: Answer, rule: Rule, *, differ: bool) -> None:
-    """A score that is unknown or no number shows none."""
+    """A score that is unknown or not a number shows no difference."""
     assert depends(first, then, rule, length=4) is differ
 
 
-def test_by_scores_the_same_tokens_are_scored_behind_the_other_prompt() -> None:
-    """As a warm answer is judged."""
+def test_with_scores_the_same_tokens_are_scored_after_the_other_prompt() -> None:
+    """A warm answer is judged in the same way."""
     rule = Rule(exact=False, noise=BAND.margin_nats, band=BAND)
     one = outcome(0, PROMPT, cached_tokens=32)
-    asked: list[Question] = []
+    questions: list[Question] = []
 
-    class Scoring(Oracle):
+    class ScoringOracle(Oracle):
         name = "cold-engine"
 
         def ask(self, question: Question) -> Answer:
-            """Give the same tokens, with scores that follow from the first token."""
-            asked.append(question)
+            """Return the same tokens, with scores that follow from the first token."""
+            questions.append(question)
             score = -1.0 if question.prompt[0] == PROMPT[0] else -1.0 - 2 * BAND.score_nats
             scores = (*[None] * len(PROMPT), *[score] * (len(question.prompt) - len(PROMPT)))
-            told = tuple(Token(id=i, at=0.0, logprob=-1.0, gap=5.0) for i in (7, 8, 9))
-            return Answer(told[: question.max_tokens], prompt_logprobs=scores if question.surface == SCORED else None)
+            answer = tuple(Token(id=i, at=0.0, logprob=-1.0, gap=5.0) for i in (7, 8, 9))
+            return Answer(answer[: question.max_tokens], prompt_logprobs=scores if question.surface == SCORED else None)
 
-    judged = judge(history(one), Scoring(), rule, exclusive=True)
-    (changed,) = [one for one in asked if one.prompt[0] != PROMPT[0]]
+    judged = judge(history(one), ScoringOracle(), rule, exclusive=True)
+    (changed,) = [one for one in questions if one.prompt[0] != PROMPT[0]]
     assert (changed.surface, changed.prompt[len(PROMPT) :]) == (SCORED, (7, 8, 9))
     assert [judged.evidence[name] for name in COUNTERS] == [1, 0, 0]
 
 
-def test_vectors_are_asked_as_they_are() -> None:
-    """They have no scores."""
+def test_questions_about_vectors_keep_their_response_options() -> None:
+    """Vectors have no scores."""
     surface = ResponseOptions(pooled=Task.EMBED)
     one = outcome(0, PROMPT, (), surface=surface, pooled=((0.1,),), max_tokens=0, cached_tokens=32)
     pair = pair_of(history(one))

@@ -1,4 +1,4 @@
-"""Verdicts start from 'not shown', results are a view of the events, and the exit code fails closed."""
+"""Verdicts start from 'not shown', results follow from the events, and the exit code fails closed."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ SHOWS = (Requests.HIT_TOKENS, Adapters.TELLING)
 
 
 def trial(noise: int = 0, **seen: float) -> Trial:
-    """A trial that saw this evidence, by member name."""
+    """Return a trial with this evidence, by names of counters."""
     made = Trial(Requirement("LORA-1", "reload", (), SHOWS), "default", "a statement", "test_reload")
     made.evidence.update({ReportedEvidence[name]: value for name, value in seen.items()})
     made.noise = noise
     return made
 
 
-def of_case(failure: FailureClass, *, agrees: bool | None = True, **changes: Any) -> Verdict:
-    """The verdict of a case of this class."""
+def case_verdict(failure: FailureClass, *, agrees: bool | None = True, **changes: Any) -> Verdict:
+    """Return the verdict of a case of this class."""
     tried = Reproduction(
         while_shrinking_failed=1, while_shrinking_tries=1, fresh_failed=1, fresh_tries=3, fresh_oracle_agrees=agrees
     )
@@ -55,13 +55,13 @@ def of_case(failure: FailureClass, *, agrees: bool | None = True, **changes: Any
 
 
 def test_a_requirement_conforms_when_all_its_evidence_was_seen() -> None:
-    """Once is enough."""
+    """Each counter needs to be above zero only once."""
     assert verdict_without_case(trial(HIT_TOKENS=320, TELLING=1), None)[0] is Verdict.CONFORMS
 
 
 @pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "EVICTED": 9.0}])
 def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
-    """Whatever else was seen; the reason names what was not."""
+    """Other evidence does not matter. The reason names what is missing."""
     verdict, reason = verdict_without_case(trial(**seen), None)
     assert verdict is Verdict.NOT_EXERCISED
     assert Adapters.TELLING.value in reason
@@ -70,8 +70,8 @@ def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
 COLD = ColdAnswers(rate=Rate(270, 0), sensitivity=(Sensitivity("the first token", 1, 1), Sensitivity(ADAPTER, 0, 6)))
 
 
-def diverged(hits: tuple[int, int, int], misses: tuple[int, int, int], **facts: Any) -> tuple[Verdict, str]:
-    """The verdict of a trial with so many compared prompts, divergences and tokens, on hits and without."""
+def diverged_verdict(hits: tuple[int, int, int], misses: tuple[int, int, int], **facts: Any) -> tuple[Verdict, str]:
+    """Return the verdict of a trial with these compared prompts, divergences and tokens, on hits and without."""
     names = ("COMPARED", "DIVERGED", "TOKENS")
     counts = {f"{name}_HITS": float(count) for name, count in zip(names, hits, strict=True)}
     counts |= {f"{name}_MISSES": float(count) for name, count in zip(names, misses, strict=True)}
@@ -83,17 +83,19 @@ def diverged(hits: tuple[int, int, int], misses: tuple[int, int, int], **facts: 
 
 
 def test_more_divergences_on_hits_than_noise_explains_never_conform() -> None:
-    """Each of them was explained by its margin; all of them together are not. The reason has the numbers."""
-    verdict, reason = diverged((36, 36, 40), (40, 0, 480))
+    """Each was explained by its margin, but all of them together are too many. The reason has the numbers."""
+    verdict, reason = diverged_verdict((36, 36, 40), (40, 0, 480))
     assert verdict is Verdict.INCONCLUSIVE
     assert "36 of 36 prompts diverged on a hit, to 0 of 40 without a hit" in reason
     assert "more than noise explains" in reason
-    assert diverged((360, 36, 4000), (400, 40, 4400), cold=ColdAnswers(rate=Rate(4000, 40)))[0] is Verdict.CONFORMS
-    assert diverged((360, 2, 4000), (400, 0, 4400))[0] is Verdict.CONFORMS
+    assert (
+        diverged_verdict((360, 36, 4000), (400, 40, 4400), cold=ColdAnswers(rate=Rate(4000, 40)))[0] is Verdict.CONFORMS
+    )
+    assert diverged_verdict((360, 2, 4000), (400, 0, 4400))[0] is Verdict.CONFORMS
 
 
 def test_divergences_in_one_cell_are_summed_over_its_requirements() -> None:
-    """None of them has too many on its own. One without any keeps its verdict, and so does another cell."""
+    """No requirement has too many alone. A requirement without any keeps its verdict, and so does another cell."""
     counts = {Divergences.DIVERGED_HITS: 5.0, Divergences.TOKENS_HITS: 5.0, Divergences.TOKENS_MISSES: 10.0}
     cold = {"rate": {"tokens": 100, "diverged": 0}}
     events = []
@@ -119,7 +121,7 @@ def test_divergences_in_one_cell_are_summed_over_its_requirements() -> None:
     ],
 )
 def test_answers_that_do_not_depend_on_their_prompt_show_nothing(cold: ColdAnswers, verdict: Verdict) -> None:
-    """Whatever else was seen."""
+    """Other evidence does not matter."""
     made = trial(HIT_TOKENS=320, TELLING=1)
     made.cold = cold
     found, reason = verdict_without_case(made, None)
@@ -128,7 +130,7 @@ def test_answers_that_do_not_depend_on_their_prompt_show_nothing(cold: ColdAnswe
 
 
 def test_requirements_about_adapters_need_answers_that_depend_on_them() -> None:
-    """Others do not."""
+    """Other requirements do not need them."""
     made = trial(HIT_TOKENS=320, TELLING=1)
     made.cold, made.requirement = COLD, msgspec.structs.replace(made.requirement, needs=(Capability.ADAPTER_CHOICE,))
     verdict, reason = verdict_without_case(made, None)
@@ -137,8 +139,8 @@ def test_requirements_about_adapters_need_answers_that_depend_on_them() -> None:
 
 
 @pytest.mark.parametrize(("examples", "verdict"), [(4, Verdict.NOT_EXERCISED), (5, Verdict.INCONCLUSIVE)])
-def test_examples_of_which_none_depends_on_the_cache_show_nothing(examples: int, verdict: Verdict) -> None:
-    """A few of a trained model may all have the same short answer. One that depends on it is enough to go on."""
+def test_examples_that_do_not_depend_on_the_cache_show_nothing(examples: int, verdict: Verdict) -> None:
+    """A few examples of a trained model may all have the same short answer. One sensitive example is enough."""
     made = trial(HIT_TOKENS=320, TELLING=1, INSENSITIVE=examples)
     made.examples = examples
     found, reason = verdict_without_case(made, None)
@@ -152,10 +154,10 @@ def test_examples_of_which_none_depends_on_the_cache_show_nothing(examples: int,
     assert f"{examples} more examples do not count" in reason
 
 
-def test_examples_that_could_show_nothing_do_not_reach_the_floor() -> None:
-    """They count neither as examples nor with their requests."""
-    blind = {Examples.INSENSITIVE: 20.0, Examples.INSENSITIVE_REQUESTS: 80.0}
-    for evidence, verdict in (({}, Verdict.CONFORMS), (blind, Verdict.NOT_EXERCISED)):
+def test_insensitive_examples_do_not_count_for_the_minimum() -> None:
+    """Neither the examples nor their requests count."""
+    insensitive = {Examples.INSENSITIVE: 20.0, Examples.INSENSITIVE_REQUESTS: 80.0}
+    for evidence, verdict in (({}, Verdict.CONFORMS), (insensitive, Verdict.NOT_EXERCISED)):
         events = [
             announced("R-1"),
             concluded("R-1", Verdict.CONFORMS, examples=40, requests=160, evidence=evidence),
@@ -165,7 +167,7 @@ def test_examples_that_could_show_nothing_do_not_reach_the_floor() -> None:
 
 
 def test_no_time_is_the_reason_only_without_examples() -> None:
-    """With one, the reason is the evidence that it lacked."""
+    """With an example, the reason is the missing evidence."""
     made = trial()
     made.out_of_time = "no time"
     assert verdict_without_case(made, None) == (Verdict.NOT_EXERCISED, "no time")
@@ -177,8 +179,8 @@ def test_no_time_is_the_reason_only_without_examples() -> None:
     ("missing", "hinted"),
     [(Pressure.EVICTED, True), (Pressure.PREEMPTIONS, True), (Pressure.FULL_POOL, True), (Requests.HITS, False)],
 )
-def test_what_would_have_taken_a_smaller_pool_says_so(missing: Evidence, hinted: bool) -> None:
-    """And what is missing for another reason does not."""
+def test_evidence_that_needs_a_smaller_pool_has_a_hint(missing: Evidence, hinted: bool) -> None:
+    """Evidence that is missing for another reason has no hint."""
     made = Trial(Requirement("PRESS-1", "eviction", (), (missing,)), "default", "a statement", "test_eviction")
     made.hint = "The pool is of unknown size."
     reason = verdict_without_case(made, None)[1]
@@ -194,10 +196,10 @@ def test_what_would_have_taken_a_smaller_pool_says_so(missing: Evidence, hinted:
         (Verdict.NOT_EXERCISED, "issue 7", Verdict.KNOWN_ISSUE),
     ],
 )
-def test_what_was_not_sent_is_said_and_is_a_known_issue_only_where_evidence_lacks(
+def test_a_dropped_request_kind_is_a_known_issue_only_if_evidence_is_missing(
     before: Verdict, known: str | None, after: Verdict
 ) -> None:
-    """The crash itself is a case of another trial; a pass is a pass of what was sent."""
+    """The crash itself is a case of another trial. A trial with all its evidence conforms for what was sent."""
     made = trial()
     dropped = DroppedKind(
         kind=RequestKind.PATTERN, cell="default", requirement="SURFACE-1", why="it ended", case="abc", known_issue=known
@@ -219,35 +221,35 @@ def test_a_broken_harness_is_an_error_even_with_all_evidence() -> None:
     assert (verdict, reason) == (Verdict.ERROR, "KeyError: 'seed'")
 
 
-def test_differences_below_the_noise_floor_are_inconclusive() -> None:
-    """No pass, and no violation."""
+def test_differences_within_the_noise_are_inconclusive() -> None:
+    """The requirement neither conforms nor is violated."""
     assert verdict_without_case(trial(noise=3, HIT_TOKENS=1, TELLING=1), None)[0] is Verdict.INCONCLUSIVE
 
 
 def test_a_requirement_must_name_its_evidence() -> None:
-    """Without any it could pass on nothing."""
+    """Without any, it could conform without a single hit."""
     with pytest.raises(ValueError, match="LORA-9"):
         requirement("LORA-9", "nothing to show", shows=())
 
 
 def test_a_trial_sums_the_evidence_of_its_examples() -> None:
-    """Requests and noise too."""
-    summed, seen = trial(), history(outcome(0, range(9)), outcome(1, range(9)))
+    """It sums requests and noise, too."""
+    summed, made = trial(), history(outcome(0, range(9)), outcome(1, range(9)))
     for _ in range(2):
-        summed.add(Judgement(history=seen, answers={}, findings=(), noise=(), evidence={Requests.HIT_TOKENS: 16.0}))
+        summed.add(Judgement(history=made, answers={}, findings=(), noise=(), evidence={Requests.HIT_TOKENS: 16.0}))
     assert (summed.examples, summed.requests, summed.evidence[Requests.HIT_TOKENS]) == (2, 4, 32.0)
     assert summed.missing() == [Adapters.TELLING]
 
 
 @pytest.mark.parametrize("failure", list(FailureClass))
 def test_a_confirmed_counterexample_is_a_violation_unless_waived(failure: FailureClass) -> None:
-    """Of whatever class."""
-    assert of_case(failure) is Verdict.VIOLATED
-    assert of_case(failure, known_issue="upstream knows") is Verdict.KNOWN_ISSUE
+    """This holds for every class."""
+    assert case_verdict(failure) is Verdict.VIOLATED
+    assert case_verdict(failure, known_issue="upstream knows") is Verdict.KNOWN_ISSUE
 
 
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
-    """A counterexample with these replays, and no others."""
+    """Return a counterexample with these replays, and no others."""
     tried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=True, **replays)
     return report_samples.case(failure_class=failure, reproduction=tried, known_issue=known_issue)
 
@@ -263,12 +265,15 @@ def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | No
     ],
 )
 def test_a_wrong_answer_that_fails_in_some_replays_may_be_noise(replays: dict[str, int], verdict: Verdict) -> None:
-    """A server by URL that takes its second token once in thirty answers, with and without a hit. A match accuses."""
+    """A server by URL may take its second-best token once in thirty answers, with and without a hit.
+
+    An answer that equals a known wrong one is a violation all the same.
+    """
     assert verdict_of_case(seen(FailureClass.CORRUPT, **replays))[0] is verdict
     assert verdict_of_case(seen(FailureClass.STALE_STATE, **replays))[0] is Verdict.VIOLATED
 
 
-ONCE: list[tuple[dict[str, int], str]] = [
+NOT_REPRODUCED: list[tuple[dict[str, int], str]] = [
     ({"fresh_failed": 0, "fresh_tries": 3}, "did not reproduce on a fresh engine"),
     ({"running_failed": 0, "running_tries": 1}, "did not reproduce on the running engine"),
     ({"fresh_failed": 0, "fresh_tries": 3, "running_failed": 0, "running_tries": 3}, "did not reproduce"),
@@ -278,9 +283,9 @@ ONCE: list[tuple[dict[str, int], str]] = [
 
 
 @pytest.mark.parametrize("failure", list(FailureClass))
-@pytest.mark.parametrize(("replays", "where"), ONCE)
-def test_what_was_seen_once_accuses_nobody(failure: FailureClass, replays: dict[str, int], where: str) -> None:
-    """Of whatever class, waived or not, with an engine of our own or an attached server."""
+@pytest.mark.parametrize(("replays", "where"), NOT_REPRODUCED)
+def test_what_was_seen_once_is_inconclusive(failure: FailureClass, replays: dict[str, int], where: str) -> None:
+    """This holds for every class, with and without a waiver, for a started engine and for an attached server."""
     for known_issue in (None, "upstream knows"):
         verdict, reason = verdict_of_case(seen(failure, known_issue, **replays))
         assert verdict is Verdict.INCONCLUSIVE
@@ -297,15 +302,15 @@ def test_what_was_seen_once_accuses_nobody(failure: FailureClass, replays: dict[
     ],
 )
 def test_one_replay_that_fails_is_enough(replays: dict[str, int]) -> None:
-    """On a fresh engine, after the prior workloads there, or on the engine that has run them."""
+    """It may fail on a fresh engine, after the prior workloads there, or on the engine that has run them."""
     assert verdict_of_case(seen(**replays))[0] is Verdict.VIOLATED
     assert verdict_of_case(seen(known_issue="upstream knows", **replays))[0] is Verdict.KNOWN_ISSUE
 
 
-def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:
-    """Not known is no doubt."""
-    assert of_case(FailureClass.STALE_STATE, agrees=False) is Verdict.INCONCLUSIVE
-    assert of_case(FailureClass.STALE_STATE, agrees=None) is Verdict.VIOLATED
+def test_an_oracle_that_disagrees_makes_a_case_inconclusive() -> None:
+    """An unknown answer of the fresh oracle is no disagreement."""
+    assert case_verdict(FailureClass.STALE_STATE, agrees=False) is Verdict.INCONCLUSIVE
+    assert case_verdict(FailureClass.STALE_STATE, agrees=None) is Verdict.VIOLATED
 
 
 @pytest.mark.parametrize(
@@ -316,24 +321,30 @@ def test_an_oracle_in_doubt_makes_a_case_inconclusive() -> None:
         (FailureClass.NOT_THE_CACHE, "cold-engine", Verdict.INCONCLUSIVE),
     ],
 )
-def test_a_computed_answer_stands_where_no_cache_is_needed_to_differ(
+def test_a_computed_answer_counts_if_the_cache_is_not_the_cause(
     failure: FailureClass, oracle: str, verdict: Verdict
 ) -> None:
-    """Two images of one prompt under one hash are wrong on any engine; a cold engine is no witness against itself."""
-    assert of_case(failure, agrees=False, oracle=oracle) is verdict
+    """Two images of one prompt under one hash are wrong on any engine.
+
+    A cold engine cannot confirm a failure of itself.
+    """
+    assert case_verdict(failure, agrees=False, oracle=oracle) is verdict
 
 
-BLIND = {"event": "selftest", "rows": [{"planted": "never hits", "caught": False, "said": "no alarm"}]}
+FAILED_SELF_TEST = {"event": "selftest", "rows": [{"planted": "never hits", "caught": False, "said": "no finding"}]}
 
 
 def results(*events: Event, allowed: tuple[Verdict, ...] = (), ended: bool = True, **start: Any) -> Results:
-    """The results of a run with these events between start and end. `start`: more fields of its start."""
-    told = [{**STARTED, "allowed": list(allowed), **start}, SOUND, *events, *([FINISHED] if ended else [])]
-    return assemble([{"at": float(i), **event} for i, event in enumerate(told)])
+    """Return the results of a run with these events between start and end.
+
+    `start` has more fields of its start.
+    """
+    all_events = [{**STARTED, "allowed": list(allowed), **start}, SOUND, *events, *([FINISHED] if ended else [])]
+    return assemble([{"at": float(i), **event} for i, event in enumerate(all_events)])
 
 
 def run(*verdicts: Verdict, extra: tuple[Event, ...] = (), **more: Any) -> Results:
-    """A run of one requirement for each verdict."""
+    """Return the results of a run of one requirement for each verdict."""
     pairs = [(announced(f"R-{i}"), concluded(f"R-{i}", v)) for i, v in enumerate(verdicts)]
     named = [{**event, "test": f"test_{i}"} for i, pair in enumerate(pairs) for event in pair]
     return results(*named, *extra, **more)
@@ -348,15 +359,15 @@ def run(*verdicts: Verdict, extra: tuple[Event, ...] = (), **more: Any) -> Resul
         (5, 8, 0, None, 0),
         (2, 0, 58, None, 0),  # all that the engine supports
         (0, 0, 9, None, 6),
-        (1, 0, 0, 2, 6),  # a number of the user's is no estimate
+        (1, 0, 0, 2, 6),  # the user's number is no estimate
         (7, 8, 0, 8, 6),
         (8, 8, 0, 8, 0),
     ],
 )
-def test_missing_evidence_is_allowed_only_beside_enough_that_was_shown(
+def test_missing_evidence_is_allowed_only_if_enough_was_shown(
     shown: int, left: int, unsupported: int, least: int | None, code: int
 ) -> None:
-    """Known issues count as shown; a shard shows something, and the merged run shows enough."""
+    """Known issues count as shown. A shard needs to show something, and the merged run needs to show enough."""
     waived = [Verdict.KNOWN_ISSUE] * (shown // 2)
     conforming = [Verdict.CONFORMS] * (shown - len(waived))
     found = [*waived, *conforming, *[Verdict.NOT_EXERCISED] * left, *[Verdict.UNSUPPORTED] * unsupported]
@@ -369,7 +380,7 @@ def test_missing_evidence_is_allowed_only_beside_enough_that_was_shown(
 
 
 def problem(*, usage: bool) -> Event:
-    """The run could not go on."""
+    """Return the event of a problem that ended the run."""
     return {"event": "problem", "message": "no such model", "usage": usage}
 
 
@@ -390,7 +401,10 @@ def problem(*, usage: bool) -> Event:
     ],
 )
 def test_the_exit_code_follows_the_verdicts(verdicts: list[Verdict], code: int) -> None:
-    """0 only where everything is shown, waived or unsupported; a violation outranks an error; nothing is 5."""
+    """0 means that everything is shown, waived or unsupported.
+
+    A violation ranks above an error, and no requirement is 5.
+    """
     assert run(*verdicts).exit_code == code
 
 
@@ -403,25 +417,25 @@ def test_the_exit_code_follows_the_verdicts(verdicts: list[Verdict], code: int) 
         (problem(usage=False), [Verdict.NOT_EXERCISED], 3),
         (problem(usage=True), [Verdict.VIOLATED], 1),
         (problem(usage=False), [Verdict.VIOLATED], 1),
-        (BLIND, [Verdict.CONFORMS], 3),
-        (BLIND, [Verdict.VIOLATED], 3),
+        (FAILED_SELF_TEST, [Verdict.CONFORMS], 3),
+        (FAILED_SELF_TEST, [Verdict.VIOLATED], 3),
     ],
 )
 def test_a_problem_outranks_all_but_a_violation(extra: Event, verdicts: list[Verdict], code: int) -> None:
-    """Save a detector that failed its self-test: then even a violation proves nothing."""
+    """If the detector failed its self-test, not even a violation proves anything."""
     assert run(*verdicts, extra=(extra,)).exit_code == code
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_verdicts_that_no_self_test_vouches_for_are_never_0(verdict: Verdict) -> None:
-    """A violation neither: nobody knows whether the detector works."""
+def test_without_a_self_test_the_exit_code_is_never_0(verdict: Verdict) -> None:
+    """This includes a violation, because it is unknown whether the detector works."""
     events = (STARTED, announced("R-1"), concluded("R-1", verdict), FINISHED)
-    blind = assemble([{"at": float(i), **event} for i, event in enumerate(events)])
-    assert blind.exit_code == 3
+    made = assemble([{"at": float(i), **event} for i, event in enumerate(events)])
+    assert made.exit_code == 3
 
 
-def test_only_what_was_allowed_is_let_pass() -> None:
-    """--allow-not-exercised and --allow-inconclusive relax their own verdict and nothing else."""
+def test_only_allowed_verdicts_pass() -> None:
+    """--allow-not-exercised and --allow-inconclusive relax only their own verdict."""
     assert run(Verdict.CONFORMS, Verdict.INCONCLUSIVE, allowed=(Verdict.INCONCLUSIVE,)).exit_code == 0
     assert run(Verdict.INCONCLUSIVE, allowed=(Verdict.NOT_EXERCISED,)).exit_code == 1
     assert run(Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, allowed=(Verdict.INCONCLUSIVE,)).exit_code == 1
@@ -429,13 +443,13 @@ def test_only_what_was_allowed_is_let_pass() -> None:
 
 
 def test_a_run_that_did_not_finish_is_incomplete_and_fails() -> None:
-    """Even where every verdict so far is good."""
+    """This holds even if every verdict so far conforms."""
     stopped = run(Verdict.CONFORMS, ended=False)
     assert (stopped.complete, stopped.exit_code) == (False, 1)
 
 
 def test_a_requirement_without_a_verdict_is_not_dropped() -> None:
-    """It is not exercised, and a run that calls itself complete is not."""
+    """It is not exercised, and the run is not complete."""
     lost = results(announced("R-1"), concluded("R-1", Verdict.CONFORMS), announced("R-2", test="test_late"))
     assert [r.verdict for r in lost.requirements] == [Verdict.CONFORMS, Verdict.NOT_EXERCISED]
     assert "the run ended before" in lost.requirements[1].reason
@@ -445,7 +459,7 @@ def test_a_requirement_without_a_verdict_is_not_dropped() -> None:
 
 
 def test_two_tests_of_one_requirement_are_one_result() -> None:
-    """The worse verdict with its reason; examples, requests, seconds and evidence add up."""
+    """It has the worse verdict with its reason. Examples, requests, seconds and evidence add up."""
     merged = results(
         announced("LORA-3", test="test_a", title="in place", statement="first"),
         announced("LORA-3", test="test_b", title="unload", statement="second"),
@@ -461,7 +475,7 @@ def test_two_tests_of_one_requirement_are_one_result() -> None:
 
 
 def test_cells_keep_their_own_verdicts() -> None:
-    """The requirement has the worst of them; a cell that lacks support does not count where another has it."""
+    """The requirement has the worst of them. A cell without support does not count if another cell has it."""
     two = results(
         *(announced("R-1", cell=cell) for cell in ("default", "sync", "attached")),
         concluded("R-1", Verdict.CONFORMS),
@@ -479,7 +493,7 @@ def test_cells_keep_their_own_verdicts() -> None:
 
 @pytest.mark.parametrize("cut", [1, 20, -2])
 def test_an_unfinished_last_line_is_left_out(cut: int, tmp_path: Path) -> None:
-    """A run that was killed in the middle of writing still reports what it had."""
+    """A run that was killed while it wrote still reports what it had."""
     whole = [{"at": 0.0, **STARTED}, {"at": 1.0, **announced("R-1")}]
     last = json.dumps({"at": 2.0, **concluded("R-1", Verdict.CONFORMS)})
     path = tmp_path / "events.ndjson"
@@ -489,13 +503,13 @@ def test_an_unfinished_last_line_is_left_out(cut: int, tmp_path: Path) -> None:
 
 
 def test_events_without_a_start_are_no_run() -> None:
-    """There is nothing to report about."""
+    """Such events have nothing to report."""
     with pytest.raises(LookupError):
         assemble([])
 
 
-def test_results_of_a_run_are_fit_to_be_written() -> None:
-    """What is assembled validates against its own schema."""
+def test_results_of_a_run_can_be_stored() -> None:
+    """The assembled results are valid against their own schema."""
     made = run(Verdict.CONFORMS, Verdict.VIOLATED)
     assert msgspec.json.decode(msgspec.json.encode(made), type=Results) == made
 
@@ -516,26 +530,26 @@ def test_results_of_a_run_are_fit_to_be_written() -> None:
         (run(Verdict.NOT_EXERCISED), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 not exercised"),
         (run(), "NOT SHOWN TO CONFORM — of 0 requirements on no engine: no requirement was run"),
         (run(Verdict.CONFORMS, ended=False), "NOT SHOWN TO CONFORM — of 1 requirement on no engine: 1 conforms"),
-        (run(Verdict.VIOLATED, extra=(BLIND,)), "RUN INVALID — the detector did not pass its self-test"),
+        (run(Verdict.VIOLATED, extra=(FAILED_SELF_TEST,)), "RUN INVALID — the detector did not pass its self-test"),
     ],
 )
 def test_the_headline_promises_no_more_than_was_shown(made: Results, headline: str) -> None:
-    """The worst is named first, and only exit code 0 is called conformant."""
+    """The worst verdict comes first, and only exit code 0 is called conformant."""
     assert made.headline == headline
     assert made.headline.startswith("CONFORMANT") == (made.exit_code == 0)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.KNOWN_ISSUE, Verdict.VIOLATED, Verdict.NOT_EXERCISED])
 def test_a_verdict_is_no_traceback(verdict: Verdict) -> None:
-    """To parse the sources of one has ended runs (cpython#106905), and the reason says all that there is to say."""
+    """The reason is enough, and parsing the sources for a traceback has crashed runs (cpython#106905)."""
     kind = pytest.xfail.Exception if verdict is Verdict.KNOWN_ISSUE else pytest.fail.Exception
-    with pytest.raises(kind, match=f"LORA-1 {verdict.value}: because") as said:
+    with pytest.raises(kind, match=f"LORA-1 {verdict.value}: because") as raised:
         raise_outcome(verdict, trial(), "because", None)
-    assert not said.value.pytrace
+    assert not raised.value.pytrace
 
 
 def test_a_verdict_that_is_allowed_does_not_fail_its_test() -> None:
-    """pytest -x then ends at what fails the run, and at nothing else."""
+    """pytest -x then stops only at a test that fails the run."""
     with pytest.raises(pytest.skip.Exception, match="NOT EXERCISED: because"):
         raise_outcome(Verdict.NOT_EXERCISED, trial(), "because", None, [Verdict.NOT_EXERCISED])
     with pytest.raises(pytest.fail.Exception):
@@ -549,7 +563,7 @@ def test_a_verdict_that_is_allowed_does_not_fail_its_test() -> None:
 def test_evidence_of_a_capability_is_required_once_from_engines_that_have_it(
     present: tuple[Capability, ...], required: bool
 ) -> None:
-    """Identities can only be near one another where requests have some."""
+    """Identities can be similar only if requests have some."""
     declared = Requirement(
         id="MM-1",
         title="t",

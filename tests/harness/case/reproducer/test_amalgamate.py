@@ -70,7 +70,7 @@ def main() -> int:
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of two modules, which counts as ours."""
+    """Return the folder of a package of two modules, which is amalgamated like a module of Coldproof."""
     folder = tmp_path / "coldproof_parts"
     folder.mkdir()
     for name, text in (("__init__", ""), ("first", FIRST), ("second", SECOND)):
@@ -88,7 +88,7 @@ def made(*, salts: bool = False) -> str:
 
 
 def test_a_script_has_what_it_uses(parts: Path) -> None:
-    """And runs: `null` has four characters, of which each counts thrice, and there are seven attempts."""
+    """The script runs: `null` has four characters, each counts three times, and there are seven attempts."""
     text = made()
     names: dict[str, object] = {"__name__": "script"}
     exec(compile(text, "script.py", "exec"), names)
@@ -102,7 +102,7 @@ def test_a_script_has_what_it_uses(parts: Path) -> None:
 
 
 def test_a_docstring_has_one_line_and_a_flag_decides(parts: Path) -> None:
-    """What the other branch would need is not there."""
+    """What only the other branch of a flag needs is left out."""
     assert "With more to say" not in made()
     assert '"""A thing."""' in made()
     assert "self.salt" not in made()
@@ -111,7 +111,7 @@ def test_a_docstring_has_one_line_and_a_flag_decides(parts: Path) -> None:
 
 
 def test_two_definitions_of_a_name_are_refused(parts: Path) -> None:
-    """A script has one namespace."""
+    """A script has one namespace, so two modules must not define the same name."""
     (parts / "first.py").write_text(FIRST.replace("from coldproof_parts.second import LIMIT, Base, helper", OTHER))
     source.cache_clear()
     with pytest.raises(Conflict, match="LIMIT is defined in"):
@@ -125,7 +125,7 @@ LIMIT = 4
 
 
 def test_a_name_that_no_module_defines_is_refused(parts: Path) -> None:
-    """It was renamed, or is not there any more."""
+    """A name that was renamed or removed in its module is an error."""
     (parts / "second.py").write_text(SECOND.replace("def helper", "def renamed"))
     source.cache_clear()
     with pytest.raises(Conflict, match="does not define helper"):
@@ -142,6 +142,6 @@ def test_a_name_that_no_module_defines_is_refused(parts: Path) -> None:
     ],
 )
 def test_conditions_on_flags_are_resolved(text: str, on: str, off: str) -> None:
-    """To what they run; a block that would be empty does nothing."""
+    """A condition on a flag becomes the branch that runs. A block that would be empty becomes `pass`."""
     assert resolved(text, {"F": True}) == on
     assert resolved(text, {"F": False}) == off

@@ -24,7 +24,7 @@ FLAGS = (
 )
 
 
-def asked(segment: Segment, **more: Any) -> Request:
+def request_for(segment: Segment, **more: Any) -> Request:
     return Request(prompt=Prompt((segment, Segment("tail", 3))), **more)
 
 
@@ -57,7 +57,7 @@ def story_of(found: Case, nonce: str) -> tuple[Any, list[list[dict[str, Any]]]]:
 closed: list[tuple[str, bool]] = []
 
 
-def answered(story: Any, sent: dict[str, Any], ids: list[int]) -> None:
+def add_answer(story: Any, sent: dict[str, Any], ids: list[int]) -> None:
     """Add a request and its answer to an attempt."""
     story.sent.append(sent)
     story.replies.append(type("Answer", (), {"ids": ids})())
@@ -84,20 +84,20 @@ PROMPTS = {
 
 @pytest.mark.parametrize("segment", PROMPTS.values(), ids=PROMPTS)
 def test_a_script_sends_the_same_prompt(segment: Segment) -> None:
-    """What the model sees, and what is hidden from it."""
-    request = asked(segment)
-    story, bursts = story_of(case(request, asked(mixed((0, 2)))), "n")
+    """The tokens and the hidden parts of the prompt equal those that Coldproof sent."""
+    request = request_for(segment)
+    story, bursts = story_of(case(request, request_for(mixed((0, 2)))), "n")
     sent = story.prepared(bursts[0][0])
     assert tuple(sent["ids"]) == tokens_of(request, "n", {})
     assert tuple(sent["hidden"]) == (hidden_of(request, "n", {}) or (NO_ROW,) * 16)
 
 
 def test_a_script_continues_a_prompt_with_rows() -> None:
-    """The answer has no rows under its tokens."""
-    first, turn = asked(mixed((4, 9))), Request(prompt=Prompt((Segment("turn", 2),), continues=0))
+    """The tokens of the answer have no rows."""
+    first, turn = request_for(mixed((4, 9))), Request(prompt=Prompt((Segment("turn", 2),), continues=0))
     story, bursts = story_of(case(first, turn), "n")
     sent = story.prepared(bursts[0][0])
-    answered(story, sent, [7, 8])
+    add_answer(story, sent, [7, 8])
     before = outcome(0, tuple(sent["ids"]), (7, 8), hidden=tuple(sent["hidden"]))
     then = story.prepared(bursts[1][0])
     assert tuple(then["ids"]) == tokens_of(turn, "n", {0: before})
@@ -105,17 +105,20 @@ def test_a_script_continues_a_prompt_with_rows() -> None:
 
 
 def test_a_script_sends_a_turn_of_a_session_to_the_engine_in_it() -> None:
-    """With its whole prompt and the number of its new tokens; and it closes the session where the case does."""
-    first = asked(Segment("s", 9), session="a")
+    """A turn is sent with its whole prompt and the number of its new tokens.
+
+    The script closes the session where the case does.
+    """
+    first = request_for(Segment("s", 9), session="a")
     turn = Request(prompt=Prompt((Segment("turn", 2),), continues=0, start=0, end=-1), session="a")
-    steps = [burst(first), burst(turn), CloseSession("a", aborted=True), burst(asked(Segment("s", 9)))]
+    steps = [burst(first), burst(turn), CloseSession("a", aborted=True), burst(request_for(Segment("s", 9)))]
     found = msgspec.structs.replace(case(first), workload=msgspec.to_builtins(Workload(tuple(steps))))
     assert reproduction(found) is IN_PROCESS
     closed.clear()
     story, bursts = story_of(found, "n")
     assert closed == [("a", True)]
     sent = story.prepared(bursts[0][0])
-    answered(story, sent, [7, 8])
+    add_answer(story, sent, [7, 8])
     then = story.prepared(bursts[1][0])
     assert tuple(then["ids"]) == tokens_of(turn, "n", {0: outcome(0, tuple(sent["ids"]), (7, 8))})
     assert then["ids"][: len(sent["ids"]) + 1] == [*sent["ids"], 7]
@@ -123,18 +126,18 @@ def test_a_script_sends_a_turn_of_a_session_to_the_engine_in_it() -> None:
 
 
 def test_what_a_server_does_not_take_runs_vllm_in_the_script() -> None:
-    """A server takes rows beside token ids only in chats; and in the script's process there are no routes."""
-    plain, rows = case(asked(Segment("s", 9)), engine="vllm"), case(asked(mixed((4, 9))), engine="vllm")
+    """A server takes rows beside token ids only in chats, and an engine in the script's process has no routes."""
+    plain, rows = case(request_for(Segment("s", 9)), engine="vllm"), case(request_for(mixed((4, 9))), engine="vllm")
     assert reproduction(plain) is OPENAI
     assert reproduction(rows) is IN_PROCESS
-    routed = case(asked(Segment("s", 9), chat=True, door=Door.MESSAGES))
-    assert reproduction(case(asked(Segment("s", 9)))) is IN_PROCESS
+    routed = case(request_for(Segment("s", 9), chat=True, door=Door.MESSAGES))
+    assert reproduction(case(request_for(Segment("s", 9)))) is IN_PROCESS
     assert reproduction(routed) is OPENAI
 
 
 def test_the_script_starts_a_model_with_the_flags_of_the_case() -> None:
-    """Not the worker without a model, nor what is only of servers."""
-    settings = module_of(case(asked(mixed((4, 9)))))["SETTINGS"]
+    """The flags of the worker without a model and those of a server are left out."""
+    settings = module_of(case(request_for(mixed((4, 9)))))["SETTINGS"]
     assert settings == {
         "model": "coldproof-files/model",
         "enable_prompt_embeds": True,
@@ -143,8 +146,8 @@ def test_the_script_starts_a_model_with_the_flags_of_the_case() -> None:
 
 
 def test_the_script_of_a_case_with_images_writes_a_model_that_takes_them() -> None:
-    """With its processor, which needs the tokenizer."""
-    found = msgspec.structs.replace(case(asked(Segment("s", 9, image=Image("cat")))), cell="images")
+    """The model is written with its processor, which needs the tokenizer."""
+    found = msgspec.structs.replace(case(request_for(Segment("s", 9, image=Image("cat")))), cell="images")
     names = module_of(found)
     assert "write_processor" in names
     assert "image_token_id" in names["MODEL"]
@@ -152,8 +155,8 @@ def test_the_script_of_a_case_with_images_writes_a_model_that_takes_them() -> No
 
 
 def test_a_cell_whose_layers_no_model_has_keeps_the_worker() -> None:
-    """And says that it needs Coldproof."""
-    found = msgspec.structs.replace(case(asked(Segment("s", 9))), cell="groups-five-none-roomy")
+    """The script says that it needs Coldproof."""
+    found = msgspec.structs.replace(case(request_for(Segment("s", 9))), cell="groups-five-none-roomy")
     names = module_of(found)
     assert names["SETTINGS"]["worker_cls"] == "x.Y"
     assert "fingerprint worker" in " ".join(names["__doc__"].split())

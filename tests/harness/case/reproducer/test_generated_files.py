@@ -24,8 +24,8 @@ needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="not installed")
 
 
-def given(module: Any, monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
-    """Give a module of the kit the values of a case."""
+def set_constants(module: Any, monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
+    """Set the constants of a module of the script to the values of a case."""
     for name, value in values.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
@@ -33,7 +33,7 @@ def given(module: Any, monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The generated model, with its adapters beside it."""
+    """Return the folder of the generated model, with its adapters beside it."""
     make_model(tmp_path / "ours" / "model")
     config = json.loads((tmp_path / "ours" / "model" / "config.json").read_text())
     for name, recipe in RECIPES.items():
@@ -42,8 +42,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_tensors_are_those_of_the_model_and_the_adapters(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, shape and value."""
-    given(tensors, monkeypatch, ADAPTERS=RECIPES, **generated_model(ModelLayers.FULL))
+    """Names, shapes and values of the tensors are equal."""
+    set_constants(tensors, monkeypatch, ADAPTERS=RECIPES, **generated_model(ModelLayers.FULL))
     for file, drawn in (
         (model / "model.safetensors", tensors.model_tensors(0)),
         *(
@@ -60,7 +60,7 @@ def test_tensors_are_those_of_the_model_and_the_adapters(model: Path, monkeypatc
 def test_gguf_files_are_those_of_the_adapter(
     file: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model's and those of its adapters."""
+    """The GGUF files of the model and of its adapters are equal."""
     config = json.loads((model / "config.json").read_text())
     engine = RecordedEngine(
         name="llamacpp",
@@ -73,8 +73,8 @@ def test_gguf_files_are_those_of_the_adapter(
     )
     theirs, four_bits = tmp_path / "theirs", file.endswith("-q4.gguf")
     values = {"ADAPTERS": RECIPES, "FILES": theirs, "IMAGES": False, "FOUR_BITS": four_bits, **settings(engine)}
-    given(tensors, monkeypatch, ADAPTERS=RECIPES, **generated_model(ModelLayers.FULL))
-    given(llamacpp, monkeypatch, **values)
+    set_constants(tensors, monkeypatch, ADAPTERS=RECIPES, **generated_model(ModelLayers.FULL))
+    set_constants(llamacpp, monkeypatch, **values)
     llamacpp.write_files(0)
     write_model(model, tmp_path / file, four_bits=four_bits)
     assert contents(theirs / file) == contents(tmp_path / file)
@@ -94,10 +94,12 @@ def contents(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_files_written_with_torch_have_the_same_weights(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the model and the adapters; the tokenizer gives the same tokens."""
+    """The weights of the model and the adapters are equal, and the tokenizer gives the same tokens."""
     from coldproof.adapters.spec.script import torch_files
 
-    given(torch_files, monkeypatch, ADAPTERS=RECIPES, FILES=tmp_path, IMAGES=False, **generated_model(ModelLayers.FULL))
+    set_constants(
+        torch_files, monkeypatch, ADAPTERS=RECIPES, FILES=tmp_path, IMAGES=False, **generated_model(ModelLayers.FULL)
+    )
     torch_files.write_model(tmp_path / "model", 0)
     torch_files.write_tokenizer(tmp_path / "model")
     assert read_tensors(tmp_path / "model" / "model.safetensors") == read_tensors(model / "model.safetensors")

@@ -23,17 +23,17 @@ from coldproof.harness.schema.case import Case, VectorRow
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Request, Step, Workload
 
-GONE, THERE, UNTRIED = 0, 1, 2
+NO_BUG, BUG, UNTESTED = 0, 1, 2
 ROW = VectorRow(token=None, values=4, expected=[0.5], observed=[0.75], largest=0.25, cosine=0.9, tolerance=1e-4)
 
 
-def pooled(task: Task, *segments: tuple[str, int], **more: Any) -> Request:
-    """A request for vectors."""
+def request_for_vectors(task: Task, *segments: tuple[str, int], **more: Any) -> Request:
+    """Return a request for vectors."""
     return ask(*segments, max_tokens=0, surface=ResponseOptions(pooled=task), **more)
 
 
 def case_of(*steps: Step, **changes: Any) -> Case:
-    """A case whose last request got a wrong vector."""
+    """Return a case whose last request got a wrong vector."""
     workload = Workload(steps)
     facts: dict[str, Any] = {
         "id": "CASE-1",
@@ -51,50 +51,53 @@ def case_of(*steps: Step, **changes: Any) -> Case:
 
 
 def play(folder: Path, case: Case, **behaviour: Any) -> tuple[int, str]:
-    """Run a case's script against a stand-in with these manners; its exit code and what it said."""
+    """Run a case's script against a fake server with this behaviour, and return its exit code and its output."""
     script = folder / "case.py"
     script.write_text(reproducer(case))
     with serving(ServerBehaviour(pools=tuple(PATHS.values()), **behaviour)) as fake:
         done = subprocess.run(
             [sys.executable, str(script), fake.url], cwd=folder, capture_output=True, text=True, check=False
         )
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    return done.returncode, said
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output, output
+    return done.returncode, output
 
 
 @pytest.mark.parametrize("task", Task)
 def test_right_vectors_are_no_bug_and_wrong_ones_are(task: Task, tmp_path: Path) -> None:
-    """On a hit; those of the prompt, or those of each token, of which some are missing."""
-    again = pooled(task, ("stem", 40), salt="red")
+    """Vectors on a hit are compared: those of the prompt, or those of each token, of which some are missing."""
+    again = request_for_vectors(task, ("stem", 40), salt="red")
     case = case_of(burst(again), burst(again))
-    code, said = play(tmp_path, case)
-    assert code == GONE, said
-    code, said = play(tmp_path, case, corrupt="tokens")
-    assert code == THERE, said
-    assert "differs in: vectors" in said
+    code, output = play(tmp_path, case)
+    assert code == NO_BUG, output
+    code, output = play(tmp_path, case, corrupt="tokens")
+    assert code == BUG, output
+    assert "differs in: vectors" in output
 
 
 def test_a_difference_within_the_tolerance_is_none(tmp_path: Path) -> None:
     """The tolerance is that of the case."""
-    again = pooled(Task.EMBED, ("stem", 40))
+    again = request_for_vectors(Task.EMBED, ("stem", 40))
     wide = msgspec.structs.replace(ROW, tolerance=1.0)
-    code, said = play(tmp_path, case_of(burst(again), burst(again), vector=wide), corrupt="tokens")
-    assert code == GONE, said
+    code, output = play(tmp_path, case_of(burst(again), burst(again), vector=wide), corrupt="tokens")
+    assert code == NO_BUG, output
 
 
 def test_a_server_without_the_route_shows_nothing(tmp_path: Path) -> None:
-    """Neither that the bug is there nor that it is gone."""
+    """The script reports neither that the bug exists nor that it is fixed."""
     script = tmp_path / "case.py"
-    script.write_text(reproducer(case_of(burst(pooled(Task.EMBED, ("stem", 40))))))
+    script.write_text(reproducer(case_of(burst(request_for_vectors(Task.EMBED, ("stem", 40))))))
     with serving() as fake:
         done = subprocess.run([sys.executable, str(script), fake.url], cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == UNTRIED
+    assert done.returncode == UNTESTED
 
 
 def counter_case(**changes: Any) -> Case:
-    """A case about the hit counter: two requests under two salts, the second of which may have hit 33 tokens."""
-    steps = (burst(pooled(Task.EMBED, ("stem", 60))), burst(pooled(Task.EMBED, ("stem", 60), salt="red")))
+    """Return a case about the hit counter: two requests with two salts, the second of which may have hit 33 tokens."""
+    steps = (
+        burst(request_for_vectors(Task.EMBED, ("stem", 60))),
+        burst(request_for_vectors(Task.EMBED, ("stem", 60), salt="red")),
+    )
     rows = [
         report_samples.request(number, answer=[], cached_tokens=None, cached_at_most=most)
         for number, most in enumerate((0, 33))
@@ -105,7 +108,10 @@ def counter_case(**changes: Any) -> Case:
 
 @pytest.mark.parametrize(("counted", "too_many"), [(32.0, False), (33.0, True)])
 def test_a_case_about_the_counter_is_tested_by_the_counter(counted: float, too_many: bool) -> None:
-    """By what it grew since the attempt began: whole blocks of what the requests may have hit are allowed."""
+    """The script uses the increase since the attempt began.
+
+    Whole blocks of what the requests may have hit are allowed.
+    """
     names = module_of(counter_case())
     names["time"] = type("Time", (), {"sleep": staticmethod(lambda _seconds: None)})
     client = names["Server"].__new__(names["Server"])
@@ -117,18 +123,18 @@ def test_a_case_about_the_counter_is_tested_by_the_counter(counted: float, too_m
 
 
 def test_a_counter_that_does_not_grow_shows_no_bug(tmp_path: Path) -> None:
-    """And one that is not there shows nothing."""
-    code, said = play(tmp_path, counter_case())
-    assert code == GONE, said
-    assert "grew by 0 tokens; 32 are allowed" in said
-    code, said = play(tmp_path, counter_case(), metrics="")
-    assert code == UNTRIED, said
+    """A missing counter shows nothing."""
+    code, output = play(tmp_path, counter_case())
+    assert code == NO_BUG, output
+    assert "grew by 0 tokens; 32 are allowed" in output
+    code, output = play(tmp_path, counter_case(), metrics="")
+    assert code == UNTESTED, output
 
 
 @pytest.mark.parametrize(
     "changes", [{"failing_request": 1}, {"failure_class": FailureClass.CORRUPT}, {"block_size": None}]
 )
 def test_other_cases_do_not_use_the_counter(changes: dict[str, Any]) -> None:
-    """Nor those whose engine's script reads none."""
+    """Cases of an engine whose script reads no counter do not use it either."""
     assert "hit_count" not in reproducer(counter_case(**changes))
     assert "hit_count" not in reproducer(counter_case(engine="sglang"))

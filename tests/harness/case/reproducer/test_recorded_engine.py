@@ -1,6 +1,6 @@
-"""Reproducers in the language of each engine: they compile, they carry what they need, and they say what is to be run.
+"""Reproducers in the language of each engine compile, carry what they need, and say what is to be run.
 
-That they find a real engine's fault is seen where that engine is installed; see tests/contract.
+Tests in tests/contract show that they find a real engine's fault, where that engine is installed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from coldproof.adapters.vllm.reproducer import OPENAI
 from coldproof.harness.case.reproducer.script import recorded_engine, reproducer, uses_generated_model
 from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
 
-SPEAKING = [name for name, spec in ENGINES.items() if spec.reproduction is not None]
+WITH_REPRODUCTION = [name for name, spec in ENGINES.items() if spec.reproduction is not None]
 
 
 @pytest.mark.parametrize(
     "noise", [{}, {"noise_nats": 0.8}, {"noise_nats": 0.8, "band": report_samples.band()}], ids=str
 )
-@pytest.mark.parametrize("engine", SPEAKING)
-def test_a_script_holds_together(engine: str, noise: dict[str, Any]) -> None:
-    """Every name that it uses at its top level is defined once: what it carries comes from several files."""
+@pytest.mark.parametrize("engine", WITH_REPRODUCTION)
+def test_a_script_defines_each_name_once(engine: str, noise: dict[str, Any]) -> None:
+    """Every top-level name is defined once, though the definitions come from several files."""
     tree = ast.parse(reproducer(msgspec.structs.replace(case_of(engine), **noise)))
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assigned = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
@@ -41,9 +41,9 @@ def test_a_script_holds_together(engine: str, noise: dict[str, Any]) -> None:
     assert {"Story", "Reply", "scenario", "main"} <= set(defined)
 
 
-@pytest.mark.parametrize("engine", SPEAKING)
+@pytest.mark.parametrize("engine", WITH_REPRODUCTION)
 def test_a_script_imports_the_standard_library_and_what_it_says(engine: str) -> None:
-    """And nothing of ours."""
+    """It imports nothing of Coldproof."""
     case = case_of(engine)
     tree = ast.parse(reproducer(case))
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -56,18 +56,18 @@ def test_a_script_imports_the_standard_library_and_what_it_says(engine: str) -> 
 
 def test_every_engine_that_coldproof_starts_has_a_reproduction() -> None:
     """An engine without one would get a reproducer for another engine's server."""
-    assert set(registry.started()) <= set(SPEAKING)
+    assert set(registry.started()) <= set(WITH_REPRODUCTION)
     assert reproduction_of(case_of("vllm").engine) is OPENAI
 
 
-def test_an_engine_without_a_reproduction_is_talked_to_as_the_default_engine() -> None:
-    """So is one that a case records and that is not known any more."""
+def test_an_engine_without_a_reproduction_gets_the_default_engines_script() -> None:
+    """The same holds for the engine of a recorded case that Coldproof no longer supports."""
     assert reproduction_of(case_of("endpoint").engine) is OPENAI
     assert reproduction_of(case_of("forgotten").engine) is OPENAI
 
 
 def test_llama_cpps_command_has_the_scripts_own_files() -> None:
-    """Adapters numbered in the order of the case's recipes, the model below the script's folder."""
+    """Adapters are numbered in the order of the case's recipes, and the model is in the script's folder."""
     command = reproduction_of(case_of("llamacpp").engine).command(recorded_engine(case_of("llamacpp")))
     assert command == (
         "llama-server --model coldproof-files/model.gguf --port 8000 --parallel 1 "
@@ -76,7 +76,7 @@ def test_llama_cpps_command_has_the_scripts_own_files() -> None:
 
 
 def test_llama_cpps_command_keeps_the_models_file() -> None:
-    """Its name says how the script has to write the model: with weights in 4 bits."""
+    """The name of the file says that the script has to write the model with 4-bit weights."""
     case = case_of("llamacpp")
     command = case.engine_config["command"].replace("model.gguf", "model-q4.gguf")
     case = msgspec.structs.replace(case, engine_config={**case.engine_config, "command": command})
@@ -84,15 +84,15 @@ def test_llama_cpps_command_keeps_the_models_file() -> None:
 
 
 @pytest.mark.parametrize("model", ["/their/model", "/models/llama", "/x/.coldproof/cache/trained/smollm2"])
-def test_a_model_of_somebodys_own_stays_where_it_is(model: str) -> None:
-    """The script cannot make it, whatever its folder is called."""
+def test_a_users_own_model_keeps_its_path(model: str) -> None:
+    """The script cannot generate it, whatever the name of its folder."""
     case = msgspec.structs.replace(case_of("llamacpp"), engine_config={"command": COMMAND, "model": model})
     assert not uses_generated_model(case)
     assert "--model /x/models/m/model.gguf" in reproduction_of(case.engine).command(recorded_engine(case))
 
 
 def test_a_gguf_file_has_the_tensors_of_the_model(tmp_path: Path) -> None:
-    """Magic and version; weights as they are, adapters' tensors under the names of what they change."""
+    """It has the magic number, the version, unchanged weights, and adapter tensors named by the tensors they change."""
     model = tiny_model(tmp_path)
     adapter = generate_adapter(tmp_path, read_config(model), seed=1, rank=4)
     write_model(model, tmp_path / "model.gguf")

@@ -1,6 +1,6 @@
-"""A reproducer plays chats, aborts, resets, priorities and surfaces; its exit code is 1 for the bug and nothing else.
+"""A reproducer plays chats, aborts, resets, priorities and response options; exit code 1 means only the bug.
 
-Played against the stand-in server: clean, wrong on hits in one way, or without what the scenario needs.
+It runs against the fake server, which is correct, wrong on hits in one way, or lacks what the scenario needs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
-GONE, THERE, UNTRIED = 0, 1, 2
+NO_BUG, BUG, UNTESTED = 0, 1, 2
 TURN = ask(("turn", 20), continues=0, chat=True)
 CHAT = ask(("prelude", 40), ("question", 9), chat=True)
 CUT = ask(("turn", 20), continues=0, cut=(20, 42), max_tokens=4)
@@ -50,14 +50,14 @@ SHORT, LONG = ask(("stem", 40), max_tokens=4), ask(("stem", 40), max_tokens=20)
 
 
 def changed(request: Request, **changes: Any) -> Request:
-    """The same request, asked otherwise."""
+    """Return the same request with other fields."""
     return msgspec.structs.replace(request, **changes)
 
 
 SWAPPED = changed(SHORT, prompt=Prompt((Segment("stem", 40, swapped=20),)), salt="red+tenant")
 DOORS = [burst(changed(CHAT, door=door, salt="red")) for door in Door]
 ODD = [burst(changed(CHAT, door=door, priority=IMPOSSIBLE_PRIORITY)) for door in (Door.CHAT, Door.MESSAGES)]
-LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # one of them stands in nearly every one of the stand-in's answers
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # nearly every answer of the fake server has one of them
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
@@ -69,7 +69,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "a cut history again": (burst(SHORT), burst(CUT), burst(CUT)),
     "after an abort": (burst(changed(LONG, abort=Abort(after_tokens=2))), burst(LONG)),
     "an abort on a hit": (burst(LONG), burst(changed(LONG, abort=Abort(after_tokens=2)))),
-    # The stand-in needs a moment to have read what its client no longer waits for.
+    # The fake server needs some milliseconds to read what its client no longer waits for.
     "after a silence": (burst(changed(LONG, abort=Abort(after_ms=1))), Idle(300), burst(LONG)),
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
     "on two ranks": (burst(changed(SHORT, rank=0)), burst(changed(SHORT, rank=1)), burst(changed(SHORT, rank=0))),
@@ -86,7 +86,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
 
 
 def case_of(*steps: Step, **changes: Any) -> Case:
-    """A case whose last request was answered wrongly, unless said otherwise."""
+    """Return a case whose last request was answered wrongly, unless `changes` says otherwise."""
     workload = Workload(steps)
     facts: dict[str, Any] = {
         "id": "CASE-1",
@@ -100,18 +100,20 @@ def case_of(*steps: Step, **changes: Any) -> Case:
     return report_samples.case(**{**facts, **changes})
 
 
-def counted(case: Case, *, at_least: int, at_most: int, failure: FailureClass = FailureClass.ACCOUNTING) -> Case:
-    """The same case about a count out of its bounds."""
+def with_count_bounds(
+    case: Case, *, at_least: int, at_most: int, failure: FailureClass = FailureClass.ACCOUNTING
+) -> Case:
+    """Return the same case about a cached-token count that is out of its bounds."""
     row = report_samples.request(case.failing_request or 0, cached_at_least=at_least, cached_at_most=at_most)
     return msgspec.structs.replace(case, requests=[row], first_difference=None, failure_class=failure)
 
 
-Play = Callable[..., tuple[int, str]]
+RunScript = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Runs a case's script against a stand-in with these manners; its exit code and what it said."""
+def run_script(tmp_path: Path) -> RunScript:
+    """Return a function that runs a case's script against a fake server and returns its exit code and output."""
 
     def run(case: Case, **behaviour: Any) -> tuple[int, str]:
         script = tmp_path / "case.py"
@@ -124,29 +126,29 @@ def play(tmp_path: Path) -> Play:
                 text=True,
                 check=False,
             )
-        said = done.stdout + done.stderr
-        assert "Traceback" not in said, said
-        return done.returncode, said
+        output = done.stdout + done.stderr
+        assert "Traceback" not in output, output
+        return done.returncode, output
 
     return run
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_right_server_is_told_that_the_bug_is_gone(story: str, play: Play) -> None:
-    """Hits and all, however often it is tried."""
-    code, said = play(case_of(*STORIES[story]))
-    assert code == GONE, said
-    assert said.count("  answer ") == 5
-    assert said.endswith("correct\n")
+def test_a_correct_server_has_no_bug(story: str, run_script: RunScript) -> None:
+    """Correct answers on hits are no bug, in each of five attempts."""
+    code, output = run_script(case_of(*STORIES[story]))
+    assert code == NO_BUG, output
+    assert output.count("  answer ") == 5
+    assert output.endswith("correct\n")
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_wrong_answer_on_a_hit_is_the_bug(story: str, play: Play) -> None:
-    """The first time already."""
-    code, said = play(case_of(*STORIES[story]), corrupt="tokens")
-    assert code == THERE, said
-    assert said.count("  answer ") == 1
-    assert said.endswith("WRONG\n")
+def test_a_wrong_answer_on_a_hit_is_the_bug(story: str, run_script: RunScript) -> None:
+    """The first attempt already shows it."""
+    code, output = run_script(case_of(*STORIES[story]), corrupt="tokens")
+    assert code == BUG, output
+    assert output.count("  answer ") == 1
+    assert output.endswith("WRONG\n")
 
 
 @pytest.mark.parametrize(
@@ -157,125 +159,125 @@ def test_a_wrong_answer_on_a_hit_is_the_bug(story: str, play: Play) -> None:
         ("prompt logprobs", "scores", FailureClass.API),
     ],
 )
-def test_what_is_wrong_beside_the_tokens_is_the_bug_too(
-    story: str, part: str, failure: FailureClass, play: Play
+def test_a_failure_other_than_wrong_tokens_is_the_bug_too(
+    story: str, part: str, failure: FailureClass, run_script: RunScript
 ) -> None:
-    """Its tokens are right, and so are its counts: a script that only looked at those would say that it is gone."""
+    """The tokens and the counts are right, so a script that compared only those would report that the bug is fixed."""
     about = {"first_difference": None, "failure_class": failure}
-    assert play(case_of(*STORIES[story], **about), corrupt=part)[0] == THERE
-    assert play(case_of(*STORIES[story], **about))[0] == GONE
+    assert run_script(case_of(*STORIES[story], **about), corrupt=part)[0] == BUG
+    assert run_script(case_of(*STORIES[story], **about))[0] == NO_BUG
 
 
 @pytest.mark.parametrize(
     ("behaviour", "code"),
     [
-        ({"drops": (("/v1/messages", "priority"),)}, THERE),
-        ({}, GONE),
-        ({"drops": (("/v1/messages", "priority"),), "ignores": ("priority",)}, GONE),
+        ({"drops": (("/v1/messages", "priority"),)}, BUG),
+        ({}, NO_BUG),
+        ({"drops": (("/v1/messages", "priority"),), "ignores": ("priority",)}, NO_BUG),
     ],
-    ids=["at one door", "nowhere", "at every door"],
+    ids=["at one route", "nowhere", "at every route"],
 )
-def test_a_field_that_one_door_ignores_is_the_bug(behaviour: dict[str, Any], code: int, play: Play) -> None:
-    """Its answer is right: what is wrong is that there is one, where another door refuses the same."""
+def test_a_field_that_one_route_ignores_is_the_bug(behaviour: dict[str, Any], code: int, run_script: RunScript) -> None:
+    """The answer itself is right. It is wrong that the route answers what another route refuses."""
     case = case_of(*ODD, failure_class=FailureClass.API, first_difference=None)
-    got, said = play(case, **behaviour)
-    assert got == code, said
+    got, output = run_script(case, **behaviour)
+    assert got == code, output
 
 
-def test_only_what_names_a_door_has_its_code() -> None:
-    """Other scripts stay as short as they were."""
+def test_only_a_case_that_names_a_route_has_code_for_it() -> None:
+    """Other scripts do not get longer."""
     assert "at_door" in reproducer(case_of(*DOORS))
     assert "at_door" not in reproducer(case_of(burst(CHAT)))
     assert "ignores_what_others_refuse" not in reproducer(case_of(*DOORS))
 
 
 AGAIN = (burst(LONG), burst(LONG))
-# The stand-in scores its tokens -0.5 each, 1.5 better than the next, and a prompt's tokens between -0.3 and -1.3.
+# The fake server scores its tokens -0.5 each, 1.5 better than the next, and a prompt's tokens between -0.3 and -1.3.
 BAND = report_samples.band(score_nats=1.0, margin_nats=1.8, flips=0.5, error_rate=0.01)
 
 
 def noisy(failure: FailureClass = FailureClass.CORRUPT, **limits: float) -> Case:
-    """A case of an engine whose right answers lie so far apart."""
+    """Return a case of a nondeterministic engine, with this tolerance."""
     return case_of(*AGAIN, failure_class=failure, noise_nats=1.8, band=msgspec.structs.replace(BAND, **limits))
 
 
 @pytest.mark.parametrize(
     ("case", "behaviour", "code"),
     [
-        (noisy(), {}, GONE),
-        (noisy(), {"behind": 0.2}, GONE),
-        (noisy(), {"behind": 0.4}, THERE),
-        (noisy(score_nats=0.1), {}, THERE),
-        (noisy(margin_nats=1.6), {"behind": 0.2}, THERE),
-        (noisy(FailureClass.STALE_STATE), {"behind": 0.2}, THERE),
-        (noisy(FailureClass.STALE_STATE), {}, GONE),
-        (noisy(FailureClass.STALE_STATE, error_rate=1e-9), {"behind": 0.2}, GONE),
+        (noisy(), {}, NO_BUG),
+        (noisy(), {"behind": 0.2}, NO_BUG),
+        (noisy(), {"behind": 0.4}, BUG),
+        (noisy(score_nats=0.1), {}, BUG),
+        (noisy(margin_nats=1.6), {"behind": 0.2}, BUG),
+        (noisy(FailureClass.STALE_STATE), {"behind": 0.2}, BUG),
+        (noisy(FailureClass.STALE_STATE), {}, NO_BUG),
+        (noisy(FailureClass.STALE_STATE, error_rate=1e-9), {"behind": 0.2}, NO_BUG),
     ],
     ids=[
-        "alike",
-        "near",
-        "behind",
-        "apart",
-        "a narrow band",
-        "somebody's",
-        "by chance",
-        "by chance, for so few tokens",
+        "equal scores",
+        "lower scores",
+        "much lower scores",
+        "a narrow score tolerance",
+        "a narrow margin tolerance",
+        "stale state",
+        "stale state, within the noise",
+        "stale state, too few tokens",
     ],
 )
-def test_on_a_noisy_engine_another_token_is_the_bug_where_no_noise_explains_it(
-    case: Case, behaviour: dict[str, Any], code: int, play: Play
+def test_on_a_noisy_engine_another_token_is_the_bug_unless_noise_explains_it(
+    case: Case, behaviour: dict[str, Any], code: int, run_script: RunScript
 ) -> None:
-    """Both sides' scores of the very same tokens tell; its right answers part from each other, too."""
-    got, said = play(case, corrupt="tokens", **behaviour)
-    assert got == code, said
-    assert "largest margin" in said
+    """Both sides' scores of the same tokens decide, because correct answers of this engine diverge too."""
+    got, output = run_script(case, corrupt="tokens", **behaviour)
+    assert got == code, output
+    assert "largest margin" in output
 
 
 @pytest.mark.parametrize(
     ("noise", "behaviour", "code"),
-    [(2.0, {}, GONE), (1.0, {}, THERE), (1.0, {"ignores": ("logprobs",)}, UNTRIED)],
-    ids=["a near call", "a clear call", "no scores"],
+    [(2.0, {}, NO_BUG), (1.0, {}, BUG), (1.0, {"ignores": ("logprobs",)}, UNTESTED)],
+    ids=["a small margin", "a large margin", "no scores"],
 )
-def test_without_a_band_the_cold_answers_lead_tells(
-    noise: float, behaviour: dict[str, Any], code: int, play: Play
+def test_without_a_tolerance_the_cold_answers_margin_decides(
+    noise: float, behaviour: dict[str, Any], code: int, run_script: RunScript
 ) -> None:
-    """By the margin rule; where no scores are told, nobody can tell."""
-    got, said = play(case_of(*AGAIN, noise_nats=noise), corrupt="tokens", **behaviour)
-    assert got == code, said
+    """The margin rule decides. Without scores, nothing can be decided."""
+    got, output = run_script(case_of(*AGAIN, noise_nats=noise), corrupt="tokens", **behaviour)
+    assert got == code, output
 
 
-@pytest.mark.parametrize("case", [noisy(), case_of(*AGAIN, noise_nats=1.0)], ids=["band", "margin"])
-def test_a_right_answer_of_a_noisy_engine_is_as_cold(case: Case, play: Play) -> None:
-    """And one of another length is the bug, however near its tokens are."""
-    assert play(case)[0] == GONE
+@pytest.mark.parametrize("case", [noisy(), case_of(*AGAIN, noise_nats=1.0)], ids=["tolerance", "margin"])
+def test_a_correct_answer_of_a_noisy_engine_is_no_bug(case: Case, run_script: RunScript) -> None:
+    """An answer of another length is the bug, however close its tokens are."""
+    assert run_script(case)[0] == NO_BUG
     stop = changed(LONG, surface=ResponseOptions(stop=LETTERS))
     ended = msgspec.structs.replace(case, workload=msgspec.to_builtins(Workload((burst(LONG), burst(stop)))))
-    assert play(ended, corrupt="end")[0] == THERE
+    assert run_script(ended, corrupt="end")[0] == BUG
 
 
-@pytest.mark.parametrize(("keeps", "code"), [(True, THERE), (False, GONE)])
-def test_a_reset_that_lies_is_the_bug(keeps: bool, code: int, play: Play) -> None:
-    """By the count; the answers are right."""
-    case = counted(case_of(burst(SHORT), Reset(), burst(SHORT)), at_least=0, at_most=0)
-    assert play(case, keeps=keeps)[0] == code
+@pytest.mark.parametrize(("keeps", "code"), [(True, BUG), (False, NO_BUG)])
+def test_a_reset_that_keeps_the_cache_is_the_bug(keeps: bool, code: int, run_script: RunScript) -> None:
+    """The count shows it, while the answers are right."""
+    case = with_count_bounds(case_of(burst(SHORT), Reset(), burst(SHORT)), at_least=0, at_most=0)
+    assert run_script(case, keeps=keeps)[0] == code
 
 
 @pytest.mark.parametrize(
-    ("at_least", "at_most", "code"), [(32, 43, GONE), (33, 43, THERE), (16, 31, GONE)], ids=["enough", "few", "many"]
+    ("at_least", "at_most", "code"), [(32, 43, NO_BUG), (33, 43, BUG), (16, 31, NO_BUG)], ids=["enough", "few", "many"]
 )
-def test_too_few_cached_tokens_are_the_bug(at_least: int, at_most: int, code: int, play: Play) -> None:
-    """The stand-in hits two whole blocks. More than allowed is not this bug."""
+def test_too_few_cached_tokens_are_the_bug(at_least: int, at_most: int, code: int, run_script: RunScript) -> None:
+    """The fake server hits two whole blocks. More than allowed is not this bug."""
     counts = {"at_least": at_least, "at_most": at_most}
-    case = counted(case_of(burst(SHORT), burst(SHORT)), **counts, failure=FailureClass.LOST_REUSE)
-    assert play(case)[0] == code
+    case = with_count_bounds(case_of(burst(SHORT), burst(SHORT)), **counts, failure=FailureClass.LOST_REUSE)
+    assert run_script(case)[0] == code
 
 
-def test_a_reset_in_the_midst_of_a_burst_is_played(play: Play) -> None:
-    """While its first request runs."""
+def test_a_reset_during_a_burst_is_played(run_script: RunScript) -> None:
+    """The reset is sent while the first request of the burst runs."""
     midst = Burst(requests=(LONG,), meanwhile=Meanwhile(change=Reset(), after_tokens=2))
-    case = counted(case_of(burst(LONG), midst, burst(LONG)), at_least=0, at_most=0)
-    assert play(case, pace=0.01)[0] == GONE
-    assert play(case, pace=0.01, keeps=True)[0] == THERE
+    case = with_count_bounds(case_of(burst(LONG), midst, burst(LONG)), at_least=0, at_most=0)
+    assert run_script(case, pace=0.01)[0] == NO_BUG
+    assert run_script(case, pace=0.01, keeps=True)[0] == BUG
 
 
 @pytest.mark.parametrize(
@@ -287,44 +289,49 @@ def test_a_reset_in_the_midst_of_a_burst_is_played(play: Play) -> None:
         ("several answers", {"refuses": ("n",)}, "400"),
     ],
 )
-def test_a_server_that_lacks_what_it_takes_is_not_the_bug(
-    story: str, behaviour: dict[str, Any], says: str, play: Play
+def test_a_server_that_lacks_a_needed_feature_is_not_the_bug(
+    story: str, behaviour: dict[str, Any], says: str, run_script: RunScript
 ) -> None:
-    """It cannot be tried there."""
-    code, said = play(case_of(*STORIES[story]), **behaviour)
-    assert code == UNTRIED, said
-    assert "could not test" in said
-    assert says in said
+    """The case cannot be tested on such a server."""
+    code, output = run_script(case_of(*STORIES[story]), **behaviour)
+    assert code == UNTESTED, output
+    assert "could not test" in output
+    assert says in output
 
 
 @pytest.mark.parametrize(
     ("failure", "ended", "code"),
-    [(FailureClass.CRASH, True, THERE), (FailureClass.CRASH, False, GONE), (FailureClass.CORRUPT, True, GONE)],
+    [(FailureClass.CRASH, True, BUG), (FailureClass.CRASH, False, NO_BUG), (FailureClass.CORRUPT, True, NO_BUG)],
 )
-def test_an_engine_that_has_ended_is_the_bug_of_a_crash(
-    failure: FailureClass, ended: bool, code: int, play: Play
+def test_a_crashed_engine_is_the_bug_of_a_crash(
+    failure: FailureClass, ended: bool, code: int, run_script: RunScript
 ) -> None:
-    """No cold answer can be had from it. Where answers are wrong, they tell, and not the server's health."""
-    done, said = play(case_of(*STORIES["a chat again"], failure_class=failure), ended=ended)
-    assert done == code, said
-    assert ("the engine has ended" in said) is (code == THERE)
+    """No cold answer can be had from it.
+
+    For a case of wrong answers, the answers decide and not the server's health.
+    """
+    done, output = run_script(case_of(*STORIES["a chat again"], failure_class=failure), ended=ended)
+    assert done == code, output
+    assert ("the engine has ended" in output) is (code == BUG)
 
 
-@pytest.mark.parametrize(("error", "code"), [("HTTP 500", THERE), ("", GONE)])
-def test_a_crash_that_does_not_need_the_cache_is_told_by_its_error(error: str, code: int, play: Play) -> None:
-    """The class of its case says that the cache is not the cause; an answer that is only wrong is compared."""
+@pytest.mark.parametrize(("error", "code"), [("HTTP 500", BUG), ("", NO_BUG)])
+def test_a_crash_that_does_not_need_the_cache_is_known_by_its_error(
+    error: str, code: int, run_script: RunScript
+) -> None:
+    """The class of its case only says that the cache is not the cause. Without an error, the answers are compared."""
     case = case_of(*STORIES["a chat again"], failure_class=FailureClass.NOT_THE_CACHE)
     rows = [msgspec.structs.replace(row, error=error) for row in case.requests]
-    done, said = play(msgspec.structs.replace(case, requests=rows), ended=True)
-    assert done == code, said
+    done, output = run_script(msgspec.structs.replace(case, requests=rows), ended=True)
+    assert done == code, output
 
 
-def test_what_is_wrong_with_no_single_request_cannot_be_tried(play: Play) -> None:
-    """A counter or a gauge: the scenario is played, and the script says where to look."""
+def test_a_failure_of_no_single_request_cannot_be_tested(run_script: RunScript) -> None:
+    """For a counter or a gauge, the scenario is played and the script says where to find the value."""
     case = case_of(burst(SHORT), failing_request=None, first_difference=None, failure_class=FailureClass.ACCOUNTING)
-    code, said = play(case)
-    assert code == UNTRIED
-    assert "/metrics" in said
+    code, output = run_script(case)
+    assert code == UNTESTED
+    assert "/metrics" in output
 
 
 @pytest.mark.parametrize(
@@ -338,10 +345,10 @@ def test_what_is_wrong_with_no_single_request_cannot_be_tried(play: Play) -> Non
     ],
     ids=["as it is sent", "after a token of another one"],
 )
-def test_a_request_that_a_change_overtook_may_be_of_either_version(
-    busy: list[Request], play: Play, tmp_path: Path
+def test_a_request_that_an_adapter_change_overlaps_may_be_of_either_version(
+    busy: list[Request], run_script: RunScript, tmp_path: Path
 ) -> None:
-    """The server has not begun with it when its adapter is replaced: answered as the new one it is right."""
+    """The server has not started the request when its adapter is replaced, so an answer of the new version is right."""
     recipes = {}
     for name in "AB":
         (tmp_path / name).mkdir()
@@ -350,12 +357,12 @@ def test_a_request_that_a_change_overtook_may_be_of_either_version(
         recipes[name] = {"path": str(tmp_path / name)}
     change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=len(busy) - 1)
     steps = (put("A"), Burst(requests=tuple(busy), meanwhile=change))
-    code, said = play(case_of(*steps, recipes=recipes, failure_class=FailureClass.STALE_STATE), delay=0.4)
-    assert code == GONE, said
+    code, output = run_script(case_of(*steps, recipes=recipes, failure_class=FailureClass.STALE_STATE), delay=0.4)
+    assert code == NO_BUG, output
 
 
 def test_extra_fields_are_what_coldproof_sends() -> None:
-    """Beside the usual: nothing for a plain request."""
+    """A plain request has no extra fields."""
     assert extra_fields(ask()) == {}
     assert extra_fields(ask(priority=-5)) == {"priority": -5}
     assert extra_fields(ask(surface=ResponseOptions(answers=2))) == {
@@ -395,6 +402,6 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
     ],
 )
 def test_each_step_is_one_line_of_the_scenario(step: Step, line: str) -> None:
-    """As a person would write it down."""
+    """A step is written as a person would write it."""
     (made,) = scenario(Workload((step,)))
     assert line in made

@@ -16,7 +16,7 @@ from coldproof.harness.case.finding_records import read_finding, read_records
 
 RECORDS = read_records()
 SHOWN = ("llamacpp/slot-keeps-the-adapter", "openvino/hash-lacks-the-adapter", "vllm/adapter-key-lacks-the-contents")
-# What is left of the import path has neither this checkout nor an installed Coldproof.
+# Removes this checkout and an installed Coldproof from the import path.
 ALONE = """
 import runpy, sys
 sys.path[:] = [entry for entry in sys.path if not entry.startswith(sys.argv[1])]
@@ -37,7 +37,7 @@ def installed(name: str) -> bool:
     [pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason="not installed")) for name in SHOWN],
 )
 def test_a_script_shows_its_bug(name: str, tmp_path: Path) -> None:
-    """With exit code 1: the release that is installed has it."""
+    """The exit code is 1, because the installed release has the bug."""
     script = tmp_path / "script.py"
     script.write_text(script_of(read_finding(RECORDS[name])))
     done = subprocess.run(

@@ -21,7 +21,7 @@ from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.workload.steps import Restart, RestartSide, Side
 
 SERVER = "python -m vllm.entrypoints.openai.api_server --model /my/model --port 8000"
-# Answers for the routes that a script looks at first, and never for a completion. A child of it runs, too.
+# Answers the routes that a script queries first, and never a completion. It has a child process.
 STAND_IN = """
 import http.server, os, subprocess, sys, time
 from pathlib import Path
@@ -42,7 +42,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_
 
 
 def is_running(process: int) -> bool:
-    """Return whether a process runs: one that has ended and was not waited for does not."""
+    """Return whether a process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def is_running(process: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_script_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
-    """Nor one of its server's processes. It could not say anything."""
+    """The processes of the server are stopped too, and the exit code says that nothing was tested."""
     case = case_of("vllm", burst(ask()))
     case = msgspec.structs.replace(case, recipes={}, engine_config={"command": SERVER, "model": "/my/model"})
     (tmp_path / "stand_in.py").write_text(STAND_IN)
@@ -69,8 +69,8 @@ def test_a_script_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
     assert not [one for one in map(int, pids.read_text().split()) if is_running(one)]
 
 
-def test_a_script_without_its_package_cannot_say(tmp_path: Path) -> None:
-    """Python itself ends with 1 there, which would mean that the bug exists."""
+def test_a_script_without_its_package_tests_nothing(tmp_path: Path) -> None:
+    """Python itself would exit with 1 here, which would mean that the bug exists."""
     (tmp_path / "script.py").write_text(reproducer(case_of("vllm-inproc", burst(ask()))))
     without = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path('script.py', run_name='__main__')"
     done = subprocess.run(
@@ -81,20 +81,23 @@ def test_a_script_without_its_package_cannot_say(tmp_path: Path) -> None:
 
 
 def test_a_restart_replaces_other_weights_by_the_models_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has the others first. One that had the model's own from the start would show nothing."""
+    """The server starts with the other weights.
+
+    A server with the model's own weights from the start would show no bug.
+    """
     ask_twice = (burst(ask()), Restart(EngineChange.WEIGHTS), burst(ask()))
     names = module_of(case_of("llamacpp", *ask_twice))
     names["FILES"] = tmp_path
     monkeypatch.setattr("sys.argv", ["script.py", "http://127.0.0.1:1"])
-    told: list[str] = []
-    names["input"] = told.append
+    prompts: list[str] = []
+    names["input"] = prompts.append
     client = names["LlamaServer"]()
     others = (tmp_path / "model.gguf").read_bytes()
     client.restart("other weights")
     own = (tmp_path / "model.gguf").read_bytes()
     assert own != others
     assert len(own) == len(others)
-    assert "Up to here the server had other weights" in told[0]
+    assert "Up to here the server had other weights" in prompts[0]
     names["write_files"](0)
     assert (tmp_path / "model.gguf").read_bytes() == own
 
@@ -114,7 +117,7 @@ def test_a_script_without_such_a_restart_begins_with_the_models_own_weights(
 
 
 def test_a_script_restarts_one_side_by_the_router_of_both() -> None:
-    """No other script has a word of it."""
+    """No other script has code for it."""
     pair = msgspec.structs.replace(
         case_of("vllm", burst(ask()), RestartSide(Side.DECODE), burst(ask())),
         engine_config={"command": f"python -m {PAIR} --model m", "model": "m"},

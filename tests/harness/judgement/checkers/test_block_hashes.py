@@ -1,4 +1,4 @@
-"""Block hashes by the documented rule: canonical CBOR by the RFC's own examples, tags, chains."""
+"""Block hashes follow the documented rule: canonical CBOR by the RFC's own examples, tags, chains."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from coldproof.harness.features.events.hash_checks import block_hash, cbor, hash
     ],
 )
 def test_cbor(value: object, expected: str) -> None:
-    """The shortest form of each."""
+    """Each value has its shortest encoding."""
     assert cbor(value).hex() == expected
 
 
 @pytest.mark.parametrize("value", [1.5, [1], 2**64])
-def test_what_is_no_part_of_a_hash(value: object) -> None:
-    """Is not encoded in some way or other."""
+def test_a_value_that_no_hash_has_is_refused(value: object) -> None:
+    """Such a value is refused, not encoded in some way."""
     with pytest.raises(TypeError):
         cbor(value)
 
 
-def test_a_block() -> None:
-    """The algorithm over parent, tokens and extra keys."""
+def test_hash_of_a_block() -> None:
+    """The algorithm is applied to parent, tokens and extra keys."""
     assert block_hash(over_cbor, b"p", (1, 2), None) == hashlib.sha256(bytes.fromhex("83417082 0102f6")).digest()
     assert block_hash(over_pickle, b"p", (1, 2), None) != block_hash(over_pickle, b"p", (1, 2), (("lora", "a"),))
 
@@ -56,11 +56,11 @@ def test_a_block() -> None:
     ],
 )
 def test_tags(lora: str | None, keys: tuple[str, ...], expected: object) -> None:
-    """An adapter's name and a salt that is spelled like it are told apart."""
+    """An adapter's name and a salt of the same spelling have different tags."""
     assert tagged(lora, keys) == expected
 
 
-def test_an_algorithm_that_is_not_repeated_here() -> None:
-    """Is unknown, not taken for another one."""
+def test_an_unsupported_algorithm_has_no_function() -> None:
+    """Such an algorithm has no function, rather than another algorithm's."""
     assert hasher(HashRule("xxhash_cbor", "0")) is None
     assert hasher(HashRule("sha256", "0")) is over_pickle

@@ -1,4 +1,4 @@
-"""Blocks that are shared buy concurrency; nothing is said where nothing is known."""
+"""Shared blocks allow more requests to run at a time, and nothing is reported if a needed value is unknown."""
 
 from __future__ import annotations
 
@@ -18,101 +18,107 @@ from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Step, Workload
 
 LONG = range(100, 180)  # five whole blocks of 16
-CROWD = 8
+REQUESTS = 8
 
 
-def look(running: float | None, waiting: float | None, at: float = 0.5) -> QueueSample:
-    """What was seen of the queue."""
+def sample(running: float | None, waiting: float | None, at: float = 0.5) -> QueueSample:
+    """Return a sample of the queue."""
     return QueueSample(at=at, running=running, waiting=waiting, pool_usage=0.9)
 
 
-def crowd(count: int = CROWD, **changes: Any) -> list[Outcome]:
-    """So many times the same long prompt in one burst, each of them to decode four tokens into one new block."""
+def equal_requests(count: int = REQUESTS, **changes: Any) -> list[Outcome]:
+    """Return the outcomes of equal long prompts in one burst, each of which decodes four tokens into one new block."""
     return [outcome(i, LONG, (1, 2, 3, 4), **{"step": 0, "sent": 0.0, **changes}) for i in range(count)]
 
 
-def checked(
-    *looks: QueueSample, outcomes: list[Outcome] | None = None, step: Step | None = None, **engine: Any
+def findings(
+    *samples: QueueSample, outcomes: list[Outcome] | None = None, step: Step | None = None, **engine: Any
 ) -> list[Finding]:
-    """What is said of a crowd whose queue was seen like this. The pool has 5 shared blocks and room for 8 more."""
-    asked = crowd() if outcomes is None else outcomes
+    """Return the findings about equal requests with these samples of the queue.
+
+    The pool has 5 shared blocks and room for 8 more.
+    """
+    given = equal_requests() if outcomes is None else outcomes
     seen = history(
-        *asked,
-        workload=Workload((step or burst(*[ask()] * len(asked)),)),
-        steps=(record(0, queue=looks),),
+        *given,
+        workload=Workload((step or burst(*[ask()] * len(given)),)),
+        steps=(record(0, queue=samples),),
         shape=shape(**{"pool_blocks": 13, **engine}),
     )
     return check_concurrency(seen)
 
 
-ONE_BY_ONE = (look(1, 7), look(1, 6), look(1, 5))
+ONE_BY_ONE = (sample(1, 7), sample(1, 6), sample(1, 5))
 
 
-def test_a_crowd_that_runs_one_by_one_is_lost_reuse() -> None:
-    """Blocks that are shared need to be there once: the room is there, and who waits is not let in."""
-    (found,) = checked(*ONE_BY_ONE)
+def test_equal_requests_that_run_one_by_one_are_lost_reuse() -> None:
+    """Shared blocks are needed only once, so there is room, and yet the waiting requests are not admitted."""
+    (found,) = findings(*ONE_BY_ONE)
     assert (found.checker, found.failure_class, found.request) == ("concurrency", FailureClass.LOST_REUSE, None)
     assert "room for 8 at a time; in 3 samples with requests waiting, at most 1 ran" in found.sentence
 
 
 @pytest.mark.parametrize(("most", "slow"), [(1, True), (3, True), (4, False), (8, False)])
-def test_half_of_what_has_room_is_enough(most: int, slow: bool) -> None:
-    """At any one look: the first may still be computing what all of them share."""
-    assert bool(checked(look(1, 7), look(most, 4), look(1, 1))) is slow
+def test_half_of_the_requests_that_fit_is_enough(most: int, slow: bool) -> None:
+    """One sample is enough, because the first request may still be computing what all of them share."""
+    assert bool(findings(sample(1, 7), sample(most, 4), sample(1, 1))) is slow
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "samples",
     [
         (),
         ONE_BY_ONE[: ENOUGH_SAMPLES - 1],
-        (*ONE_BY_ONE[: ENOUGH_SAMPLES - 1], look(1, 0), look(1, 0)),
-        (*ONE_BY_ONE[: ENOUGH_SAMPLES - 1], look(1, None), look(None, 5)),
+        (*ONE_BY_ONE[: ENOUGH_SAMPLES - 1], sample(1, 0), sample(1, 0)),
+        (*ONE_BY_ONE[: ENOUGH_SAMPLES - 1], sample(1, None), sample(None, 5)),
     ],
     ids=["none", "too few", "too few that saw a queue", "too few that saw all"],
 )
-def test_too_few_samples_give_no_result(looks: tuple[QueueSample, ...]) -> None:
-    """Where nobody waits, nobody was kept waiting."""
-    assert checked(*looks) == []
+def test_too_few_samples_give_no_result(samples: tuple[QueueSample, ...]) -> None:
+    """If no request waits in a sample, no request was kept waiting."""
+    assert findings(*samples) == []
 
 
 @pytest.mark.parametrize(("late", "slow"), [(0.4, True), (0.6, False)])
 def test_a_queue_behind_the_first_prefill_says_nothing(late: float, slow: bool) -> None:
-    """Until the first token there is nothing to share; a long prompt's prefill may take many looks."""
-    prompt = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(late_tokens(late + i))) for i in range(CROWD)]
-    assert bool(checked(*ONE_BY_ONE, outcomes=prompt)) is slow
+    """Before the first token there is nothing to share, and the prefill of a long prompt may take many samples."""
+    prompt = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(late_tokens(late + i))) for i in range(REQUESTS)]
+    assert bool(findings(*ONE_BY_ONE, outcomes=prompt)) is slow
 
 
 @pytest.mark.parametrize(("together", "slow"), [(1, True), (3, True), (4, False), (8, False)])
-def test_answers_that_come_side_by_side_acquit_gauges_that_are_late(together: int, slow: bool) -> None:
-    """So many answers between their first and last token at a time; the last of one as the next one's first is no
-    moment together. Seen on SGLang, whose scheduler tells of an earlier step."""
-    spans = [(i // together * 0.2, (i // together + 1) * 0.2) for i in range(CROWD)]
+def test_answers_that_overlap_outweigh_late_gauges(together: int, slow: bool) -> None:
+    """Gauges may be late: SGLang's scheduler reports an earlier step.
+
+    `together` answers are between their first and last token at a time. The last token of one answer and the first of
+    the next at the same moment do not overlap.
+    """
+    spans = [(i // together * 0.2, (i // together + 1) * 0.2) for i in range(REQUESTS)]
     answers = [
         [msgspec.structs.replace(token, at=first if i == 0 else last) for i, token in enumerate(tokens(1, 2, 3, 4))]
         for first, last in spans
     ]
-    asked = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(answer)) for i, answer in enumerate(answers)]
-    assert bool(checked(*ONE_BY_ONE, outcomes=asked)) is slow
+    given = [outcome(i, LONG, step=0, sent=0.0, tokens=tuple(answer)) for i, answer in enumerate(answers)]
+    assert bool(findings(*ONE_BY_ONE, outcomes=given)) is slow
 
 
 def late_tokens(at: float) -> list[Token]:
-    """An answer whose first token came so many seconds after it was asked for."""
+    """Return the tokens of an answer that all came this many seconds after the request was sent."""
     return [msgspec.structs.replace(token, at=at) for token in tokens(1, 2, 3, 4)]
 
 
-def test_a_crowd_without_any_token_says_nothing_about_sharing() -> None:
-    """It hangs, which is another finding."""
-    hung = crowd(tokens=(), error="gone")
-    assert checked(*ONE_BY_ONE, outcomes=hung) == []
+def test_requests_without_any_token_say_nothing_about_sharing() -> None:
+    """The requests hang, which is another finding."""
+    hung = equal_requests(tokens=(), error="gone")
+    assert findings(*ONE_BY_ONE, outcomes=hung) == []
 
 
 @pytest.mark.parametrize(
     "engine", [{"pool_blocks": None}, {"block_size": None}], ids=["unknown pool", "unknown block size"]
 )
-def test_room_that_is_not_known_is_not_owed(engine: dict[str, Any]) -> None:
-    """Unknown is not large."""
-    assert checked(*ONE_BY_ONE, **engine) == []
+def test_unknown_room_is_not_expected(engine: dict[str, Any]) -> None:
+    """An unknown pool is not taken for a large one."""
+    assert findings(*ONE_BY_ONE, **engine) == []
 
 
 @pytest.mark.parametrize(
@@ -125,14 +131,14 @@ def test_room_that_is_not_known_is_not_owed(engine: dict[str, Any]) -> None:
         ({"most_requests": ENOUGH_ROOM - 1}, False),
     ],
 )
-def test_little_room_is_no_room_to_speak_of(engine: dict[str, Any], slow: bool) -> None:
-    """In the pool, or by the engine's own limit of requests at a time."""
-    assert bool(checked(*ONE_BY_ONE, **engine)) is slow
+def test_little_room_gives_no_result(engine: dict[str, Any], slow: bool) -> None:
+    """The pool limits the room, or the engine's own limit of requests at a time."""
+    assert bool(findings(*ONE_BY_ONE, **engine)) is slow
 
 
-def test_there_cannot_run_more_than_there_are() -> None:
-    """Three of a kind in a huge pool may well be seen one by one."""
-    assert checked(*ONE_BY_ONE, outcomes=crowd(ENOUGH_ROOM - 1), pool_blocks=1000) == []
+def test_few_requests_give_no_result() -> None:
+    """Three equal requests in a large pool may run one by one."""
+    assert findings(*ONE_BY_ONE, outcomes=equal_requests(ENOUGH_ROOM - 1), pool_blocks=1000) == []
 
 
 @pytest.mark.parametrize(
@@ -145,44 +151,47 @@ def test_there_cannot_run_more_than_there_are() -> None:
     ],
     ids=["longer", "one token", "another adapter", "another salt"],
 )
-def test_a_crowd_of_different_prompts_is_owed_no_sharing(odd: dict[str, Any]) -> None:
-    """One of another kind is enough: its blocks are its own."""
+def test_different_requests_need_not_share(odd: dict[str, Any]) -> None:
+    """One different request is enough, because its blocks are its own."""
     prompt = odd.get("prompt", LONG)
     others = [outcome(7, prompt, (1, 2, 3, 4), step=0, sent=0.0, **{k: v for k, v in odd.items() if k != "prompt"})]
-    assert checked(*ONE_BY_ONE, outcomes=[*crowd(7), *others]) == []
+    assert findings(*ONE_BY_ONE, outcomes=[*equal_requests(7), *others]) == []
 
 
 def test_answers_that_need_blocks_of_their_own_leave_less_room() -> None:
-    """Here each decodes into two: the same pool holds four, of which two are enough."""
-    greedy = crowd(max_tokens=32)
-    assert [bool(checked(look(n, 7), look(1, 6), look(1, 5), outcomes=greedy)) for n in (1, 2)] == [True, False]
+    """Each request decodes into two blocks here, so the same pool has room for four, of which two are enough."""
+    greedy = equal_requests(max_tokens=32)
+    assert [bool(findings(sample(n, 7), sample(1, 6), sample(1, 5), outcomes=greedy)) for n in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize(("most", "slow"), [(2, True), (3, False)])
-def test_two_at_a_time_are_too_few_where_all_found_their_prompt_computed(most: int, slow: bool) -> None:
-    """Four blocks are shared and each needs two of its own: five have room. A crowd that was cold may have computed as
-    many copies as fit, and so may one of whom one missed."""
-    looks = [look(most, 7), look(1, 6), look(1, 5)]
+def test_two_at_a_time_are_too_few_if_all_hit_their_prompt(most: int, slow: bool) -> None:
+    """Four blocks are shared and each request needs two of its own, so five fit.
+
+    Cold requests may have computed as many copies as fit, and so may requests of which one missed.
+    """
+    samples = [sample(most, 7), sample(1, 6), sample(1, 5)]
     for cached, expected in ((64, slow), (0, False), (48, False)):
         last = outcome(7, LONG, (1, 2, 3, 4), step=0, sent=0.0, cached_tokens=cached)
-        mixed = [*crowd(7, cached_tokens=64), last]
-        assert bool(checked(*looks, outcomes=mixed, pool_blocks=15, most_requests=5)) is expected
-    assert not checked(*looks, outcomes=crowd(cached_tokens=64), pool_blocks=11, most_requests=5)  # room for three
+        mixed = [*equal_requests(7, cached_tokens=64), last]
+        assert bool(findings(*samples, outcomes=mixed, pool_blocks=15, most_requests=5)) is expected
+    # This pool has room for three.
+    assert not findings(*samples, outcomes=equal_requests(cached_tokens=64), pool_blocks=11, most_requests=5)
 
 
 WINDOWED = {"uniform": False, "groups": (GroupShape(16), GroupShape(16, 3))}
 
 
 @pytest.mark.parametrize(("pool", "slow"), [(20, False), (21, True), (30, True)])
-def test_a_window_is_each_requests_own(pool: int, slow: bool) -> None:
-    """Five blocks are shared; one of full attention and three of the window are not, so that 16 more hold four."""
-    assert bool(checked(*ONE_BY_ONE, pool_blocks=pool, **WINDOWED)) is slow
+def test_the_blocks_of_a_window_are_not_shared(pool: int, slow: bool) -> None:
+    """Five blocks are shared, and a request needs four of its own: one of full attention and three of the window."""
+    assert bool(findings(*ONE_BY_ONE, pool_blocks=pool, **WINDOWED)) is slow
 
 
-def test_groups_that_nobody_knows_leave_the_room_unknown() -> None:
-    """However large the pool."""
+def test_unknown_groups_leave_the_room_unknown() -> None:
+    """This holds for any size of the pool."""
     for groups in ((), (GroupShape(16), GroupShape(16))):
-        assert checked(*ONE_BY_ONE, pool_blocks=1000, uniform=False, groups=groups) == []
+        assert findings(*ONE_BY_ONE, pool_blocks=1000, uniform=False, groups=groups) == []
 
 
 @pytest.mark.parametrize(
@@ -196,28 +205,28 @@ def test_groups_that_nobody_knows_leave_the_room_unknown() -> None:
     ],
     ids=["loads", "loads are not counted", "no loads", "KV of another engine", "no tier"],
 )
-def test_a_crowd_that_may_wait_for_loads_says_nothing(
+def test_requests_that_may_wait_for_loads_give_no_result(
     second_tier: bool, loads: tuple[float | None, float | None], slow: bool
 ) -> None:
-    """There is room, but each request loads into blocks of its own. Without loads, nothing else is owed than before."""
+    """There is room, but each request loads into its own blocks. Without loads the requests are judged as before."""
     before, after = (Metrics(external_hit_tokens=count) for count in loads)
     seen = history(
-        *crowd(),
-        workload=Workload((burst(*[ask()] * CROWD),)),
+        *equal_requests(),
+        workload=Workload((burst(*[ask()] * REQUESTS),)),
         steps=(record(0, queue=ONE_BY_ONE, before=before, after=after),),
         shape=shape(pool_blocks=13, second_tier=second_tier),
     )
     assert bool(check_concurrency(seen)) is slow
 
 
-def test_only_the_requests_of_a_step_are_its_crowd() -> None:
-    """Others, before it, asked what they liked."""
+def test_only_requests_of_the_same_step_are_compared() -> None:
+    """A request of an earlier step may have any prompt."""
     warm = outcome(0, range(500, 520), step=0)
-    later = [outcome(1 + i, LONG, (1, 2, 3, 4), step=1, sent=0.1) for i in range(CROWD)]
+    later = [outcome(1 + i, LONG, (1, 2, 3, 4), step=1, sent=0.1) for i in range(REQUESTS)]
     seen = history(
         warm,
         *later,
-        workload=Workload((burst(ask()), burst(*[ask()] * CROWD))),
+        workload=Workload((burst(ask()), burst(*[ask()] * REQUESTS))),
         steps=(record(0, queue=ONE_BY_ONE), record(1, queue=ONE_BY_ONE)),
         shape=shape(pool_blocks=13),
     )

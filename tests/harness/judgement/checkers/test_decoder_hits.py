@@ -1,4 +1,4 @@
-"""What a decoder fetches from a prefiller tells what it had in its own cache."""
+"""The number of tokens that a decoder fetches from a prefiller shows what it had in its own cache."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ PAIR = shape(publishes_answers=False)
 COUNTED, LOST = [FailureClass.ACCOUNTING], [FailureClass.LOST_REUSE]
 
 
-def fetching(*outcomes: Outcome, fetched: tuple[float | None, ...], **changes: Any) -> History:
-    """Requests one after the other, and how many tokens the decoder had fetched after each."""
+def history_of(*outcomes: Outcome, fetched: tuple[float | None, ...], **changes: Any) -> History:
+    """Return a history of requests one after the other.
+
+    `fetched` has the decoder's total of fetched tokens after each.
+    """
     counts: list[float | None] = [0.0, *fetched]
     steps = [
         record(i, before=Metrics(external_hit_tokens=counts[i]), after=Metrics(external_hit_tokens=counts[i + 1]))
@@ -31,8 +34,8 @@ def fetching(*outcomes: Outcome, fetched: tuple[float | None, ...], **changes: A
     return history(*outcomes, steps=tuple(steps), **{"shape": PAIR, **changes})
 
 
-def found(made: History) -> list[FailureClass]:
-    """The classes of what is found."""
+def classes_of(made: History) -> list[FailureClass]:
+    """Return the classes of the findings."""
     return [one.failure_class for one in check_decoder_hits(made, exclusive=True)]
 
 
@@ -45,65 +48,65 @@ def found(made: History) -> list[FailureClass]:
         (("red", "blue"), (WHOLE, 2 * WHOLE), []),
         (("red", "blue"), (WHOLE, WHOLE + REST), COUNTED),
         ((None, "blue"), (WHOLE, WHOLE), COUNTED),
-        ((None, None), (0, WHOLE), COUNTED),  # nobody had computed the first one
+        ((None, None), (0, WHOLE), COUNTED),  # no request had computed the first one
         ((None, None), (WHOLE, None), []),
     ],
 )
 def test_a_prompt_is_fetched_except_for_what_the_decoder_has(
     salts: tuple[str | None, str | None], fetched: tuple[float | None, ...], classes: list[FailureClass]
 ) -> None:
-    """Of the same identity."""
-    asked = [outcome(i, PROMPT, salt=salt) for i, salt in enumerate(salts)]
-    assert found(fetching(*asked, fetched=fetched)) == classes
+    """Only blocks of the same identity count."""
+    sent = [outcome(i, PROMPT, salt=salt) for i, salt in enumerate(salts)]
+    assert classes_of(history_of(*sent, fetched=fetched)) == classes
 
 
 def test_the_decoder_has_the_answers() -> None:
-    """The prefiller has none: a next turn is fetched without the whole blocks of the turn before it."""
+    """The prefiller has none, so the next turn is fetched without the whole blocks of the turn before it."""
     first = outcome(0, PROMPT, tuple(range(200, 230)))
     turn = outcome(1, (*PROMPT, *range(200, 230), 7, 8))
     known = (WHOLE + 29) // BLOCK * BLOCK
-    assert found(fetching(first, turn, fetched=(WHOLE, WHOLE + len(turn.prompt) - known))) == []
-    assert found(fetching(first, turn, fetched=(WHOLE, WHOLE + len(turn.prompt) - 2 * BLOCK))) == LOST
+    assert classes_of(history_of(first, turn, fetched=(WHOLE, WHOLE + len(turn.prompt) - known))) == []
+    assert classes_of(history_of(first, turn, fetched=(WHOLE, WHOLE + len(turn.prompt) - 2 * BLOCK))) == LOST
 
 
 def test_after_a_reset_all_of_a_prompt_is_fetched() -> None:
-    """What the decoder kept is right and must not be there."""
+    """What the decoder kept is right, but must not be there."""
     reset = ResetRecord(began=0.7, ended=0.8, success=True)
-    asked = (outcome(0, PROMPT), outcome(1, PROMPT))
-    assert found(fetching(*asked, fetched=(WHOLE, 2 * WHOLE), resets=(reset,))) == []
-    assert found(fetching(*asked, fetched=(WHOLE, WHOLE + REST), resets=(reset,))) == COUNTED
+    sent = (outcome(0, PROMPT), outcome(1, PROMPT))
+    assert classes_of(history_of(*sent, fetched=(WHOLE, 2 * WHOLE), resets=(reset,))) == []
+    assert classes_of(history_of(*sent, fetched=(WHOLE, WHOLE + REST), resets=(reset,))) == COUNTED
 
 
 @pytest.mark.parametrize(("answer", "classes"), [((7, 8), COUNTED), ((7,), [])])
 def test_a_counter_may_be_late_for_an_answer_of_one_token(answer: tuple[int, ...], classes: list[FailureClass]) -> None:
-    """It is published with the first token, and the answer may end with it."""
-    assert found(fetching(outcome(0, PROMPT, answer), fetched=(0,))) == classes
+    """The counter is published with the first token, and the answer may end with it."""
+    assert classes_of(history_of(outcome(0, PROMPT, answer), fetched=(0,))) == classes
 
 
-def test_a_late_counter_is_made_up_for_later() -> None:
-    """So sums are compared."""
-    asked = (outcome(0, PROMPT, (7,)), outcome(1, range(300, 340)))
-    assert found(fetching(*asked, fetched=(0, WHOLE + 40))) == []
+def test_a_late_counter_may_catch_up() -> None:
+    """Sums are compared for this reason."""
+    sent = (outcome(0, PROMPT, (7,)), outcome(1, range(300, 340)))
+    assert classes_of(history_of(*sent, fetched=(0, WHOLE + 40))) == []
 
 
 @pytest.mark.parametrize(
-    "untold",
+    "unknown",
     [
         {"shape": shape()},
         {"side_restarts": (SideRestart(0.6, 0.7, Side.DECODE),)},
         {"steps": ()},
     ],
 )
-def test_where_the_counter_tells_nothing(untold: dict[str, Any]) -> None:
-    """One engine, a side that was killed with its counters, no steps."""
-    wrong = fetching(outcome(0, PROMPT), fetched=(0,))
-    assert found(wrong) == COUNTED
-    assert found(msgspec.structs.replace(wrong, **untold)) == []
+def test_a_counter_without_meaning_gives_no_finding(unknown: dict[str, Any]) -> None:
+    """One engine, a side that was killed with its counters, and a history without steps give no finding."""
+    wrong = history_of(outcome(0, PROMPT), fetched=(0,))
+    assert classes_of(wrong) == COUNTED
+    assert classes_of(msgspec.structs.replace(wrong, **unknown)) == []
 
 
 def test_other_clients_fetch_too() -> None:
-    """Their tokens are in the counter."""
-    assert check_decoder_hits(fetching(outcome(0, PROMPT), fetched=(0,)), exclusive=False) == []
+    """Their tokens are in the counter, so nothing can be concluded."""
+    assert check_decoder_hits(history_of(outcome(0, PROMPT), fetched=(0,)), exclusive=False) == []
 
 
 @pytest.mark.parametrize("more", [{"preemptions": 1.0}, {"failed_loads": 1.0}])
@@ -112,7 +115,7 @@ def test_nothing_is_known_after_a_preemption_or_a_failed_fetch(more: dict[str, f
     lost = record(0, before=Metrics(external_hit_tokens=0.0), after=Metrics(external_hit_tokens=0.0, **more))
     if "preemptions" in more:
         lost = msgspec.structs.replace(lost, before=msgspec.structs.replace(lost.before, preemptions=0.0))
-    assert found(history(outcome(0, PROMPT), steps=(lost,), shape=PAIR)) == []
+    assert classes_of(history(outcome(0, PROMPT), steps=(lost,), shape=PAIR)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,28 +127,28 @@ def test_nothing_is_known_after_a_preemption_or_a_failed_fetch(more: dict[str, f
     ],
 )
 def test_what_is_computed_on_both_sides_or_failed_is_not_fetched(changes: dict[str, Any]) -> None:
-    """So nothing has to be."""
-    assert found(fetching(outcome(0, PROMPT, **changes), fetched=(0,))) == []
+    """Nothing has to be fetched for such a request."""
+    assert classes_of(history_of(outcome(0, PROMPT, **changes), fetched=(0,))) == []
 
 
-def test_a_pool_without_room_owes_nothing() -> None:
-    """It may have evicted what the decoder had."""
-    asked = (outcome(0, PROMPT), outcome(1, PROMPT))
+def test_a_full_pool_gives_no_finding() -> None:
+    """The pool may have evicted what the decoder had."""
+    sent = (outcome(0, PROMPT), outcome(1, PROMPT))
     small = shape(publishes_answers=False, pool_blocks=4)
-    assert found(fetching(*asked, fetched=(WHOLE, 2 * WHOLE), shape=small)) == []
+    assert classes_of(history_of(*sent, fetched=(WHOLE, 2 * WHOLE), shape=small)) == []
 
 
-def test_the_words_have_both_numbers() -> None:
-    """And the step."""
-    (one,) = check_decoder_hits(fetching(outcome(0, PROMPT), fetched=(0,)), exclusive=True)
+def test_the_sentence_has_both_numbers() -> None:
+    """The sentence names the step, too."""
+    (one,) = check_decoder_hits(history_of(outcome(0, PROMPT), fetched=(0,)), exclusive=True)
     assert one.sentence == (
         "Up to step 0, the decoder fetched 0 tokens of its prompts, but at least 40 cannot have been in its own cache."
     )
 
 
-def test_a_decoder_that_may_compute_what_it_does_not_find_owes_no_fetch() -> None:
-    """Its files may not be written yet when it looks."""
+def test_a_decoder_that_may_compute_what_it_misses_need_not_fetch() -> None:
+    """The files of the tier may not be written yet when the decoder looks the prompt up."""
     two = [outcome(i, PROMPT) for i in range(2)]
     stored = msgspec.structs.replace(PAIR, second_tier=True)
-    assert found(fetching(*two, fetched=(0, 0))) == COUNTED
-    assert found(fetching(*two, fetched=(0, 0), shape=stored)) == []
+    assert classes_of(history_of(*two, fetched=(0, 0))) == COUNTED
+    assert classes_of(history_of(*two, fetched=(0, 0), shape=stored)) == []

@@ -1,4 +1,4 @@
-"""A server that treats a salt or a priority differently at one of its doors is found, and an honest one is not."""
+"""A server that treats a salt or a priority differently at one of its routes is detected, and a correct one is not."""
 
 from __future__ import annotations
 
@@ -35,100 +35,100 @@ FEW = settings(max_examples=8, deadline=None, database=None, phases=[Phase.gener
 STEM = (("stem", 90), ("question", 5))
 
 
-class Cold(Oracle):
-    """The cold answers of the stand-in."""
+class FakeServerOracle(Oracle):
+    """The oracle of the fake server."""
 
-    name = "stand-in"
+    name = "fake server"
 
     def ask(self, question: Question) -> Answer:
-        """Every token is far from the runner-up."""
+        """Return the cold answer, in which every token has a large margin."""
         ids = answer(MODEL, question.prompt, question.max_tokens)
         return Answer(tuple(Token(id=token, at=0.0, gap=5.0) for token in ids))
 
 
 def judged(workload: Workload, behaviour: ServerBehaviour, folder: Path) -> Judgement:
-    """A workload on a stand-in with these manners, attached by its URL."""
+    """Return the judgement of a workload on a fake server with this behaviour, attached by its URL."""
     with serving(behaviour) as fake:
         engine = attach(fake.url, adapter_for=lambda _: None)
         run = WorkloadRun(engine, workload, "n", {}, folder, settle_seconds=0.0)
-        return judge(run.history(), Cold(), Rule(exact=True), exclusive=False)
+        return judge(run.history(), FakeServerOracle(), Rule(exact=True), exclusive=False)
 
 
 def chat(door: Door, salt: str | None, **more: object) -> Request:
-    """The same chat at a door."""
+    """Return the same chat for a route."""
     return msgspec.structs.replace(ask(*STEM, chat=True, door=door, salt=salt), **more)
 
 
-def at(*requests: Request) -> Workload:
-    """Requests one after the other."""
+def one_by_one(*requests: Request) -> Workload:
+    """Return a workload of these requests one after the other."""
     return Workload(tuple(burst(request) for request in requests))
 
 
 @given(data=st.data())
 @FEW
-def test_an_honest_server_has_no_finding(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever is drawn, at all five doors, also with impossible priorities."""
+def test_a_correct_server_has_no_finding(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """This holds for any workload at all five routes, also with impossible priorities."""
     family = data.draw(st.sampled_from([at_two_doors(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
     one = judged(data.draw(family), ServerBehaviour(), tmp_path_factory.mktemp("run"))
     assert one.findings == ()
 
 
 @pytest.mark.parametrize("door", [door for door in Door if door not in (Door.COMPLETIONS, Door.CHAT)])
-def test_a_salt_that_gets_lost_at_one_door_is_found(door: Door, tmp_path: Path) -> None:
-    """With a salt, that door hits what another one computed without a salt."""
-    lossy = ServerBehaviour(drops=((door.value, "cache_salt"),))
-    one = judged(at(chat(Door.CHAT, None), chat(door, "red")), lossy, tmp_path)
+def test_a_salt_that_one_route_drops_is_detected(door: Door, tmp_path: Path) -> None:
+    """A request with a salt at that route hits what another route computed without a salt."""
+    dropping = ServerBehaviour(drops=((door.value, "cache_salt"),))
+    one = judged(one_by_one(chat(Door.CHAT, None), chat(door, "red")), dropping, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
     assert one.evidence[Doors.CHANCES] == 1
-    said = signature(one.history, found.failure_class, found.request)
-    assert said.endswith(f"; chat; beside /v1/chat/completions; at {door.value} under a salt")
+    words = signature(one.history, found.failure_class, found.request)
+    assert words.endswith(f"; chat; beside /v1/chat/completions; at {door.value} under a salt")
 
 
-def test_salts_that_two_doors_read_differently_are_found(tmp_path: Path) -> None:
-    """The door that drops the salt finds nothing of what the other computed under it."""
-    lossy = ServerBehaviour(drops=(("/v1/responses", "cache_salt"),))
-    one = judged(at(chat(Door.COMPLETIONS, "red"), chat(Door.RESPONSES, "red")), lossy, tmp_path)
+def test_salts_that_two_routes_read_differently_are_detected(tmp_path: Path) -> None:
+    """The route that drops the salt misses what the other route computed with it."""
+    dropping = ServerBehaviour(drops=(("/v1/responses", "cache_salt"),))
+    one = judged(one_by_one(chat(Door.COMPLETIONS, "red"), chat(Door.RESPONSES, "red")), dropping, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.LOST_REUSE, 1)
 
 
-def test_a_priority_that_one_door_ignores_is_found(tmp_path: Path) -> None:
-    """It answers what the others refuse; their refusals are right."""
-    lossy = ServerBehaviour(drops=(("/v1/messages", "priority"),))
+def test_a_priority_that_one_route_ignores_is_detected(tmp_path: Path) -> None:
+    """This route answers what the others refuse, and their refusals are right."""
+    dropping = ServerBehaviour(drops=(("/v1/messages", "priority"),))
     odd = {"priority": IMPOSSIBLE_PRIORITY}
-    one = judged(at(*(chat(door, None, **odd) for door in Door)), lossy, tmp_path)
+    one = judged(one_by_one(*(chat(door, None, **odd) for door in Door)), dropping, tmp_path)
     (found,) = one.findings
     assert (found.checker, found.failure_class, found.request) == ("doors", FailureClass.API, 4)
     assert "/v1/messages was answered" in found.sentence
     assert "which /v1/completions refuses" in found.sentence
-    said = "api; no reload; chat; impossible priority; several doors; at /v1/messages"
-    assert signature(one.history, FailureClass.API, 4) == said
+    words = "api; no reload; chat; impossible priority; several doors; at /v1/messages"
+    assert signature(one.history, FailureClass.API, 4) == words
 
 
-def odd_history(*refused: bool, priority: int = IMPOSSIBLE_PRIORITY) -> History:
-    """One request with a priority at each door, answered or refused."""
+def history_with_refusals(*refused: bool, priority: int = IMPOSSIBLE_PRIORITY) -> History:
+    """Return a history of a request with a priority at each route, answered or refused."""
     doors = list(Door)[: len(refused)]
-    workload = at(*(chat(door, None, priority=priority) for door in doors))
-    said = ({"error": "HTTP 400", "refused": True, "answer": ()} if no else {} for no in refused)
-    return history(*(outcome(i, range(40), **facts) for i, facts in enumerate(said)), workload=workload)
+    workload = one_by_one(*(chat(door, None, priority=priority) for door in doors))
+    answers = ({"error": "HTTP 400", "refused": True, "answer": ()} if no else {} for no in refused)
+    return history(*(outcome(i, range(40), **facts) for i, facts in enumerate(answers)), workload=workload)
 
 
 @pytest.mark.parametrize(
     ("one", "ignoring"),
     [
-        (odd_history(True, False, True, False), [1, 3]),
-        (odd_history(True, True), []),
-        (odd_history(False, False), []),  # an engine without priorities, or without a limit
-        (odd_history(True, False, priority=5), []),  # a priority that a door may have its reasons to refuse
+        (history_with_refusals(True, False, True, False), [1, 3]),
+        (history_with_refusals(True, True), []),
+        (history_with_refusals(False, False), []),  # an engine without priorities, or without a limit
+        (history_with_refusals(True, False, priority=5), []),  # a priority that a route may have reasons to refuse
     ],
 )
-def test_only_a_door_that_differs_from_others_is_reported(one: History, ignoring: list[int]) -> None:
-    """Each once."""
+def test_only_a_route_that_differs_from_others_is_reported(one: History, ignoring: list[int]) -> None:
+    """Each such route is reported once."""
     assert [found.request for found in check_doors(one)] == ignoring
 
 
 def test_only_a_refusal_of_an_impossible_priority_is_excused() -> None:
-    """A refusal of another one is a request without an answer."""
-    assert check_liveness(odd_history(True, True)) == []
-    assert len(check_liveness(odd_history(True, False, priority=5))) == 1
+    """A refused request with another priority is a request without an answer."""
+    assert check_liveness(history_with_refusals(True, True)) == []
+    assert len(check_liveness(history_with_refusals(True, False, priority=5))) == 1

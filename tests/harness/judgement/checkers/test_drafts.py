@@ -1,4 +1,4 @@
-"""What a lower acceptance of drafts on a hit is, and what must not be taken for one."""
+"""Fewer accepted draft tokens on a hit are lost reuse, and other differences are not."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def cold(**changes: Any) -> Outcome:
         ((3, 0), NOISY, False),  # too few to say
     ],
 )
-def test_fewer_accepted_drafts_are_found(accepted: tuple[int, int], rule: Rule, found: bool) -> None:
-    """Cold and on a hit, of twelve each."""
+def test_fewer_accepted_drafts_are_detected(accepted: tuple[int, int], rule: Rule, found: bool) -> None:
+    """Twelve tokens are drafted for the cold request and for the hit."""
     made = drafted((COLD, (12, accepted[0])), (HIT, (12, accepted[1])))
     findings = check_drafts(made, rule, exclusive=True)
     assert [(one.request, one.failure_class) for one in findings] == [(1, FailureClass.LOST_REUSE)] * found
@@ -66,7 +66,7 @@ def test_fewer_accepted_drafts_are_found(accepted: tuple[int, int], rule: Rule, 
 
 
 def test_no_drafts_at_all_are_fewer_drafts() -> None:
-    """None were proposed on the hit."""
+    """No tokens are drafted on the hit."""
     (found,) = check_drafts(drafted((COLD, (12, 9)), (HIT, (0, 0))), EXACT, exclusive=True)
     assert "0 of 0 drafted tokens" in found.sentence
     assert "request 0" in found.sentence
@@ -74,7 +74,7 @@ def test_no_drafts_at_all_are_fewer_drafts() -> None:
 
 
 def test_the_worst_of_several_cold_requests_counts() -> None:
-    """A hit that is not worse than that one is not worse than cold."""
+    """A hit that is not worse than that request is not worse than cold."""
     other = outcome(2, PROMPT, salt="other")
     made = drafted((COLD, (12, 9)), (HIT, (12, 8)), (other, (12, 8)))
     assert check_drafts(made, EXACT, exclusive=True) == []
@@ -94,12 +94,12 @@ def test_the_worst_of_several_cold_requests_counts() -> None:
     ids=["other answer", "longer", "adapter", "no answer", "hit too", "unknown", "other prompt"],
 )
 def test_requests_that_differ_are_not_compared(other: Outcome) -> None:
-    """Their drafts may be others."""
+    """Their draft tokens may differ."""
     assert check_drafts(drafted((other, (12, 9)), (HIT, (12, 0))), EXACT, exclusive=True) == []
 
 
-def test_requests_together_are_not_compared() -> None:
-    """The counters do not say whose drafts they were."""
+def test_requests_of_one_burst_are_not_compared() -> None:
+    """The counters do not say whose draft tokens they count."""
     both = Workload((burst(ask()), burst(ask(), ask())))
     assert check_drafts(drafted((COLD, (12, 9)), (HIT, (12, 0)), workload=both), EXACT, exclusive=True) == []
 
@@ -113,15 +113,15 @@ def test_preempted_requests_are_not_compared() -> None:
     assert check_drafts(made, EXACT, exclusive=True) == []
 
 
-def test_nothing_is_said_of_an_engine_without_counts() -> None:
-    """Missing is not zero."""
+def test_an_engine_without_counts_gives_no_finding() -> None:
+    """A missing count is not zero."""
     made = history(COLD, HIT)
     assert check_drafts(made, EXACT, exclusive=True) == []
     assert evidence(made, {})[Drafts.PAIRS] == 0
 
 
 def test_the_signature_names_the_drafts() -> None:
-    """So that a known issue about them waives no other lost reuse."""
+    """A known issue about draft tokens then waives no other lost reuse."""
     worse = drafted((COLD, (12, 9)), (HIT, (12, 0)))
     assert signature(worse, FailureClass.LOST_REUSE, 1) == f"lost reuse; no reload; {FEWER_DRAFTS}"
     assert signature(worse, FailureClass.LOST_REUSE, 0) == "lost reuse; no reload"
@@ -131,7 +131,7 @@ def test_the_signature_names_the_drafts() -> None:
 
 
 def test_evidence_of_drafts() -> None:
-    """What was accepted and rejected, and on which hits."""
+    """The evidence counts accepted and rejected draft tokens, hits with drafts, and compared pairs."""
     facts = evidence(drafted((COLD, (12, 9)), (HIT, (12, 9))), {})
     assert facts[Drafts.ACCEPTED] == 18
     assert facts[Drafts.REJECTED] == 6
@@ -142,7 +142,7 @@ def test_evidence_of_drafts() -> None:
 
 
 def test_evidence_of_a_full_context() -> None:
-    """One of the two requests of a burst ends at the limit of 43 tokens; the other one does not."""
+    """One of the two requests of a burst ends at the limit of 43 tokens, and the other one does not."""
     full, beside = outcome(0, PROMPT), outcome(1, PROMPT[:20], step=0)
     both = Workload((burst(ask(), ask()),))
     facts: dict[str, Any] = {"workload": both, "shape": shape(max_model_tokens=len(PROMPT) + 3)}
@@ -156,7 +156,10 @@ def test_evidence_of_a_full_context() -> None:
 
 
 def test_drafts_accepted_in_the_last_step_need_not_be_published() -> None:
-    """So the end of an answer is not expected in the cache. Without drafts, and farther from its end, it is."""
+    """The end of such an answer is not expected in the cache.
+
+    It is expected without draft tokens, and farther from the end.
+    """
     answer = tuple(range(80, 89))
     writer = outcome(0, PROMPT, answer)
     turn = outcome(1, (*PROMPT, *answer, 1), cached_tokens=32)

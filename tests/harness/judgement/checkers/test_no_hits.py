@@ -25,8 +25,8 @@ STALE = Finding(
 )
 
 
-def named(found: Finding = STALE, hits: tuple[float, float] | None = None, **changes: Any) -> FailureClass:
-    """The class of a finding about a request that reports no cached tokens, with these changes of it.
+def class_of(found: Finding = STALE, hits: tuple[float, float] | None = None, **changes: Any) -> FailureClass:
+    """Return the class of a finding about a request that reports no cached tokens, with these changes.
 
     `hits`: the engine's counter before and after its step.
     """
@@ -39,8 +39,8 @@ def named(found: Finding = STALE, hits: tuple[float, float] | None = None, **cha
 
 
 def test_an_older_identitys_answer_without_a_hit_is_not_the_cache() -> None:
-    """A reload that never took effect, for example. The sentence says why."""
-    assert named() is FailureClass.NOT_THE_CACHE
+    """The cause may be a reload that never took effect. The sentence says why."""
+    assert class_of() is FailureClass.NOT_THE_CACHE
     seen = history(outcome(0, range(40), (7, 8), cached_tokens=0))
     assert without_hit(seen, STALE).sentence.startswith(STALE.sentence)
     assert "no cached token" in without_hit(seen, STALE).sentence
@@ -61,18 +61,18 @@ def test_an_older_identitys_answer_without_a_hit_is_not_the_cache() -> None:
     ids=str,
 )
 def test_what_may_have_hit_keeps_its_class(changes: dict[str, Any]) -> None:
-    """An unknown count, another lookup, KV that a session holds, or the engine's own counter."""
-    assert named(**changes) is FailureClass.STALE_STATE
+    """An unknown count, a second lookup, KV of a session and the engine's own counter all allow a hit."""
+    assert class_of(**changes) is FailureClass.STALE_STATE
 
 
 def test_a_counter_that_agrees_shows_no_hit() -> None:
-    """It counts what the requests report: nothing."""
-    assert named(hits=(64.0, 64.0)) is FailureClass.NOT_THE_CACHE
+    """The counter, like the requests, counts no hit."""
+    assert class_of(hits=(64.0, 64.0)) is FailureClass.NOT_THE_CACHE
 
 
 @pytest.mark.parametrize(("writer", "failure"), [(1, FailureClass.STALE_STATE), (0, FailureClass.NOT_THE_CACHE)])
 def test_kv_of_another_request_is_a_hit_whatever_is_counted(writer: int, failure: FailureClass) -> None:
-    """What a request wrote itself is none."""
+    """KV that the request wrote itself is no hit."""
     read = WrongRead(
         request="n.0.",
         step=0,
@@ -99,5 +99,5 @@ def test_kv_of_another_request_is_a_hit_whatever_is_counted(writer: int, failure
     ],
 )
 def test_other_findings_stay_as_they_are(found: Finding) -> None:
-    """They do not say that the cache gave a whole older answer."""
-    assert named(found) is found.failure_class
+    """They do not say that the cache gave a complete older answer."""
+    assert class_of(found) is found.failure_class

@@ -1,4 +1,4 @@
-"""What a wrong pooled answer is, whose it is, and what must not be taken for one."""
+"""Wrong pooled answers are detected and attributed, and correct ones give no finding."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ EACH: Rows = tuple((float(place), 1.0) for place in range(len(PROMPT)))
 def pooled(
     number: int, rows: Rows, *, task: Task = Task.EMBED, prompt: tuple[int, ...] = PROMPT, **more: Any
 ) -> Outcome:
-    """A request for a pooled answer, and what it got."""
+    """Return a request for a pooled answer with the rows that it got."""
     facts = {"surface": ResponseOptions(pooled=task), "pooled": rows, "finish_reason": None, **more}
     return outcome(number, prompt, (), **facts)
 
 
 def cold(*pairs: tuple[Outcome, Rows]) -> Answers:
-    """Cold answers of requests."""
+    """Return the cold answers of requests."""
     return {question(one, one.identities[0]): Answer((), pooled=rows) for one, rows in pairs}
 
 
 def moved(rows: Rows, by: float, row: int = 0) -> Rows:
-    """The rows with the last value of one of them changed."""
+    """Return the rows with the last value of one of them changed."""
     changed = (*rows[row][:-1], rows[row][-1] + by)
     return (*rows[:row], changed, *rows[row + 1 :])
 
 
 def findings(one: Outcome, rows: Rows, rule: Rule = EXACT) -> list[Finding]:
-    """What is found about a request with this cold answer."""
+    """Return the findings about a request with this cold answer."""
     return check_pooled(history(one), cold((one, rows)), rule)
 
 
@@ -62,12 +62,12 @@ def findings(one: Outcome, rows: Rows, rule: Rule = EXACT) -> list[Finding]:
     ],
 )
 def test_a_value_may_differ_by_the_tolerance(by: float, rule: Rule, found: bool) -> None:
-    """By that of the calibration, if there is one."""
+    """The tolerance is that of the calibration, if there is one."""
     assert bool(findings(pooled(0, moved(COLD, by)), COLD, rule)) is found
 
 
-def test_the_finding_says_how_far_apart_they_are() -> None:
-    """With the cosine, and how much was cached."""
+def test_the_finding_has_the_difference_from_the_cold_vector() -> None:
+    """The sentence has the difference, the cosine and the number of cached tokens."""
     (found,) = findings(pooled(0, ((0.5, -0.25, 1.0, 0.0),), cached_tokens=32), COLD)
     assert (found.failure_class, found.request, found.position) == (FailureClass.CORRUPT, 0, 0)
     assert "a value differs by 1, cosine 0.238095" in found.sentence
@@ -76,7 +76,7 @@ def test_the_finding_says_how_far_apart_they_are() -> None:
 
 @pytest.mark.parametrize("count", [0, len(PROMPT) - 32, len(PROMPT) - 1, len(PROMPT) + 1])
 def test_each_token_needs_its_vector(count: int) -> None:
-    """None of them may be missing, and there is none beside them. Without any, no answer came."""
+    """No vector may be missing and none may be added. Without any vector, there is no answer."""
     rows = (*EACH, EACH[0])[:count]
     one = pooled(0, rows, task=Task.TOKEN_EMBED)
     found = findings(one, EACH) or check_liveness(history(one))
@@ -85,7 +85,7 @@ def test_each_token_needs_its_vector(count: int) -> None:
 
 
 def test_the_vector_that_differs_most_is_named() -> None:
-    """By the token of the prompt."""
+    """It is named by the token of the prompt."""
     (found,) = findings(pooled(0, moved(EACH, 0.5, row=17), task=Task.TOKEN_EMBED), EACH)
     assert found.position == 17
     assert "in the vector of token 17" in found.sentence
@@ -93,20 +93,20 @@ def test_the_vector_that_differs_most_is_named() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_values_must_be_numbers(value: float) -> None:
-    """Whatever the tolerance is."""
+    """This holds for any tolerance."""
     (found,) = findings(pooled(0, ((0.5, value, 0.0, 1.0),)), COLD, Rule(exact=False, pooled=10.0))
     assert found.failure_class is FailureClass.CORRUPT
     assert "no numbers" in found.sentence
 
 
 def test_all_vectors_have_as_many_values_as_cold() -> None:
-    """A shorter one is an answer of another form."""
+    """A shorter vector is an answer of another form."""
     (found,) = findings(pooled(0, (COLD[0][:3],)), COLD)
     assert found.failure_class is FailureClass.API
 
 
 def test_an_answer_of_another_prompt_is_named() -> None:
-    """By its number."""
+    """It is named by the number of its request."""
     theirs = moved(COLD, 0.5)
     first, then = pooled(0, theirs, prompt=OTHER), pooled(1, theirs)
     (found,) = check_pooled(history(first, then), cold((first, theirs), (then, COLD)), EXACT)
@@ -115,7 +115,7 @@ def test_an_answer_of_another_prompt_is_named() -> None:
 
 
 def test_an_answer_of_another_adapter_is_named() -> None:
-    """If its cold answer is known."""
+    """It is named if its cold answer is known."""
     one, stale = pooled(0, moved(COLD, 0.5), adapter="digest-a"), moved(COLD, 0.5)
     answers = cold((one, COLD)) | {Question(PROMPT, "digest-b", 0, one.surface): Answer((), pooled=stale)}
     (found,) = check_pooled(history(one), answers, EXACT)
@@ -124,7 +124,7 @@ def test_an_answer_of_another_adapter_is_named() -> None:
 
 
 def test_a_prefix_of_another_identity_is_named() -> None:
-    """If nobody else computed it."""
+    """It is named if no other identity computed it."""
     first, then = pooled(0, COLD, salt="red"), pooled(1, moved(COLD, 0.5), cached_tokens=32)
     (found,) = check_pooled(history(first, then), cold((first, COLD), (then, COLD)), EXACT)
     assert found.failure_class is FailureClass.STALE_STATE
@@ -132,7 +132,7 @@ def test_a_prefix_of_another_identity_is_named() -> None:
 
 
 def test_an_answer_may_be_that_of_either_side_of_a_change() -> None:
-    """The nearer one counts."""
+    """The answer is compared with the nearer one."""
     one = pooled(0, moved(COLD, 0.5), adapter="digest-a")
     (new,) = one.identities
     old = msgspec.structs.replace(new, adapter=None)
@@ -141,8 +141,8 @@ def test_an_answer_may_be_that_of_either_side_of_a_change() -> None:
     assert check_pooled(history(both), answers, EXACT) == []
 
 
-def test_answers_in_tokens_are_left_to_others() -> None:
-    """And pooled ones are not compared as tokens, of which they have none."""
+def test_answers_in_tokens_are_not_compared_as_vectors() -> None:
+    """Pooled answers have no tokens and are not compared by them."""
     one = outcome(0, PROMPT)
     assert check_pooled(history(one), {question(one, one.identities[0]): Answer(one.tokens)}, EXACT) == []
     wrong = pooled(0, moved(COLD, 0.5))
@@ -158,19 +158,19 @@ def test_a_prompt_that_fills_the_context_may_be_pooled() -> None:
     assert check_liveness(full) == []
 
 
-def test_whether_another_identity_would_be_noticed() -> None:
-    """By the vectors of both."""
+def test_whether_another_identity_would_be_detected() -> None:
+    """The vectors of both identities decide."""
     one = pooled(0, COLD, adapter="digest-a")
     other = msgspec.structs.replace(one.identities[0], adapter="digest-b")
-    asked = distinguishing_question(one, other)
-    assert asked.surface == one.surface
-    for rows, noticed in ((COLD, False), (moved(COLD, 0.5), True)):
-        assert differs(one, other, cold((one, COLD)) | {asked: Answer((), pooled=rows)}) is noticed
+    other_question = distinguishing_question(one, other)
+    assert other_question.surface == one.surface
+    for rows, detected in ((COLD, False), (moved(COLD, 0.5), True)):
+        assert differs(one, other, cold((one, COLD)) | {other_question: Answer((), pooled=rows)}) is detected
     assert differs(one, other, cold((one, COLD))) is None
 
 
 def test_a_vector_of_zeros_has_no_angle() -> None:
-    """The difference is known."""
+    """The cosine is unknown, and the difference is known."""
     assert cosine((0.0, 0.0), (1.0, 0.0)) is None
     assert deviation(((0.0, 0.0),), ((1.0, 0.0),)).largest == 1.0
     assert cosine((3.0, 4.0), (6.0, 8.0)) == pytest.approx(1.0)

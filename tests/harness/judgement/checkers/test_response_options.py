@@ -1,4 +1,7 @@
-"""Whatever was asked for beside tokens must be there, whole and as cold; each thing that is not is said by itself."""
+"""Everything that was requested beside tokens must be there, complete and as cold.
+
+Each missing part is a separate finding.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,18 @@ OTHERS = (tokens(4, 5, 6), tokens(7, 8, 9))
 
 
 def checked(one: Outcome, rule: Rule = EXACT, **cold: Any) -> list[Finding]:
-    """What is said of one request whose cold answer is like this."""
+    """Return the findings about a request whose cold answer has these fields."""
     answer = Answer(**{"tokens": tokens(*COLD), "finish_reason": "length", **cold})
     return check_surface(history(one), {question(one, one.identities[0]): answer}, rule)
 
 
-def asked(surface: ResponseOptions = PLAIN, answer: tuple[int, ...] = COLD, **changes: Any) -> Outcome:
-    """A request with this surface, answered as cold unless said otherwise."""
+def sent(surface: ResponseOptions = PLAIN, answer: tuple[int, ...] = COLD, **changes: Any) -> Outcome:
+    """Return a request with these response options, which is answered as cold unless `changes` says otherwise."""
     return outcome(0, PROMPT, answer, surface=surface, **changes)
 
 
-def said(found: list[Finding]) -> tuple[FailureClass, str]:
-    """The one finding's class and sentence."""
+def only(found: list[Finding]) -> tuple[FailureClass, str]:
+    """Return the class and the sentence of the only finding."""
     (one,) = found
     assert (one.checker, one.request) == ("surface", 0)
     return one.failure_class, one.sentence
@@ -57,79 +60,79 @@ def said(found: list[Finding]) -> tuple[FailureClass, str]:
     ],
 )
 def test_what_is_as_cold_is_no_finding(surface: ResponseOptions, mine: dict[str, Any], cold: dict[str, Any]) -> None:
-    """Of each kind; a reason or a rendering that nobody tells is not compared."""
-    assert checked(asked(surface, **mine), **cold) == []
+    """A finish reason or a rendered prompt that is not reported is not compared."""
+    assert checked(sent(surface, **mine), **cold) == []
 
 
 @pytest.mark.parametrize("others", [(), OTHERS[:1], (*OTHERS, tokens(1))])
 def test_a_wrong_number_of_answers_is_an_api_failure(others: tuple[tuple[Token, ...], ...]) -> None:
-    """Too few or too many."""
-    failure, sentence = said(checked(asked(SEVERAL, others=others), others=OTHERS))
+    """There are too few or too many."""
+    failure, sentence = only(checked(sent(SEVERAL, others=others), others=OTHERS))
     assert failure is FailureClass.API
     assert f"requested 3 answers and got {1 + len(others)}" in sentence
 
 
 def test_any_other_answer_may_be_the_wrong_one() -> None:
-    """Named by its number."""
-    failure, sentence = said(checked(asked(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1))), others=OTHERS))
+    """It is named by its number."""
+    failure, sentence = only(checked(sent(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1))), others=OTHERS))
     assert failure is FailureClass.CORRUPT
     assert "an answer 2 that differs" in sentence
 
 
 @pytest.mark.parametrize(("rule", "noise"), [(EXACT, False), (MARGIN, True)])
 def test_sampled_answers_prove_something_only_under_an_exact_rule(rule: Rule, noise: bool) -> None:
-    """Once scores wobble, a sampled answer may part anywhere."""
-    (one,) = checked(asked(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1))), rule, others=OTHERS)
+    """If scores vary, a sampled answer may diverge anywhere."""
+    (one,) = checked(sent(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1))), rule, others=OTHERS)
     assert one.noise is noise
 
 
 def test_an_answer_that_ends_for_another_reason_is_an_api_failure() -> None:
-    """Its tokens equal, so that its end alone is wrong."""
-    failure, sentence = said(checked(asked(STOP), finish_reason="stop"))
+    """Its tokens are equal, so only its end is wrong."""
+    failure, sentence = only(checked(sent(STOP), finish_reason="stop"))
     assert failure is FailureClass.API
     assert "finish reason 'length' instead of 'stop'" in sentence
 
 
-def test_an_answer_of_other_tokens_may_end_otherwise() -> None:
-    """That it differs is the token check's to say, once; so it is with its scores."""
-    assert checked(asked(STOP, (1, 2, 9)), finish_reason="stop") == []
+def test_an_answer_of_other_tokens_may_end_in_another_way() -> None:
+    """The token check reports the difference once. The scores are not compared either."""
+    assert checked(sent(STOP, (1, 2, 9)), finish_reason="stop") == []
     far = tuple(Token(id=i, at=0.0, logprob=-9.0) for i in (1, 2, 9))
     near = tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD)
-    assert checked(asked(SCORED, tokens=far), tokens=near) == []
+    assert checked(sent(SCORED, tokens=far), tokens=near) == []
 
 
 @pytest.mark.parametrize(
     ("scores", "known"),
     [(None, 0), ((), 0), (SCORES[:3], 2), ((*SCORES, -5.0), 5), ((None, None, -2.0, -3.0, -4.0), 3), (SCORES[1:], 4)],
 )
-def test_a_score_for_each_prompt_token_but_the_first_is_owed(scores: Any, known: int) -> None:
+def test_each_prompt_token_but_the_first_needs_a_score(scores: Any, known: int) -> None:
     """Tokens that came from the cache are no exception."""
-    failure, sentence = said(checked(asked(PROMPT_SCORED, prompt_logprobs=scores), prompt_logprobs=SCORES))
+    failure, sentence = only(checked(sent(PROMPT_SCORED, prompt_logprobs=scores), prompt_logprobs=SCORES))
     assert failure is FailureClass.API
     assert f"prompt logprobs for {known} of 4 tokens after the first" in sentence
 
 
 def moved(by: float) -> tuple[float | None, ...]:
-    """The prompt's scores, one of them moved."""
+    """Return the scores of the prompt with one of them changed by this much."""
     return (*SCORES[:3], -3.0 - by, *SCORES[4:])
 
 
 @pytest.mark.parametrize("by", [SCORE_NATS / 2, -SCORE_NATS / 2, 0.0])
 def test_scores_may_differ_by_the_order_of_additions(by: float) -> None:
-    """Of the prompt and of the answer."""
-    assert checked(asked(PROMPT_SCORED, prompt_logprobs=moved(by)), prompt_logprobs=SCORES) == []
+    """This holds for the scores of the prompt and of the answer."""
+    assert checked(sent(PROMPT_SCORED, prompt_logprobs=moved(by)), prompt_logprobs=SCORES) == []
     answers = [tuple(Token(id=i, at=0.0, logprob=-1.0 - shift) for i in COLD) for shift in (0.0, by)]
-    assert checked(asked(SCORED, tokens=answers[1]), tokens=answers[0]) == []
+    assert checked(sent(SCORED, tokens=answers[1]), tokens=answers[0]) == []
 
 
 @pytest.mark.parametrize("by", [2 * SCORE_NATS, -2 * SCORE_NATS, 3.0])
-def test_scores_that_lie_further_apart_are_corrupt(by: float) -> None:
-    """A wrong block moves a score by tenths and more; the sentence says by how much."""
-    failure, sentence = said(checked(asked(PROMPT_SCORED, prompt_logprobs=moved(by)), prompt_logprobs=SCORES))
+def test_scores_that_differ_by_more_are_corrupt(by: float) -> None:
+    """A wrong block changes a score by tenths and more. The sentence has the difference."""
+    failure, sentence = only(checked(sent(PROMPT_SCORED, prompt_logprobs=moved(by)), prompt_logprobs=SCORES))
     assert failure is FailureClass.CORRUPT
     assert f"got prompt logprobs that differ from the cold ones by up to {abs(by):.3f} nats" in sentence
     answers = [tuple(Token(id=i, at=0.0, logprob=-1.0 - shift) for i in COLD) for shift in (0.0, by)]
-    failure, sentence = said(checked(asked(SCORED, tokens=answers[1]), tokens=answers[0]))
+    failure, sentence = only(checked(sent(SCORED, tokens=answers[1]), tokens=answers[0]))
     assert failure is FailureClass.CORRUPT
     assert f"got logprobs that differ from the cold ones by up to {abs(by):.3f} nats" in sentence
 
@@ -143,29 +146,29 @@ def test_scores_that_lie_further_apart_are_corrupt(by: float) -> None:
         (Rule(exact=False, noise=0.2), 0.4),
     ],
 )
-def test_how_far_scores_may_lie_apart_follows_the_noise(rule: Rule, allowed: float) -> None:
-    """Twice what the calibration saw, for both sides wobble; never less than the order of additions costs."""
+def test_the_tolerance_of_scores_follows_the_noise(rule: Rule, allowed: float) -> None:
+    """It is twice the calibrated noise, because both sides vary, but at least what the order of additions needs."""
     assert tolerance(rule) == pytest.approx(allowed)
     for by, count in ((allowed * 0.9, 0), (allowed * 1.1, 1)):
-        found = checked(asked(PROMPT_SCORED, prompt_logprobs=moved(by)), rule, prompt_logprobs=SCORES)
+        found = checked(sent(PROMPT_SCORED, prompt_logprobs=moved(by)), rule, prompt_logprobs=SCORES)
         assert [f.noise for f in found] == [False] * count
 
 
 @pytest.mark.parametrize("missing", [(0,), (2,), (0, 1, 2)])
 def test_a_score_that_the_cold_answer_has_and_this_one_lacks_is_an_api_failure(missing: tuple[int, ...]) -> None:
-    """Wherever it is; one that neither has is nobody's, nor is one that the cold answer lacks."""
+    """A score that both lack, or that only the cold answer lacks, is not missing."""
     whole = tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD)
     lacking = tuple(Token(t.id, 0.0) if i in missing else t for i, t in enumerate(whole))
-    failure, sentence = said(checked(asked(SCORED, tokens=lacking), tokens=whole))
+    failure, sentence = only(checked(sent(SCORED, tokens=lacking), tokens=whole))
     assert failure is FailureClass.API
     assert f"no logprob for {len(missing)} of its 3 tokens (first: token {missing[0]})" in sentence
-    assert checked(asked(SCORED, tokens=lacking), tokens=lacking) == []
-    assert checked(asked(SCORED, tokens=whole), tokens=lacking) == []
+    assert checked(sent(SCORED, tokens=lacking), tokens=lacking) == []
+    assert checked(sent(SCORED, tokens=whole), tokens=lacking) == []
 
 
 def test_the_text_of_the_cold_tokens_is_the_cold_text() -> None:
-    """A stop string that was left in it is none of the tokens' fault."""
-    failure, sentence = said(checked(asked(STOP, text="bca"), text="bc"))
+    """If a stop string is left in the text, its tokens are right and the text is wrong."""
+    failure, sentence = only(checked(sent(STOP, text="bca"), text="bc"))
     assert failure is FailureClass.API
     assert "a different text: it ends with 'bca' instead of 'bc'" in sentence
 
@@ -178,16 +181,16 @@ def test_the_text_of_the_cold_tokens_is_the_cold_text() -> None:
         ({"text": "abc", "answer": (1, 2, 9)}, {"text": "xyz"}),
         ({"text": "abc", "aborted": Stage.DECODE, "finish_reason": None}, {"text": "xyz"}),
     ],
-    ids=["equal", "no engine was asked", "other tokens", "aborted"],
+    ids=["equal", "no cold text", "other tokens", "aborted"],
 )
 def test_texts_that_need_not_agree_are_not_compared(mine: dict[str, Any], cold: dict[str, Any]) -> None:
-    """Other tokens are the token check's to speak of."""
-    assert checked(asked(**mine), **cold) == []
+    """The token check reports other tokens."""
+    assert checked(sent(**mine), **cold) == []
 
 
-def test_the_text_of_a_chat_is_its_parsers_too() -> None:
-    """The oracle is asked for tokens behind tokens, and by another entry point."""
-    one = asked(text="abc")
+def test_the_text_of_a_chat_is_not_compared() -> None:
+    """The oracle gets tokens after tokens, by another entry point."""
+    one = sent(text="abc")
     answers = {question(one, one.identities[0]): Answer(tokens(*COLD), finish_reason="length", text="xyz")}
     for chat, count in ((True, 0), (False, 1)):
         steps = Workload((burst(ask(chat=chat)),))
@@ -195,14 +198,14 @@ def test_the_text_of_a_chat_is_its_parsers_too() -> None:
 
 
 def test_scores_that_the_oracle_does_not_give_are_not_compared() -> None:
-    """But they have to be whole."""
-    assert checked(asked(PROMPT_SCORED, prompt_logprobs=moved(3.0)), prompt_logprobs=None) == []
-    assert len(checked(asked(PROMPT_SCORED, prompt_logprobs=SCORES[:2]), prompt_logprobs=None)) == 1
+    """They must still be complete."""
+    assert checked(sent(PROMPT_SCORED, prompt_logprobs=moved(3.0)), prompt_logprobs=None) == []
+    assert len(checked(sent(PROMPT_SCORED, prompt_logprobs=SCORES[:2]), prompt_logprobs=None)) == 1
 
 
 def test_an_answer_to_another_prompt_is_an_api_failure() -> None:
-    """By the engine's own words, whatever its tokens."""
-    failure, sentence = said(checked(asked(rendered=tuple(range(101, 106)))))
+    """The engine itself reports the prompt, so the tokens do not matter."""
+    failure, sentence = only(checked(sent(rendered=tuple(range(101, 106)))))
     assert failure is FailureClass.API
     assert "to a different prompt" in sentence
 
@@ -216,24 +219,24 @@ def test_an_answer_to_another_prompt_is_an_api_failure() -> None:
     ],
 )
 def test_what_was_not_answered_is_not_compared(changes: dict[str, Any]) -> None:
-    """Neither scores nor ends are owed to whoever hung up."""
-    assert checked(asked(PROMPT_SCORED, **changes), prompt_logprobs=SCORES) == []
+    """A request that was aborted or failed needs neither scores nor an end."""
+    assert checked(sent(PROMPT_SCORED, **changes), prompt_logprobs=SCORES) == []
 
 
-def test_the_version_that_answered_is_the_one_to_compare_with() -> None:
-    """A request that an adapter change overlapped may be of either; its end has to be that one's."""
+def test_an_overlapped_answer_is_compared_with_its_version() -> None:
+    """A request that an adapter change overlapped may be of either version, and its end must be that version's."""
     both = (Identity("digest-a", None), Identity("digest-b", None))
-    one = asked(STOP, (4, 5, 6), adapter="digest-a", identities=both)
+    one = sent(STOP, (4, 5, 6), adapter="digest-a", identities=both)
     answers = {
         question(one, both[0]): Answer(tokens(*COLD), finish_reason="length"),
         question(one, both[1]): Answer(tokens(4, 5, 6), finish_reason="stop"),
     }
-    assert said(check_surface(history(one), answers, EXACT))[1].endswith("'length' instead of 'stop'.")
+    assert only(check_surface(history(one), answers, EXACT))[1].endswith("'length' instead of 'stop'.")
 
 
-def test_findings_about_surfaces_reach_the_judgement_and_noise_stays_apart() -> None:
-    """What counts and what only makes a verdict inconclusive."""
-    one = asked(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1)))
+def test_findings_about_response_options_reach_the_judgement_and_noise_is_separate() -> None:
+    """Noise only makes a verdict inconclusive."""
+    one = sent(SEVERAL, others=(OTHERS[0], tokens(7, 8, 1)))
     answers = {question(one, one.identities[0]): Answer(tokens(*COLD), others=OTHERS)}
     for rule, count, noise in ((EXACT, 1, 0), (MARGIN, 0, 1)):
         judged = judge_again(history(one), answers, rule, exclusive=True)

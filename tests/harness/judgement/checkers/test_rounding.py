@@ -1,4 +1,4 @@
-"""Where rounding that was measured chooses between two tokens, an exact rule accuses nobody; a small margin is none."""
+"""If measured rounding chooses between two tokens, the exact rule gives no finding. A small margin is not enough."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ LONGEST = 4096
 
 
 def tokens(ids: tuple[int, ...], score: float | None = None, gap: float | None = None) -> tuple[Token, ...]:
-    """An answer, each token of which has this score and this margin over the second best."""
+    """Return an answer whose tokens all have this score and this margin over the second best."""
     return tuple(Token(id=i, at=0.0, logprob=score, gap=gap) for i in ids)
 
 
 def warm(ids: tuple[int, ...] = WARM, score: float | None = None) -> Outcome:
-    """The answer of the engine under test."""
+    """Return the answer of the engine under test."""
     one = outcome(0, PROMPT, COLD)
     return msgspec.structs.replace(one, tokens=tokens(ids, score), max_tokens=len(COLD))
 
 
 def cold(one: Outcome, score: float | None = -1.0, gap: float | None = None) -> Answers:
-    """The cold engine's."""
+    """Return the answer of the cold engine."""
     return {question(one, Identity(None, None)): Answer(tokens(COLD, score, gap))}
 
 
 def with_forced(one: Outcome, score: float | None) -> Answers:
-    """With the cold engine's score of the token that the engine under test chose."""
-    (asked,) = tie_questions(one, AT, longest=LONGEST)
-    assert asked.prompt == (*PROMPT, *WARM[: AT + 1])
-    unknown = (None,) * (len(asked.prompt) - 1)
-    return cold(one) | {asked: Answer(tokens((1,)), prompt_logprobs=(*unknown, score))}
+    """Return the cold answer, and the cold engine's score of the token that the engine under test chose."""
+    (forced,) = tie_questions(one, AT, longest=LONGEST)
+    assert forced.prompt == (*PROMPT, *WARM[: AT + 1])
+    unknown = (None,) * (len(forced.prompt) - 1)
+    return cold(one) | {forced: Answer(tokens((1,)), prompt_logprobs=(*unknown, score))}
 
 
 @pytest.mark.parametrize("apart", [CLOSE, FAR])
 @pytest.mark.parametrize("known_by", ["the margin", "a forced score", "both sides' scores"])
 def test_a_tie_is_rounding_however_it_is_known(known_by: str, apart: float) -> None:
-    """A clear preference is none, and the answer is wrong."""
+    """A clear preference is no tie, and the answer is wrong."""
     one = warm(score=-1.0 - apart) if known_by == "both sides' scores" else warm()
     answers = cold(one, gap=apart) if known_by == "the margin" else cold(one)
     if known_by == "a forced score":
@@ -73,7 +73,7 @@ def test_a_small_margin_without_measured_rounding_explains_nothing(rule: Rule, *
 
 
 def test_below_the_resolution_of_scores_rounding_is_unknown_unless_it_was_refuted() -> None:
-    """Unknown is no agreement: such a difference leaves the requirement open."""
+    """Unknown is no agreement, so such a difference leaves the requirement open."""
     one = warm()
     answers = cold(one, gap=RESOLUTION_NATS / 2)
     (found,) = check_tokens(history(one), answers, EXACT)
@@ -83,7 +83,7 @@ def test_below_the_resolution_of_scores_rounding_is_unknown_unless_it_was_refute
 
 
 def test_the_margins_of_both_sides_add_up() -> None:
-    """So far did the scores of the two tokens move."""
+    """Their sum is how much the scores of the two tokens changed."""
     one = msgspec.structs.replace(warm(), tokens=tokens(WARM, -1.0, 0.5))
     (found,) = check_tokens(history(one), cold(one, gap=CLOSE), ROUNDED)
     assert not found.noise
@@ -98,32 +98,32 @@ def test_the_margins_of_both_sides_add_up() -> None:
         ((), False),
     ],
 )
-def test_a_cold_engine_that_gives_the_same_tokens_when_asked_again_explains_them(
+def test_a_repeated_cold_answer_with_the_same_tokens_explains_them(
     again: tuple[tuple[int, ...], ...], *, explained: bool
 ) -> None:
     """A repetition that differs elsewhere, or in another way, explains nothing."""
     one = warm()
-    answers = {asked: msgspec.structs.replace(a, again=again) for asked, a in cold(one, gap=FAR).items()}
+    answers = {key: msgspec.structs.replace(a, again=again) for key, a in cold(one, gap=FAR).items()}
     (found,) = check_tokens(history(one), answers, EXACT)
     assert (found.noise, found.explained) == (explained, explained)
 
 
 def test_without_scores_every_difference_counts() -> None:
-    """So it was, and so it stays for engines that report none."""
+    """This rule is for engines that report no scores."""
     (found,) = check_tokens(history(warm()), cold(warm(), score=None), EXACT)
     assert not found.noise
     assert preference(warm(), Answer(tokens(COLD)), {}, longest=LONGEST) is None
 
 
 def test_no_tie_makes_an_answer_longer_or_shorter() -> None:
-    """It differs at no token."""
+    """The answer differs at no token."""
     one = warm(COLD[:-2])
     (found,) = check_tokens(history(one), cold(one, gap=CLOSE), ROUNDED)
     assert not found.noise
 
 
 def test_the_answer_to_another_request_is_no_tie() -> None:
-    """Rounding does not make a whole answer of somebody else's."""
+    """Rounding does not produce another request's whole answer."""
     one = warm()
     other = msgspec.structs.replace(outcome(1, range(40, 80), WARM), tokens=tokens(WARM), max_tokens=len(WARM))
     answers = cold(one, gap=CLOSE) | {question(other, Identity(None, None)): Answer(tokens(WARM))}
@@ -131,55 +131,55 @@ def test_the_answer_to_another_request_is_no_tie() -> None:
     assert (found.noise, found.failure_class) == (False, FailureClass.CROSS_REQUEST)
 
 
-class Scoring(Oracle):
-    """An engine that reports a margin or none, and may score prompts."""
+class ScoringOracle(Oracle):
+    """An oracle that reports this margin and scores prompts if `scores_prompts` is set."""
 
     name = "cold-engine"
 
     def __init__(self, *, scores_prompts: bool, gap: float | None = None) -> None:
         self.scores_prompts, self.gap = scores_prompts, gap
-        self.asked: list[Question] = []
+        self.questions: list[Question] = []
         self.again: list[Question] = []
 
     def ask(self, question: Question) -> Answer:
-        """Prefer both tokens alike."""
-        self.asked.append(question)
+        """Return the cold answer with this margin, or the score of the forced token."""
+        self.questions.append(question)
         if question.surface == SCORED:
             return Answer(tokens((1,)), prompt_logprobs=(*[None] * (len(question.prompt) - 1), -1.0))
         return Answer(tokens(COLD[: question.max_tokens], -1.0, self.gap))
 
     def ask_again(self, question: Question) -> tuple[tuple[int, ...], ...]:
-        """Give the other tokens."""
+        """Return the tokens of the other answer."""
         self.again.append(question)
         return (WARM,)
 
 
 @pytest.mark.parametrize("scores_prompts", [True, False])
-def test_a_judgement_asks_for_the_score_only_where_it_needs_and_gets_it(*, scores_prompts: bool) -> None:
-    """Right answers cost nothing."""
-    oracle = Scoring(scores_prompts=scores_prompts)
+def test_a_judgement_requests_the_score_only_if_it_needs_it(*, scores_prompts: bool) -> None:
+    """A right answer needs no additional question."""
+    oracle = ScoringOracle(scores_prompts=scores_prompts)
     assert not judge(history(warm(COLD)), oracle, ROUNDED, exclusive=True).findings
-    assert not any(asked.surface == SCORED for asked in oracle.asked)
+    assert not any(question.surface == SCORED for question in oracle.questions)
     made = judge(history(warm()), oracle, ROUNDED, exclusive=True)
     assert bool(made.findings) is not scores_prompts
-    assert sum(asked.surface == SCORED for asked in oracle.asked) == scores_prompts
+    assert sum(question.surface == SCORED for question in oracle.questions) == scores_prompts
 
 
-def test_a_known_margin_asks_for_no_score() -> None:
-    """Prompt logprobs are slow, and a vLLM with adapters and a large vocabulary dies of them."""
-    oracle = Scoring(scores_prompts=True, gap=FAR)
+def test_a_known_margin_needs_no_score() -> None:
+    """Prompt logprobs are slow, and a vLLM with adapters and a large vocabulary crashes on them."""
+    oracle = ScoringOracle(scores_prompts=True, gap=FAR)
     assert judge(history(warm()), oracle, EXACT, exclusive=True).findings
-    assert not any(asked.surface == SCORED for asked in oracle.asked)
+    assert not any(question.surface == SCORED for question in oracle.questions)
     assert not oracle.again
 
 
-def test_the_cold_engine_is_asked_again_about_close_tokens() -> None:
-    """Its other answer explains the difference, which the stored answers show as well."""
-    oracle = Scoring(scores_prompts=True, gap=CLOSE)
+def test_the_cold_engine_is_queried_again_about_close_tokens() -> None:
+    """Its second answer explains the difference, and the stored answers show it as well."""
+    oracle = ScoringOracle(scores_prompts=True, gap=CLOSE)
     made = judge(history(warm()), oracle, EXACT, exclusive=True)
     assert set(oracle.again) == {question(warm(), Identity(None, None))}
     assert ([found.explained for found in made.noise], made.findings) == ([True], ())
     assert judge_again(made.history, made.answers, EXACT, exclusive=True) == made
-    right = Scoring(scores_prompts=True, gap=CLOSE)
+    right = ScoringOracle(scores_prompts=True, gap=CLOSE)
     judge(history(warm(COLD)), right, EXACT, exclusive=True)
     assert not right.again

@@ -1,4 +1,4 @@
-"""What checkers may not say of a history with sessions, and what they still say."""
+"""Checkers leave out what a session may cause, and still report everything else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HANGS: dict[str, Any] = {"tokens": (), "error": "no progress", "silent": True, "
 
 
 def waiting(blocks: int, *, closed: bool = False, pool: int = 20, **more: Any) -> History:
-    """A session of eleven blocks, closed or not, and a request of `blocks` blocks that gets no answer."""
+    """Return a history of a session of eleven blocks and a request of `blocks` blocks without an answer."""
     steps: list[Step] = [burst(ask()), CloseSession("a") if closed else burst(ask()), burst(ask())]
     late = outcome(1, range(500, 500 + (blocks - 1) * BLOCK), step=2, **HANGS)
     workload = Workload(tuple(steps))
@@ -41,20 +41,20 @@ def waiting(blocks: int, *, closed: bool = False, pool: int = 20, **more: Any) -
     ],
 )
 def test_a_request_may_wait_for_a_session_only_if_both_do_not_fit(known: History, hangs: bool) -> None:
-    """In blocks or in places."""
+    """Blocks may be short, or places for running requests."""
     found = check_liveness(known)
     assert [one.failure_class for one in found] == ([FailureClass.HANG] if hangs else [])
 
 
 def test_without_a_session_a_hang_is_a_hang() -> None:
-    """However little room there is."""
+    """It is one however little room there is."""
     alone = outcome(1, range(500, 500 + 15 * BLOCK), step=1, **HANGS)
     before = outcome(0, OPENED.prompt)
     assert check_liveness(history(before, alone, shape=shape(pool_blocks=16), engine_lost="it hangs"))
 
 
-def test_a_session_may_go_on_before_others() -> None:
-    """So no order is judged between them."""
+def test_a_session_may_continue_before_others() -> None:
+    """No order is judged between a session and other requests."""
     plain = outcome(1, range(40))
     assert needs_the_same(plain, outcome(2, range(40)))
     assert not needs_the_same(plain, OPENED)
@@ -62,7 +62,7 @@ def test_a_session_may_go_on_before_others() -> None:
 
 
 def test_the_prompt_of_a_session_may_fill_the_context() -> None:
-    """No engine documents that a token must fit behind it."""
+    """No engine documents that a token must fit after it."""
     sizes = shape(max_model_tokens=160)
     assert never_fits(history(shape=sizes), outcome(0, range(160)))
     assert not never_fits(history(shape=sizes), OPENED)
@@ -70,7 +70,7 @@ def test_the_prompt_of_a_session_may_fill_the_context() -> None:
 
 
 @pytest.mark.parametrize(("session", "least"), [("a", None), (None, 9 * BLOCK)])
-def test_sparse_layers_promise_nothing_for_the_turn_of_a_session(session: str | None, least: int | None) -> None:
+def test_sparse_layers_give_no_lower_bound_for_the_turn_of_a_session(session: str | None, least: int | None) -> None:
     """The boundary that they keep may have been passed while an earlier turn was decoded."""
     sparse = shape(uniform=False, groups=(GroupShape(BLOCK), GroupShape(BLOCK, most_blocks=4)))
     first: Outcome = outcome(0, OPENED.prompt, **({"session": session} if session else {}))
@@ -79,8 +79,8 @@ def test_sparse_layers_promise_nothing_for_the_turn_of_a_session(session: str | 
 
 
 @pytest.mark.parametrize(("one", "other", "least"), [(False, False, 8 * BLOCK), (True, False, 0), (False, True, 0)])
-def test_a_streaming_session_keeps_its_kv_to_itself(one: bool, other: bool, least: int) -> None:
-    """It owes nothing to others, and others owe it nothing; what it may hit is what was computed."""
+def test_a_streaming_session_does_not_share_its_kv(one: bool, other: bool, least: int) -> None:
+    """Neither it nor other requests are expected to hit each other's KV. The upper bound counts what was computed."""
     prompt = range(8 * BLOCK + 5)
     first, then = (
         outcome(number, prompt, **({"session": "a", "streaming": True} if streams else {}))

@@ -1,4 +1,4 @@
-"""Hits that no request reports are bounded by the engine's counter, and nothing else is blamed on it."""
+"""The engine's counter bounds hits that no request reports, and no other increase is taken for a hit."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ PROMPT = tuple(range(33, 73))  # two whole blocks of 16, and more
 ONCE = shape(counts_first_lookups=True)
 
 
-def counted(*growth: float, salts: tuple[str | None, ...] = (), **changes: Any) -> History:
-    """The same prompt in each step, without reported counts, while the engine counted so many hits in each."""
+def history_of(*growth: float, salts: tuple[str | None, ...] = (), **changes: Any) -> History:
+    """Return a history with the same prompt in each step and no reported counts.
+
+    The engine's counter grows by `growth` in the steps.
+    """
     steps, total = [], 0.0
     for place, more in enumerate(growth):
         steps.append(record(place, before=total, after=total + more))
         total += more
     salted = (*salts, *(None,) * len(growth))
-    asked = [outcome(i, PROMPT, salt=salted[i], cached_tokens=None) for i in range(len(growth))]
-    return history(*asked, steps=tuple(steps), **{"shape": ONCE, **changes})
+    sent = [outcome(i, PROMPT, salt=salted[i], cached_tokens=None) for i in range(len(growth))]
+    return history(*sent, steps=tuple(steps), **{"shape": ONCE, **changes})
 
 
 @pytest.mark.parametrize(
     ("growth", "salts", "found"),
     [
         ((0, 32), (None, None), False),
-        ((0, 0), (None, None), False),  # lost reuse is not looked for here
+        ((0, 0), (None, None), False),  # lost reuse is another check
         ((0, 32), ("red", None), True),
         ((0, 32), ("red", "Red"), True),
-        ((0, 48), (None, None), True),  # whole blocks are two
+        ((0, 48), (None, None), True),  # the prompt has two whole blocks
         ((0, 0, 64), (None, None, None), False),  # published one step late
         ((0, 32, 32), ("red", "red", None), True),
         ((16, 0), (None, None), True),
@@ -44,19 +47,19 @@ def counted(*growth: float, salts: tuple[str | None, ...] = (), **changes: Any) 
 def test_the_counter_may_grow_by_what_requests_may_hit(
     growth: tuple[float, ...], salts: tuple[str | None, ...], found: bool
 ) -> None:
-    """In whole blocks, from the first step on."""
-    findings = check_uncounted_hits(counted(*growth, salts=salts), exclusive=True)
+    """Whole blocks count, and sums from the first step on."""
+    findings = check_uncounted_hits(history_of(*growth, salts=salts), exclusive=True)
     assert [one.failure_class for one in findings] == [FailureClass.ACCOUNTING] * found
 
 
 def test_the_first_step_is_named() -> None:
-    """With both numbers."""
-    (found,) = check_uncounted_hits(counted(0, 32, 32, salts=("red", "red", None)), exclusive=True)
+    """The sentence has both numbers."""
+    (found,) = check_uncounted_hits(history_of(0, 32, 32, salts=("red", "red", None)), exclusive=True)
     assert found.sentence.startswith("Up to step 2, the engine's hit counter grew by 64 tokens")
     assert "may have hit 32 at most" in found.sentence
 
 
-WRONG = counted(0, 32, salts=("red", None))
+HIT_ACROSS_SALTS = history_of(0, 32, salts=("red", None))
 
 
 @pytest.mark.parametrize(
@@ -68,26 +71,26 @@ WRONG = counted(0, 32, salts=("red", None))
     ],
     ids=["reports counts", "no counter", "a failed load"],
 )
-def test_nothing_is_said_where_the_counter_proves_nothing(changes: dict[str, Any]) -> None:
-    """Nor where others use the engine."""
-    assert check_uncounted_hits(WRONG, exclusive=True)
-    assert check_uncounted_hits(msgspec.structs.replace(WRONG, **changes), exclusive=True) == []
-    assert check_uncounted_hits(WRONG, exclusive=False) == []
+def test_a_counter_that_proves_nothing_gives_no_finding(changes: dict[str, Any]) -> None:
+    """The same holds for an engine that others use."""
+    assert check_uncounted_hits(HIT_ACROSS_SALTS, exclusive=True)
+    assert check_uncounted_hits(msgspec.structs.replace(HIT_ACROSS_SALTS, **changes), exclusive=True) == []
+    assert check_uncounted_hits(HIT_ACROSS_SALTS, exclusive=False) == []
 
 
 @pytest.mark.parametrize(("together", "preempted"), [(False, False), (True, False), (False, True)])
 def test_an_engine_that_counts_every_lookup_is_judged_while_nothing_waits(together: bool, preempted: bool) -> None:
-    """A request that is alone is looked up once, unless it is preempted."""
-    waited = msgspec.structs.replace(WRONG, shape=shape())
+    """A single request is looked up once, unless it is preempted."""
+    seen = msgspec.structs.replace(HIT_ACROSS_SALTS, shape=shape())
     if together:
-        waited = msgspec.structs.replace(waited, outcomes=(*waited.outcomes, outcome(2, PROMPT, step=1)))
+        seen = msgspec.structs.replace(seen, outcomes=(*seen.outcomes, outcome(2, PROMPT, step=1)))
     if preempted:
         last = record(1, before=Metrics(hit_tokens=0, preemptions=0), after=Metrics(hit_tokens=32, preemptions=1))
-        waited = msgspec.structs.replace(waited, steps=(waited.steps[0], last))
-    assert bool(check_uncounted_hits(waited, exclusive=True)) is not (together or preempted)
+        seen = msgspec.structs.replace(seen, steps=(seen.steps[0], last))
+    assert bool(check_uncounted_hits(seen, exclusive=True)) is not (together or preempted)
 
 
 def test_an_engine_that_keeps_partial_blocks_may_hit_them() -> None:
-    """Where layers are of several kinds, the unit of hits is another one."""
-    seen = counted(0, 39, shape=msgspec.structs.replace(ONCE, uniform=False))
+    """If layers are of several kinds, hits have another unit."""
+    seen = history_of(0, 39, shape=msgspec.structs.replace(ONCE, uniform=False))
     assert check_uncounted_hits(seen, exclusive=True) == []

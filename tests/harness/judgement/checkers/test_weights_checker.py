@@ -1,4 +1,4 @@
-"""Answers over an update, pauses that do not do what they say, and updates without an effect: each is found."""
+"""Wrong answers over an update, pauses that do not follow their mode, and updates without an effect are detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = (0.5, 1.0, 2.5, 2.6)
 
 
 def crossing(*answer: int, clear: bool = True) -> History:
-    """A request over an update after its second token."""
+    """Return the history of a request with an update after its second token."""
     one = outcome(0, range(40), answer, finished=3.0)
     one = msgspec.structs.replace(with_tokens(one, *TIMES), max_tokens=4)
     one = msgspec.structs.replace(
@@ -33,11 +33,11 @@ def crossing(*answer: int, clear: bool = True) -> History:
 
 
 def cold(history: History) -> Answers:
-    """The old weights continue with 9 and 10, the new ones with 20 and 21."""
+    """Return the cold continuations: 9 and 10 with the old weights, 20 and 21 with the new ones."""
     answers: Answers = {}
-    for asked in continuation_questions(history):
-        ids = OLD_ANSWER if asked.weights is None else NEW_REST
-        answers[asked] = Answer(tokens(*ids))
+    for question in continuation_questions(history):
+        ids = OLD_ANSWER if question.weights is None else NEW_REST
+        answers[question] = Answer(tokens(*ids))
     return answers
 
 
@@ -50,33 +50,33 @@ def cold(history: History) -> Answers:
         ((7, 99, 20, 21), True, [FailureClass.CORRUPT]),
         ((7, 8, 9, 10), False, []),  # nothing is promised about the rest
         ((7, 8, 66, 67), False, []),
-        ((7, 99, 20, 21), False, [FailureClass.CORRUPT]),  # what came before the update is
+        ((7, 99, 20, 21), False, [FailureClass.CORRUPT]),  # the tokens before the update must be right
     ],
 )
-def test_the_rest_of_an_answer_is_the_new_weights(
+def test_the_rest_of_an_answer_is_of_the_new_weights(
     answer: tuple[int, ...], clear: bool, classes: list[FailureClass]
 ) -> None:
-    """After the KV was discarded; the beginning is the old weights' in any case."""
+    """It is that after the KV was discarded. The beginning is always that of the old weights."""
     history = crossing(*answer, clear=clear)
     assert [f.failure_class for f in check_weights(history, cold(history), EXACT)] == classes
 
 
-def over_pause(mode: PauseMode, *times: float, **more: Any) -> list[str]:
-    """What is said about a request with tokens at these times and a pause from 1 to 5."""
+def pause_findings(mode: PauseMode, *times: float, **more: Any) -> list[str]:
+    """Return the sentences of the findings about a request with tokens at these times and a pause from 1 to 5."""
     one = with_tokens(outcome(0, range(40), (7, 8, 9), **{"finished": max(times), **more}), *times)
     history = history_with_updates(one, pauses=(pause(1.0, 5.0, mode),))
     return [f.sentence for f in check_weights(history, {}, EXACT)]
 
 
 def test_a_pause_does_what_its_mode_says() -> None:
-    """A request that was not yet running at its beginning may come later."""
-    assert over_pause(PauseMode.KEEP, 0.5, 6.0) == []
-    assert over_pause(PauseMode.WAIT, 0.5, 1.0) == []
-    assert over_pause(PauseMode.ABORT, 0.5, 1.0, aborted=Stage.DECODE) == []
-    assert over_pause(PauseMode.ABORT, 6.0, 7.0) == []
-    assert "did not end request 0" in over_pause(PauseMode.ABORT, 0.5, 6.0)[0]
-    assert "did not wait for request 0" in over_pause(PauseMode.WAIT, 0.5, 6.0)[0]
-    assert "got tokens during the pause" in over_pause(PauseMode.KEEP, 0.5, 3.0, 6.0)[0]
+    """A request that was not running at its beginning may get tokens later."""
+    assert pause_findings(PauseMode.KEEP, 0.5, 6.0) == []
+    assert pause_findings(PauseMode.WAIT, 0.5, 1.0) == []
+    assert pause_findings(PauseMode.ABORT, 0.5, 1.0, aborted=Stage.DECODE) == []
+    assert pause_findings(PauseMode.ABORT, 6.0, 7.0) == []
+    assert "did not end request 0" in pause_findings(PauseMode.ABORT, 0.5, 6.0)[0]
+    assert "did not wait for request 0" in pause_findings(PauseMode.WAIT, 0.5, 6.0)[0]
+    assert "got tokens during the pause" in pause_findings(PauseMode.KEEP, 0.5, 3.0, 6.0)[0]
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_a_pause_does_what_its_mode_says() -> None:
     [(("x", "start"), 0), (("start", "start"), 1), (("x", "x"), 1), ((None, None), 0), (("x", "y"), 1)],
 )
 def test_an_update_changes_the_checksum(checksums: tuple[str | None, str | None], wrong: int) -> None:
-    """To the new weights and back. Without checksums, only answers can show it."""
+    """It changes to the new weights' and back. Without checksums, only answers can show an update."""
     there, back = update(1.0, checksum=checksums[0]), update(2.0, checksum=checksums[1], weights=None, version="start")
     history = history_with_updates(updates=(there, back), start_checksum="start")
     found = check_weights(history, {}, EXACT)
     assert [f.failure_class for f in found] == [FailureClass.STALE_STATE] * wrong
 
 
-def test_nothing_is_said_without_updates_and_pauses() -> None:
-    """As in all other requirements."""
+def test_a_history_without_updates_and_pauses_gives_no_finding() -> None:
+    """A history of any other requirement has neither."""
     one: Outcome = outcome(0, range(40))
     assert check_weights(history_with_updates(one), {}, EXACT) == []
     assert list(continuation_questions(history_with_updates(one))) == []

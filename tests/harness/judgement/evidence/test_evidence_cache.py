@@ -1,4 +1,4 @@
-"""Of each fact about blocks there is a history that shows it, and histories that almost do and do not."""
+"""For each fact about blocks there is a history that shows it, and similar histories that do not."""
 
 from __future__ import annotations
 
@@ -23,78 +23,78 @@ from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Reset, Rout
 PROMPT = tuple(range(100, 140))  # two whole blocks of 16 and a half
 LONG = tuple(range(200, 220))  # an answer that fills a block
 OTHER = tuple(range(300, 340))
-BRANCH = (*PROMPT[:32], *range(500, 510))  # parts from PROMPT after its whole blocks
+BRANCH = (*PROMPT[:32], *range(500, 510))  # diverges from PROMPT after its whole blocks
 TINY = shape(max_model_tokens=64)
-ENDLESS = range(64)
+TOO_LONG = range(64)
 RUNNING, TIER = (ResetScope.RUNNING,), (ResetScope.SECOND_TIER,)
 
 
 def hit(number: int, prompt: tuple[int, ...] = PROMPT, cached: int | None = 32, **changes: Any) -> Outcome:
-    """A request that hit so many tokens."""
+    """Return a request that hit this many tokens."""
     return outcome(number, prompt, cached_tokens=cached, **changes)
 
 
 def chat(*, failed: bool = False, plain: bool = False) -> History:
-    """One chat."""
+    """Return a history of one chat."""
     one = outcome(0, PROMPT, error="HTTP 500" if failed else None)
     return history(one, workload=Workload((burst(ask(("stem", 40), chat=not plain)),)))
 
 
-def told(*outcomes: Outcome, counted: float | None = 0.0) -> History:
-    """These requests, on an engine whose hit counter says this in the end."""
+def hits_counted(*outcomes: Outcome, counted: float | None = 0.0) -> History:
+    """Return a history of these requests, at the end of which the engine's hit counter has this value."""
     return history(*outcomes, steps=(record(0, after=counted),))
 
 
-def counting(*preemptions: float | None, hits: tuple[int, ...] = ()) -> History:
-    """A step for each reading of the preemption counter; some of their requests hit."""
+def preempted(*preemptions: float | None, hits: tuple[int, ...] = ()) -> History:
+    """Return a history with a step for each value of the preemption counter, some of whose requests hit."""
     readings = [Metrics(preemptions=count) for count in (0.0, *preemptions)]
     steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(len(preemptions)))
-    asked = [hit(i, cached=32 if i in hits else 0) for i in range(len(preemptions))]
-    return history(*asked, steps=steps)
+    sent = [hit(i, cached=32 if i in hits else 0) for i in range(len(preemptions))]
+    return history(*sent, steps=steps)
 
 
-def crowd(*prompts: tuple[int, ...], steps: tuple[int, ...] = (0, 0), **changes: Any) -> History:
-    """Two requests, by default in one burst."""
+def pair(*prompts: tuple[int, ...], steps: tuple[int, ...] = (0, 0), **changes: Any) -> History:
+    """Return a history of two requests, by default in one burst."""
     return history(*(outcome(i, prompt, step=steps[i], **changes) for i, prompt in enumerate(prompts)))
 
 
 def queued(waiting: float | None) -> History:
-    """A look at a queue."""
-    look = QueueSample(at=0.0, running=1, waiting=waiting, pool_usage=0.5)
-    return history(outcome(0, PROMPT), steps=(record(0, queue=(look,)),))
+    """Return a history with one sample of the queue."""
+    sample = QueueSample(at=0.0, running=1, waiting=waiting, pool_usage=0.5)
+    return history(outcome(0, PROMPT), steps=(record(0, queue=(sample,)),))
 
 
-def refused(number: int = 0, prompt: range = ENDLESS) -> Outcome:
-    """A prompt that was said no to."""
+def refused(number: int = 0, prompt: range = TOO_LONG) -> Outcome:
+    """Return a request whose prompt was refused."""
     return outcome(number, prompt, (), error="HTTP 400", refused=True, max_tokens=1)
 
 
-def gap(step: Step, usage: float | None) -> History:
-    """A step after which the pool's use was told."""
+def pool_use(step: Step, usage: float | None) -> History:
+    """Return a history of a step, after which the pool usage is known."""
     return history(workload=Workload((step,)), steps=(record(0, after=Metrics(pool_usage=usage)),))
 
 
 def reset(
     began: float = 0.6, ended: float = 0.8, *, success: bool = True, scope: tuple[ResetScope, ...] = ()
 ) -> tuple[ResetRecord, ...]:
-    """A reset; outcome N is sent at N and finished at N + 0.5."""
+    """Return a reset. Outcome N is sent at N and finished at N + 0.5."""
     return (ResetRecord(began=began, ended=ended, success=success, scope=scope),)
 
 
-def loaded(change: Any, *, began: float) -> History:
-    """A change in the midst of a burst, at this moment of a request's half second."""
-    midst = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
+def under_load(change: Any, *, began: float) -> History:
+    """Return a history with a change during a burst, at this moment of a request's half second."""
+    during = Burst(requests=(ask(),), meanwhile=Meanwhile(change=change, after_tokens=1))
     resets = reset(began, began + 0.1) if isinstance(change, Reset) else ()
-    return history(outcome(0, PROMPT), workload=Workload((midst,)), resets=resets)
+    return history(outcome(0, PROMPT), workload=Workload((during,)), resets=resets)
 
 
-def cut(stage: Stage | None, prompt: tuple[int, ...] = PROMPT) -> Outcome:
-    """A request whose client left."""
+def aborted(stage: Stage | None, prompt: tuple[int, ...] = PROMPT) -> Outcome:
+    """Return a request whose client disconnected."""
     return outcome(0, prompt, aborted=stage, cached_tokens=None)
 
 
-def surfaced(surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any) -> History:
-    """A prompt that was asked before, asked with this surface."""
+def repeated(surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any) -> History:
+    """Return a history in which a prompt is sent again with these response options."""
     return history(outcome(0, before), hit(1, cached=cached, surface=surface, **changes))
 
 
@@ -149,7 +149,10 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(block_size=None)),
         ],
     ),
-    Reuse.COUNTED: (told(hit(0)), [told(hit(0), counted=None), told(hit(0, cached=0)), told(hit(0, cached=None))]),
+    Reuse.COUNTED: (
+        hits_counted(hit(0)),
+        [hits_counted(hit(0), counted=None), hits_counted(hit(0, cached=0)), hits_counted(hit(0, cached=None))],
+    ),
     Pressure.EVICTED: (
         history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(pool_blocks=5)),
         [
@@ -158,25 +161,25 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), hit(1, cached=None), shape=shape(pool_blocks=5)),
         ],
     ),
-    Pressure.PREEMPTIONS: (counting(2.0), [counting(0.0), counting(None), history(steps=())]),
+    Pressure.PREEMPTIONS: (preempted(2.0), [preempted(0.0), preempted(None), history(steps=())]),
     Pressure.AFTER_PREEMPTION: (
-        counting(1.0, 1.0, hits=(1,)),
+        preempted(1.0, 1.0, hits=(1,)),
         [
-            counting(1.0, 1.0, hits=(0,)),
-            counting(0.0, 1.0, hits=(1,)),
-            counting(1.0, 1.0),
-            counting(0.0, 0.0, hits=(1,)),
-            counting(None, None, hits=(1,)),
+            preempted(1.0, 1.0, hits=(0,)),
+            preempted(0.0, 1.0, hits=(1,)),
+            preempted(1.0, 1.0),
+            preempted(0.0, 0.0, hits=(1,)),
+            preempted(None, None, hits=(1,)),
         ],
     ),
     Pressure.IDENTICAL: (
-        crowd(PROMPT, PROMPT),
+        pair(PROMPT, PROMPT),
         [
-            crowd(PROMPT, OTHER),
-            crowd(PROMPT, PROMPT, steps=(0, 1)),
-            crowd(PROMPT[:31], PROMPT[:31]),
-            crowd(PROMPT, PROMPT, error="HTTP 500"),
-            crowd(PROMPT, PROMPT, aborted=Stage.DECODE),
+            pair(PROMPT, OTHER),
+            pair(PROMPT, PROMPT, steps=(0, 1)),
+            pair(PROMPT[:31], PROMPT[:31]),
+            pair(PROMPT, PROMPT, error="HTTP 500"),
+            pair(PROMPT, PROMPT, aborted=Stage.DECODE),
         ],
     ),
     Pressure.WAITED: (queued(3), [queued(0), queued(None)]),
@@ -184,8 +187,8 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
         history(refused(), shape=TINY),
         [
             history(refused(prompt=range(63)), shape=TINY),
-            history(outcome(0, ENDLESS, (), error="HTTP 500"), shape=TINY),
-            history(outcome(0, ENDLESS), shape=TINY),
+            history(outcome(0, TOO_LONG, (), error="HTTP 500"), shape=TINY),
+            history(outcome(0, TOO_LONG), shape=TINY),
         ],
     ),
     Pressure.BESIDE_REFUSED: (
@@ -207,14 +210,14 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT, aborted=Stage.DECODE), shape=shape(pool_blocks=4)),
         ],
     ),
-    Pressure.IDLE_LOOKS: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
-    Pressure.IDLE_COMPARED: (gap(Idle(1), 0.0), [gap(Idle(1), None), gap(Reset(), 0.0)]),
+    Pressure.IDLE_LOOKS: (pool_use(Idle(1), 0.0), [pool_use(Idle(1), None), pool_use(Reset(), 0.0)]),
+    Pressure.IDLE_COMPARED: (pool_use(Idle(1), 0.0), [pool_use(Idle(1), None), pool_use(Reset(), 0.0)]),
     Control.RESETS: (history(resets=reset()), [history(resets=reset(success=False)), history()]),
     Control.RESETS_UNDER_LOAD: (
-        loaded(Reset(), began=0.2),
+        under_load(Reset(), began=0.2),
         [
-            loaded(Reset(), began=0.6),
-            loaded(put("B", route=Route.IN_PLACE), began=0.2),
+            under_load(Reset(), began=0.6),
+            under_load(put("B", route=Route.IN_PLACE), began=0.2),
             history(outcome(0, PROMPT), resets=reset()),
         ],
     ),
@@ -250,39 +253,45 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, PROMPT), resets=reset(1.2, 1.3, scope=TIER)),
         ],
     ),
-    Control.ABORTED_QUEUED: (history(cut(Stage.QUEUED)), [history(cut(Stage.UNSEEN)), history(cut(None))]),
-    Control.ABORTED_PREFILL: (history(cut(Stage.PREFILL)), [history(cut(Stage.UNSEEN)), history(cut(Stage.QUEUED))]),
-    Control.ABORTED_DECODE: (history(cut(Stage.DECODE)), [history(cut(Stage.UNSEEN)), history(cut(Stage.PREFILL))]),
+    Control.ABORTED_QUEUED: (history(aborted(Stage.QUEUED)), [history(aborted(Stage.UNSEEN)), history(aborted(None))]),
+    Control.ABORTED_PREFILL: (
+        history(aborted(Stage.PREFILL)),
+        [history(aborted(Stage.UNSEEN)), history(aborted(Stage.QUEUED))],
+    ),
+    Control.ABORTED_DECODE: (
+        history(aborted(Stage.DECODE)),
+        [history(aborted(Stage.UNSEEN)), history(aborted(Stage.PREFILL))],
+    ),
     Control.AFTER_ABORT: (
-        history(cut(Stage.UNSEEN), outcome(1, PROMPT)),
+        history(aborted(Stage.UNSEEN), outcome(1, PROMPT)),
         [
-            history(cut(None), outcome(1, PROMPT)),
-            history(cut(Stage.DECODE), outcome(1, OTHER)),
-            history(cut(Stage.DECODE, PROMPT[:12]), outcome(1, PROMPT)),
-            history(cut(Stage.DECODE), outcome(1, PROMPT, salt="red")),
-            history(cut(Stage.DECODE), outcome(1, PROMPT, aborted=Stage.DECODE)),
+            history(aborted(None), outcome(1, PROMPT)),
+            history(aborted(Stage.DECODE), outcome(1, OTHER)),
+            history(aborted(Stage.DECODE, PROMPT[:12]), outcome(1, PROMPT)),
+            history(aborted(Stage.DECODE), outcome(1, PROMPT, salt="red")),
+            history(aborted(Stage.DECODE), outcome(1, PROMPT, aborted=Stage.DECODE)),
         ],
     ),
     Options.SCORED_PROMPTS: (
-        surfaced(SCORED, cached=0),
-        [surfaced(ResponseOptions(), cached=0), surfaced(SCORED, before=OTHER), surfaced(SCORED, error="HTTP 500")],
+        repeated(SCORED, cached=0),
+        [repeated(ResponseOptions(), cached=0), repeated(SCORED, before=OTHER), repeated(SCORED, error="HTTP 500")],
     ),
-    Options.SEVERAL: (surfaced(SEVERAL), [surfaced(SEVERAL, cached=0), surfaced(ResponseOptions())]),
+    Options.SEVERAL: (repeated(SEVERAL), [repeated(SEVERAL, cached=0), repeated(ResponseOptions())]),
     Options.STOPPED: (
-        surfaced(STOP, finish_reason="stop"),
+        repeated(STOP, finish_reason="stop"),
         [
-            surfaced(STOP, finish_reason="length"),
-            surfaced(STOP, cached=0, finish_reason="stop"),
-            surfaced(ResponseOptions(), finish_reason="stop"),
+            repeated(STOP, finish_reason="length"),
+            repeated(STOP, cached=0, finish_reason="stop"),
+            repeated(ResponseOptions(), finish_reason="stop"),
         ],
     ),
-    Options.PATTERNED: (surfaced(PATTERN), [surfaced(PATTERN, cached=0), surfaced(ResponseOptions())]),
+    Options.PATTERNED: (repeated(PATTERN), [repeated(PATTERN, cached=0), repeated(ResponseOptions())]),
 }
 
 
 @pytest.mark.parametrize("what", SHOWS, ids=lambda what: what.name)
 def test_what_happened_is_counted(what: Evidence) -> None:
-    """In the plainest history that shows it."""
+    """The history is the simplest one that shows it."""
     assert evidence(SHOWS[what][0], {})[what] > 0
 
 
@@ -292,12 +301,12 @@ def test_what_happened_is_counted(what: Evidence) -> None:
     ids=[f"{what.name}-{i}" for what, (_, others) in SHOWS.items() for i in range(len(others))],
 )
 def test_what_did_not_happen_is_not_counted(what: Evidence, seen: History) -> None:
-    """Though nearly all of it did: a requirement that passed on this would have passed on nothing."""
+    """Nearly all of it happened. A requirement that conforms because of such a history would have shown nothing."""
     assert evidence(seen, {})[what] == 0
 
 
 def test_every_fact_has_a_history_here() -> None:
-    """Those of other files are tested in files of their own. Every fact has a figure."""
+    """The facts of other files have their own tests. Every fact has a value."""
     assert set(SHOWS) == {*Reuse, *Pressure, *Control, *Options}
     one = outcome(0, PROMPT)
     answers = {question(one, one.identities[0]): Answer(one.tokens)}
@@ -308,19 +317,19 @@ def test_every_fact_has_a_history_here() -> None:
     ("what", "seen", "count"),
     [
         (Pressure.EVICTED, history(outcome(0, PROMPT), hit(1, cached=16), shape=shape(pool_blocks=5)), 16),
-        (Pressure.PREEMPTIONS, counting(2.0, 5.0), 5),
-        (Pressure.IDENTICAL, crowd(PROMPT, PROMPT), 2),
+        (Pressure.PREEMPTIONS, preempted(2.0, 5.0), 5),
+        (Pressure.IDENTICAL, pair(PROMPT, PROMPT), 2),
         (Reuse.RETURN_HITS, history(outcome(0, PROMPT), outcome(1, OTHER), hit(2), hit(3), hit(4, OTHER)), 2),
         (Pressure.BESIDE_REFUSED, history(outcome(0, PROMPT, finished=3.0), refused(1), hit(2), shape=TINY), 2),
     ],
 )
 def test_facts_are_counted_one_by_one(what: Evidence, seen: History, count: float) -> None:
-    """Tokens in tokens, requests in requests."""
+    """Tokens are counted in tokens and requests in requests."""
     assert evidence(seen, {})[what] == count
 
 
 @pytest.mark.parametrize(("other", "fill"), [(OTHER, True), (PROMPT, False)], ids=["of their own", "shared"])
 def test_requests_side_by_side_may_fill_the_pool_together(other: tuple[int, ...], fill: bool) -> None:
-    """Three blocks each in a pool of eight; where they share blocks it is half empty."""
+    """Each takes three blocks of a pool of eight. If they share blocks, half of the pool is empty."""
     seen = history(outcome(0, PROMPT, step=0), outcome(1, other, step=0), shape=shape(pool_blocks=8))
     assert bool(evidence(seen, {})[Pressure.FULL_POOL]) is fill

@@ -1,4 +1,4 @@
-"""Answers that diverged without being called wrong are counted, on hits and without, each question once."""
+"""Answers that diverged without a finding are counted, on hits and without, each question once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ COUNTERS = (
 
 
 def answered(number: int, prompt: range = PROMPT, ids: tuple[int, ...] = COLD, **more: Any) -> Outcome:
-    """One request with an answer of four tokens, on a miss unless said otherwise."""
+    """Return a request with an answer of four tokens, without a hit unless `more` says otherwise."""
     return outcome(number, prompt, COLD, **{"tokens": tokens(*ids, gap=None), **more})
 
 
 def cold(*outcomes: Outcome, gap: float = 1e-5, again: tuple[tuple[int, ...], ...] = ()) -> Answers:
-    """The cold engine's answers, between two close tokens everywhere."""
+    """Return the cold engine's answers, with a small margin at every token."""
     return {question(one, one.identities[0]): Answer(tokens(*COLD, gap=gap), again=again) for one in outcomes}
 
 
 def counted(*outcomes: Outcome, rule: Rule = ROUNDED, **facts: Any) -> tuple[list[float], list[float]]:
-    """The counters of hits, and those without a hit."""
+    """Return the counters of requests with a hit, and those of requests without a hit."""
     seen: History = history(*outcomes)
     evidence = judge_again(seen, cold(*outcomes, **facts), rule, exclusive=True).evidence
     hits, misses = ([evidence[name] for name in names] for names in COUNTERS)
@@ -55,22 +55,22 @@ def test_the_same_question_counts_once_on_hits_and_once_without() -> None:
 
 
 def test_a_finding_is_not_counted_here() -> None:
-    """It is a counterexample."""
+    """A finding is a counterexample."""
     assert counted(answered(0), answered(1, OTHER, WARM, cached_tokens=32), gap=5.0) == ([0, 0, 0], [1, 0, 4])
 
 
 def test_what_a_cold_start_answered_as_well_did_not_diverge() -> None:
-    """The cold engine gave these tokens when it was asked again."""
+    """The cold engine gave these tokens when it was queried again."""
     assert counted(answered(0, ids=WARM, cached_tokens=32), again=(WARM,)) == ([1, 0, 4], [0, 0, 0])
 
 
-def test_where_hits_are_not_reported_a_possible_one_counts_as_one() -> None:
+def test_without_reported_hits_a_possible_hit_counts() -> None:
     """A first request cannot hit."""
     unknown = [answered(number, ids=WARM, cached_tokens=None) for number in (0, 1)]
     assert counted(*unknown) == ([1, 1, 3], [1, 1, 3])
 
 
 def test_unknown_rounding_counts_as_a_divergence() -> None:
-    """It is no agreement."""
+    """Unknown rounding is no agreement."""
     one = answered(0, ids=WARM, cached_tokens=32)
     assert counted(one, rule=Rule(exact=True), gap=1e-6)[0] == [1, 1, 3]

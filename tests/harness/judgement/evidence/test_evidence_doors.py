@@ -1,4 +1,4 @@
-"""Counters of requests at several doors: what counts, and what must not."""
+"""Counters of requests to several routes count what they name and nothing else."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from coldproof.harness.workload.steps import Workload
 PROMPT, ANSWER = range(100, 140), tuple(range(70, 80))  # two blocks of 16 and a half; then decode fills the third
 
 
-def sent(*doors: Door | None, priorities: tuple[int, ...] = (0, 0, 0)) -> dict[str, Any]:
-    """The workload of requests at these doors; None: at the usual door of token ids."""
-    places = [{} if door is None else {"door": door, "chat": not door.takes_ids} for door in doors]
-    requests = (ask(priority=p, **place) for p, place in zip(priorities, places, strict=False))
+def workload_of(*doors: Door | None, priorities: tuple[int, ...] = (0, 0, 0)) -> dict[str, Any]:
+    """Return the workload of requests to these routes. None is the usual route of token ids."""
+    routes = [{} if door is None else {"door": door, "chat": not door.takes_ids} for door in doors]
+    requests = (ask(priority=p, **route) for p, route in zip(priorities, routes, strict=False))
     return {"workload": Workload(tuple(burst(one) for one in requests))}
 
 
 def first(**more: Any) -> Outcome:
-    """The request that computes the prompt."""
+    """Return the request that computes the prompt."""
     return outcome(0, PROMPT, ANSWER, **more)
 
 
 def second(number: int = 1, **more: Any) -> Outcome:
-    """The same prompt."""
+    """Return another request for the same prompt."""
     return outcome(number, PROMPT, ANSWER, **more)
 
 
 def turn(**more: Any) -> Outcome:
-    """The next turn."""
+    """Return the next turn."""
     return outcome(1, (*PROMPT, *ANSWER, 7), **{"cached_tokens": 48, **more})
 
 
 HIT: dict[str, Any] = {"cached_tokens": 32}
-ACROSS = sent(Door.CHAT, Door.MESSAGES)
+ACROSS = workload_of(Door.CHAT, Door.MESSAGES)
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
         Doors.HITS,
         history(first(), second(**HIT), **ACROSS),
         [
-            history(first(), second(**HIT), **sent(Door.CHAT, Door.CHAT)),
-            history(first(), second(**HIT), **sent(None, Door.COMPLETIONS)),
+            history(first(), second(**HIT), **workload_of(Door.CHAT, Door.CHAT)),
+            history(first(), second(**HIT), **workload_of(None, Door.COMPLETIONS)),
             history(first(), second(), **ACROSS),
             history(first(salt="red"), second(**HIT), **ACROSS),
             history(first(), second(sent=0.1, **HIT), **ACROSS),
-            # What its own door computed may be what it hit.
-            history(first(), second(), second(2, **HIT), **sent(Door.CHAT, Door.MESSAGES, Door.MESSAGES)),
+            # It may have hit what its own route computed.
+            history(first(), second(), second(2, **HIT), **workload_of(Door.CHAT, Door.MESSAGES, Door.MESSAGES)),
         ],
     ),
     (
@@ -60,7 +60,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         history(first(salt="red"), second(), **ACROSS),
         [
             history(first(), second(), **ACROSS),
-            history(first(salt="red"), second(), **sent(Door.CHAT, Door.CHAT)),
+            history(first(salt="red"), second(), **workload_of(Door.CHAT, Door.CHAT)),
             history(first(salt="red"), outcome(1, range(200, 240)), **ACROSS),
             history(first(salt="red", error="lost"), second(), **ACROSS),
         ],
@@ -69,7 +69,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
         Doors.TURNS,
         history(first(), turn(), **ACROSS),
         [
-            history(first(), turn(), **sent(Door.CHAT, Door.CHAT)),
+            history(first(), turn(), **workload_of(Door.CHAT, Door.CHAT)),
             history(first(), turn(cached_tokens=32), **ACROSS),
             history(first(salt="red"), turn(), **ACROSS),
             history(first(), second(**HIT), **ACROSS),
@@ -77,11 +77,11 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
     ),
     (
         Doors.ODD_PRIORITIES,
-        history(first(), second(), **sent(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
+        history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
         [
-            history(first(), second(), **sent(Door.CHAT, Door.CHAT, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
-            history(first(), second(), **sent(Door.CHAT, Door.MESSAGES, priorities=(5, 5))),
-            history(first(), second(), **sent(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY, 0))),
+            history(first(), second(), **workload_of(Door.CHAT, Door.CHAT, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
+            history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(5, 5))),
+            history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY, 0))),
         ],
     ),
 ]
@@ -89,7 +89,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
 
 @pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[row[0].name for row in SHOWS])
 def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[History]) -> None:
-    """In the plainest history that shows it."""
+    """The history is the simplest one that shows it."""
     assert evidence(shows, {})[what] > 0
 
 
@@ -99,5 +99,5 @@ def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[
     ids=[f"{what.name}-{i}" for what, _, others in SHOWS for i in range(len(others))],
 )
 def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> None:
-    """However similar."""
+    """The history is similar to one that counts."""
     assert evidence(one, {})[what] == 0

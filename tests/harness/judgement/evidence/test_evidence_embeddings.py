@@ -1,4 +1,4 @@
-"""Counters of prompts with embedding rows: what counts, and what must not."""
+"""Counters of prompts with embedding rows count what they name and nothing else."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
 
 @pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[row[0].name for row in SHOWS])
 def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[History]) -> None:
-    """In the plainest history that shows it."""
+    """The history is the simplest one that shows it."""
     assert evidence(shows, {})[what] > 0
 
 
@@ -120,7 +120,7 @@ def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[
     ids=[f"{what.name}-{i}" for what, _, others in SHOWS for i in range(len(others))],
 )
 def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> None:
-    """However similar."""
+    """The history is similar to one that counts."""
     assert evidence(one, {})[what] == 0
 
 
@@ -138,12 +138,12 @@ def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> Non
     ],
 )
 def test_a_signature_says_in_what_the_prompts_differ(pair: tuple[Outcome, Outcome], words: str) -> None:
-    """So that a waiver of one defect does not cover another."""
+    """A waiver of one defect then does not cover another."""
     assert signature(history(*pair), FailureClass.CROSS_REQUEST, 1) == f"cross-request; no reload{words}"
 
 
-def test_outcomes_without_rows_are_written_as_before() -> None:
-    """A stored history of prompts of tokens is the same bytes."""
+def test_outcomes_without_rows_are_stored_without_them() -> None:
+    """A stored history of token prompts has no field for rows."""
     assert b"hidden" not in msgspec.json.encode(outcome(0, TOKENS))
     one = mixed(0, 20)
     assert msgspec.json.decode(msgspec.json.encode(one), type=Outcome) == one
@@ -160,12 +160,12 @@ def test_outcomes_without_rows_are_written_as_before() -> None:
     ids=["the same", "another hidden row", "no rows", "next turn"],
 )
 def test_reuse_is_expected_as_far_as_requests_carry_the_same(earlier: Outcome, then: Outcome, least: int) -> None:
-    """Also what the model does not see."""
+    """This includes the values that the model does not see."""
     assert at_least(history(earlier, then), then) == least
 
 
-def test_a_hit_on_similar_rows_names_who_wrote_them() -> None:
-    """By the count alone, if the answer is right by chance."""
+def test_a_hit_on_similar_rows_names_the_writer() -> None:
+    """The count alone shows the hit, because the answer may be right by chance."""
     first, then = mixed(0, 20, tokens=ZEROS), mixed(1, 21, tokens=ZEROS, cached_tokens=32)
     (found,) = check_bounds(history(first, then))
     assert found.failure_class is FailureClass.ACCOUNTING

@@ -1,4 +1,4 @@
-"""Counters of images that other caches must notice, and what a request with images needs after new weights."""
+"""Counters of images that other caches must not confuse, and conditions of requests with images after new weights."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def shown(number: int, name: str, *, cached_tokens: int = 0) -> Outcome:
     return outcome(number, prompt, hidden=(0,) * len(prompt), cached_tokens=cached_tokens)
 
 
-def reset(at: float, *scope: ResetScope, success: bool = True) -> ResetRecord:
+def reset_at(at: float, *scope: ResetScope, success: bool = True) -> ResetRecord:
     return ResetRecord(began=at, ended=at + 0.1, success=success, scope=scope)
 
 
-def by(name: str, content: str, sent: Outcome) -> Outcome:
-    """Return a request to an adapter with a content."""
+def with_adapter(name: str, content: str, sent: Outcome) -> Outcome:
+    """Return the request with an adapter of this name and content."""
     of = CachePartition(name, 1, None)
     return msgspec.structs.replace(sent, identities=(Identity(content, None),), residence=of)
 
@@ -50,34 +50,34 @@ PAIR = (shown(0, "cat"), shown(1, "cat"))
     [
         (
             ImageCaches.AFTER_ENCODER,
-            history(*PAIR, side_resets=(reset(0.6, *ENCODER),)),
-            history(*PAIR, side_resets=(reset(0.6, *ENCODER, success=False), reset(0.6, *PROCESSOR))),
+            history(*PAIR, side_resets=(reset_at(0.6, *ENCODER),)),
+            history(*PAIR, side_resets=(reset_at(0.6, *ENCODER, success=False), reset_at(0.6, *PROCESSOR))),
         ),
         (
             ImageCaches.AFTER_PROCESSOR,
-            history(*PAIR, side_resets=(reset(0.6, *PROCESSOR),)),
-            history(shown(0, "dog"), shown(1, "cat"), side_resets=(reset(0.6, *PROCESSOR),)),
+            history(*PAIR, side_resets=(reset_at(0.6, *PROCESSOR),)),
+            history(shown(0, "dog"), shown(1, "cat"), side_resets=(reset_at(0.6, *PROCESSOR),)),
         ),
         (
             ImageCaches.AFTER_PREFIX,
-            history(*PAIR, resets=(reset(0.6),)),
-            history(*PAIR, resets=(reset(0.6, *ENCODER),)),
+            history(*PAIR, resets=(reset_at(0.6),)),
+            history(*PAIR, resets=(reset_at(0.6, *ENCODER),)),
         ),
-        (ImageCaches.AFTER_ENCODER, history(*PAIR, side_resets=(reset(0.6, *ENCODER),)), history(*PAIR)),
+        (ImageCaches.AFTER_ENCODER, history(*PAIR, side_resets=(reset_at(0.6, *ENCODER),)), history(*PAIR)),
         (
             ImageCaches.AFTER_RELOAD,
-            history(by("t", "a", PAIR[0]), by("t", "b", PAIR[1])),
-            history(by("t", "a", PAIR[0]), by("u", "b", PAIR[1])),
+            history(with_adapter("t", "a", PAIR[0]), with_adapter("t", "b", PAIR[1])),
+            history(with_adapter("t", "a", PAIR[0]), with_adapter("u", "b", PAIR[1])),
         ),
         (
             ImageCaches.OF_OTHERS,
-            history(by("t", "a", PAIR[0]), PAIR[1]),
-            history(by("t", "a", PAIR[0]), by("t", "a", PAIR[1])),
+            history(with_adapter("t", "a", PAIR[0]), PAIR[1]),
+            history(with_adapter("t", "a", PAIR[0]), with_adapter("t", "a", PAIR[1])),
         ),
         (
             ImageCaches.AFTER_UPDATE,
-            updated(reset(0.7, *ENCODER)),
-            updated(reset(0.7)),
+            updated(reset_at(0.7, *ENCODER)),
+            updated(reset_at(0.7)),
         ),
     ],
 )
@@ -86,34 +86,34 @@ def test_what_counts(fact: Evidence, shows: History, other: History) -> None:
 
 
 def test_an_image_that_the_prefix_cache_covers_does_not_count() -> None:
-    """Nothing of it is computed, so that no other cache is read."""
+    """Nothing of it is computed, so no other cache is read."""
     covered = shown(1, "cat", cached_tokens=32)
-    made = history(shown(0, "cat"), covered, side_resets=(reset(0.6, *ENCODER),))
+    made = history(shown(0, "cat"), covered, side_resets=(reset_at(0.6, *ENCODER),))
     assert evidence(made, {})[ImageCaches.AFTER_ENCODER] == 0
 
 
 @pytest.mark.parametrize(
     ("made", "clean"),
     [
-        (updated(reset(0.7)), False),
-        (updated(reset(0.7, *ENCODER)), True),
-        (updated(reset(0.7, *ENCODER, success=False)), False),
-        (updated(reset(0.85), beside=(reset(0.7, *ENCODER),)), True),
-        (updated(reset(0.7), beside=(reset(0.85, *ENCODER),)), True),  # nothing was computed between the two
-        (updated(beside=(reset(0.7, *ENCODER),)), False),
-        (updated(reset(0.7), beside=(reset(0.85, *PROCESSOR),)), False),
+        (updated(reset_at(0.7)), False),
+        (updated(reset_at(0.7, *ENCODER)), True),
+        (updated(reset_at(0.7, *ENCODER, success=False)), False),
+        (updated(reset_at(0.85), beside=(reset_at(0.7, *ENCODER),)), True),
+        (updated(reset_at(0.7), beside=(reset_at(0.85, *ENCODER),)), True),  # nothing was computed between the two
+        (updated(beside=(reset_at(0.7, *ENCODER),)), False),
+        (updated(reset_at(0.7), beside=(reset_at(0.85, *PROCESSOR),)), False),
         (updated(policy=WeightPolicy.INVALIDATES), True),
-        (updated(reset(0.7, *ENCODER), policy=WeightPolicy.IN_SALT), False),
+        (updated(reset_at(0.7, *ENCODER), policy=WeightPolicy.IN_SALT), False),
     ],
 )
 def test_new_weights_need_a_reset_of_both_caches(made: History, clean: bool) -> None:
-    """Of the prefix cache and of the encoder's, unless the engine promises that an update invalidates."""
+    """The prefix cache and the encoder cache must be reset, unless the engine promises that an update does it."""
     assert starts_clean(made, made.outcomes[1]) is clean
 
 
 def test_what_was_computed_between_the_two_resets_may_be_wrong() -> None:
-    """With what the encoder made of the image with the old weights: then the prefix cache has it."""
-    made = updated(reset(0.7), beside=(reset(0.88, *ENCODER),))
+    """The prefix cache then has KV of the encoder's output with the old weights."""
+    made = updated(reset_at(0.7), beside=(reset_at(0.88, *ENCODER),))
     between = msgspec.structs.replace(shown(2, "cat"), sent=0.82, finished=0.87)
     with_between = msgspec.structs.replace(made, outcomes=(*made.outcomes, between))
     assert starts_clean(made, made.outcomes[1])

@@ -1,4 +1,4 @@
-"""Counters of prompts with images, what counts and what must not; and what is expected of a cache then."""
+"""Counters of prompts with images count what they name, and the expected hits follow from the images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = SentImage()
 
 
 def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, **more: Any) -> Outcome:
-    """Return a request with images behind text, and text behind them."""
+    """Return a request with images after text, and more text after them."""
     ids = [image_id(name, look=sent.arguments.look) for name in names]
     images = tuple(position for one in ids for position in image_positions(one, TOKENS))
     prompt = (*text, *images, *TAIL)
@@ -36,7 +36,7 @@ def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ..
 
 
 def stepped(*ends: int) -> History:
-    """Return a history of one request whose prefill was cut at these positions."""
+    """Return a history of one request whose prefill was split at these positions."""
     one = shown(0, "cat")
     edges = (0, *ends, len(one.prompt))
     chunks = (Chunk("0", start, end, len(one.prompt)) for start, end in pairwise(edges))
@@ -44,7 +44,10 @@ def stepped(*ends: int) -> History:
 
 
 def counted(cut: float | None, preempted: float | None) -> History:
-    """Return a history of an engine that records no steps, and counts on from before it."""
+    """Return a history of an engine that records no steps, with these values of its counters.
+
+    The counters start at 3.
+    """
     before = Metrics(cut_images=3, preempted_images=3) if cut is not None else Metrics()
     after = Metrics(cut_images=cut, preempted_images=preempted)
     return history(shown(0, "cat"), steps=(record(0, before=before, after=after),))
@@ -141,7 +144,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
 
 @pytest.mark.parametrize(("what", "shows", "_others"), SHOWS, ids=[f"{row[0].name}-{i}" for i, row in enumerate(SHOWS)])
 def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[History]) -> None:
-    """In the plainest history that shows it."""
+    """The history is the simplest one that shows it."""
     assert evidence(shows, {})[what] > 0
 
 
@@ -151,7 +154,7 @@ def test_what_happened_is_counted(what: Evidence, shows: History, _others: list[
     ids=[f"{what.name}-{row}-{i}" for row, (what, _, others) in enumerate(SHOWS) for i in range(len(others))],
 )
 def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> None:
-    """However similar."""
+    """The history is similar to one that counts."""
     assert evidence(one, {})[what] == 0
 
 
@@ -168,13 +171,13 @@ def test_what_did_not_happen_is_not_counted(what: Evidence, one: History) -> Non
     ids=["the same", "another", "another file", "another name", "arguments", "arguments that change pixels"],
 )
 def test_expected_hits_follow_from_the_pixels(then: Outcome, least: int, most: int) -> None:
-    """Of a prompt of 66 tokens that was sent before."""
+    """A prompt of 66 tokens is sent twice."""
     found = history(shown(0, "cat"), then)
     assert (at_least(found, then), at_most(found, then)) == (least, most)
 
 
 def test_outcomes_with_images_are_read_back() -> None:
-    """As plain data."""
+    """A decoded outcome equals the encoded one."""
     one = shown(0, "cat", sent=NAMED)
     assert msgspec.json.decode(msgspec.json.encode(one), type=Outcome) == one
 
@@ -189,5 +192,5 @@ def test_outcomes_with_images_are_read_back() -> None:
     ],
 )
 def test_a_signature_says_how_images_were_sent(then: Outcome, words: str) -> None:
-    """So that a waiver of one defect does not cover another."""
+    """A waiver of one defect then does not cover another."""
     assert signature(history(shown(0, "cat"), then), FailureClass.CORRUPT, 1) == f"corrupt; no reload{words}"

@@ -1,4 +1,4 @@
-"""Counters of pooled answers: what counts, and what must not."""
+"""Counters of pooled answers count what they name and nothing else."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ NEAR, SWAPPED, FAR = (*PROMPT[:60], 5, *PROMPT[61:]), (*PROMPT[:60], 94, 93, *PR
 
 
 def pooled(number: int, prompt: tuple[int, ...] = PROMPT, *, task: Task = Task.EMBED, **more: Any) -> Outcome:
-    """A request that got vectors."""
+    """Return a request that got vectors."""
     rows = ((0.5,),) * task.rows(len(prompt))
     return outcome(number, prompt, (), **{"surface": ResponseOptions(pooled=task), "pooled": rows, **more})
 
 
-def each(number: int, **more: Any) -> Outcome:
-    """A request that got a vector of each token."""
+def token_vectors(number: int, **more: Any) -> Outcome:
+    """Return a request that got a vector of each token."""
     return pooled(number, task=Task.TOKEN_EMBED, **more)
 
 
 def counted(*growth: float, together: bool = False) -> History:
-    """Requests without reported counts, while the engine counted so many hits in each step."""
+    """Return a history of requests without reported counts, in whose steps the engine counted these hits."""
     steps, total = [], 0.0
     for place, more in enumerate(growth):
         steps.append(record(place, before=total, after=total + more))
         total += more
-    asked = [pooled(i, cached_tokens=None, step=min(i, len(growth) - 1)) for i in range(len(growth) + together)]
-    return history(*asked, steps=tuple(steps), shape=shape(counts_first_lookups=True))
+    sent = [pooled(i, cached_tokens=None, step=min(i, len(growth) - 1)) for i in range(len(growth) + together)]
+    return history(*sent, steps=tuple(steps), shape=shape(counts_first_lookups=True))
 
 
 IN_STEPS = shape(step_tokens=16)
@@ -50,7 +50,7 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
             history(pooled(0), pooled(1)),
             history(pooled(0), outcome(1, PROMPT, cached_tokens=64)),
             history(pooled(0), pooled(1, cached_tokens=64, error="lost")),
-            history(pooled(0), each(1, cached_tokens=64)),
+            history(pooled(0), token_vectors(1, cached_tokens=64)),
         ],
     ),
     (Pooling.HITS, counted(0, 64), [counted(0, 0), counted(0, 64, together=True)]),
@@ -76,23 +76,23 @@ SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (Pooling.NEAR, history(pooled(0), pooled(1, SWAPPED)), [history(pooled(0), pooled(1, NEAR, salt="red"))]),
     (
         Pooling.TOKENS,
-        history(pooled(0), each(1)),
-        [history(pooled(0), pooled(1)), history(each(0)), history(pooled(0, salt="red"), each(1))],
+        history(pooled(0), token_vectors(1)),
+        [history(pooled(0), pooled(1)), history(token_vectors(0)), history(pooled(0, salt="red"), token_vectors(1))],
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "shown", "others"), SHOWS)
 def test_what_counts(name: Evidence, shown: History, others: list[History]) -> None:
-    """Once, and not without the thing itself."""
+    """It counts once, and similar histories do not count."""
     assert evidence(shown, {})[name] == 1
     assert [evidence(one, {})[name] for one in others] == [0] * len(others)
 
 
-def test_a_vector_of_each_token_owes_no_hit() -> None:
-    """And leaves none that is owed, because the engine may have bypassed the cache."""
+def test_a_vector_of_each_token_needs_no_hit() -> None:
+    """Such a request makes no later hit certain either, because the engine may have bypassed the cache."""
     plain = history(pooled(0), pooled(1))
     assert at_least(plain, plain.outcomes[1]) == 64
-    for one in (history(pooled(0), each(1)), history(each(0), pooled(1))):
+    for one in (history(pooled(0), token_vectors(1)), history(token_vectors(0), pooled(1))):
         assert at_least(one, one.outcomes[1]) == 0
         assert check_bounds(one) == []

@@ -1,4 +1,4 @@
-"""Counters of sessions: turns, hits on what they computed, and blocks with a dropped token."""
+"""Counters of sessions count turns, hits on what they computed, and blocks with a dropped token."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from coldproof.harness.history.records import Outcome
 from coldproof.harness.judgement.counters import Evidence
 
 OPENED = outcome(0, range(100, 100 + BLOCK - 3), (7, 8, 9), session="a")  # the last token ends a block
-HELD = (*OPENED.prompt, 7, 8)
+KEPT = (*OPENED.prompt, 7, 8)
 
 
 def later(number: int = 1, own: tuple[int, ...] = tuple(range(50)), **more: Any) -> Outcome:
-    """The next turn of the session."""
-    return outcome(number, (*HELD, *own), session="a", cached_tokens=None, **more)
+    """Return the next turn of the session."""
+    return outcome(number, (*KEPT, *own), session="a", cached_tokens=None, **more)
 
 
-def counted(name: Evidence, *outcomes: Outcome) -> float:
-    """One counter."""
+def counter(name: Evidence, *outcomes: Outcome) -> float:
+    """Return one counter of a history of these outcomes."""
     return evidence(history(*outcomes), {})[name]
 
 
 def test_a_later_turn_counts_if_it_was_answered() -> None:
-    """The first one does not, and a session of another name is another one."""
+    """The first turn does not count, and another name is another session."""
     other = outcome(2, range(100, 140), session="b")
-    assert counted(Sessions.TURNS, OPENED, later(), other) == 1
-    assert counted(Sessions.TURNS, OPENED, later(error="no"), other) == 0
+    assert counter(Sessions.TURNS, OPENED, later(), other) == 1
+    assert counter(Sessions.TURNS, OPENED, later(error="no"), other) == 0
 
 
 def test_a_turn_counts_that_hit_what_its_session_held() -> None:
-    """As far as the engine reports it."""
-    assert counted(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=5)) == 1
-    assert counted(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=0)) == 0
+    """The count that the engine reports shows it."""
+    assert counter(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=5)) == 1
+    assert counter(Sessions.HELD, OPENED, outcome(1, later().prompt, session="a", cached_tokens=0)) == 0
 
 
 def test_a_turn_counts_if_the_one_before_had_another_adapter() -> None:
-    """It came, or went; a turn that keeps it does not count."""
+    """A turn with the same adapter as before does not count."""
     first, second = later(adapter="digest"), later(2, adapter="digest")
-    assert counted(Sessions.SWITCHES, OPENED, first, second) == 1
-    assert counted(Sessions.SWITCHES, OPENED, first, second, later(3)) == 2
-    assert counted(Sessions.SWITCHES, OPENED, later()) == 0
+    assert counter(Sessions.SWITCHES, OPENED, first, second) == 1
+    assert counter(Sessions.SWITCHES, OPENED, first, second, later(3)) == 2
+    assert counter(Sessions.SWITCHES, OPENED, later()) == 0
 
 
-@pytest.mark.parametrize(("cached", "hits"), [(48, 1), (BLOCK, 1), (0, 0), (len(HELD), 0)])
+@pytest.mark.parametrize(("cached", "hits"), [(48, 1), (BLOCK, 1), (0, 0), (len(KEPT), 0)])
 def test_a_hit_counts_if_only_a_later_turn_had_computed_it(cached: int, hits: int) -> None:
-    """Not one on what the first turn had computed."""
+    """A hit on what the first turn computed does not count."""
     after = outcome(2, later().prompt, cached_tokens=cached)
-    assert counted(Sessions.HITS, OPENED, later(), after) == hits
+    assert counter(Sessions.HITS, OPENED, later(), after) == hits
 
 
 def test_a_hit_of_a_turn_or_under_another_salt_does_not_count() -> None:
-    """Requests beside the session show what it shares."""
+    """Only requests outside of a session show what it shares."""
     for after in (
         outcome(2, later().prompt, cached_tokens=48, session="b"),
         outcome(2, later().prompt, cached_tokens=48, salt="red"),
     ):
-        assert counted(Sessions.HITS, OPENED, later(), after) == 0
+        assert counter(Sessions.HITS, OPENED, later(), after) == 0
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_hit_of_a_turn_or_under_another_salt_does_not_count() -> None:
 def test_a_request_counts_that_begins_with_what_a_session_dropped(
     turn: Outcome, prompt: tuple[int, ...], count: int
 ) -> None:
-    """In a block that it would share if the old hash had stayed."""
-    assert counted(Sessions.DROPS, OPENED, turn, outcome(2, prompt)) == count
+    """It would share the block if the old hash had stayed."""
+    assert counter(Sessions.DROPS, OPENED, turn, outcome(2, prompt)) == count
 
 
 def test_a_dropped_token_inside_a_block_does_not_count() -> None:
@@ -84,4 +84,4 @@ def test_a_dropped_token_inside_a_block_does_not_count() -> None:
     inside = outcome(0, range(100, 100 + BLOCK - 4), (7, 8, 9), session="a")
     turn = outcome(1, (*inside.prompt, 7, 8, 1, 2, 3), session="a", cached_tokens=None)
     after = outcome(2, (*inside.prompt, 7, 8, 9, 1))
-    assert counted(Sessions.DROPS, inside, turn, after) == 0
+    assert counter(Sessions.DROPS, inside, turn, after) == 0

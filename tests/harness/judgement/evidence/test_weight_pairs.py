@@ -1,4 +1,4 @@
-"""Requests after updates of the weights: to which pair each belongs, and which requests must not count."""
+"""Requests after weight updates are counted under the right pair, and other requests do not count."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from coldproof.harness.workload.steps import Pause, Reset, Resume, Sleep, Update
 UPDATE = UpdateWeights(version="A")
 
 
-def asked(number: int, prompt: range = range(40), **more: Any) -> Outcome:
-    """Request N for the shared prompt, from second N to N.5."""
+def request(number: int, prompt: range = range(40), **more: Any) -> Outcome:
+    """Return request N for the shared prompt, from second N to N.5."""
     return outcome(number, prompt, **more)
 
 
-def wrong(request: int | None, failure_class: FailureClass = FailureClass.STALE_STATE) -> Finding:
-    """A finding about a request."""
-    return Finding(checker="tokens", failure_class=failure_class, request=request, sentence="it differs")
+def finding_about(number: int | None, failure_class: FailureClass = FailureClass.STALE_STATE) -> Finding:
+    """Return a finding about a request."""
+    return Finding(checker="tokens", failure_class=failure_class, request=number, sentence="it differs")
 
 
 def updated(**changes: Any) -> History:
-    """Request 0, an update at 0.7 and request 1 for the same prompt."""
-    return history_with_updates(asked(0), asked(1), **{"updates": (update(0.7),), **changes})
+    """Return a history of request 0, an update at 0.7 and request 1 for the same prompt."""
+    return history_with_updates(request(0), request(1), **{"updates": (update(0.7),), **changes})
 
 
 def pairs(history: History, *findings: Finding) -> list[tuple[Invalidation, int, int, int | None]]:
-    """What a history counts: invalidation, requests, wrong ones, hits."""
+    """Return what a history counts: invalidation, requests, wrong requests, hits."""
     return [(one.invalidation, one.requests, one.wrong, one.hits) for one in pair_counts(history, findings)]
 
 
@@ -52,55 +52,57 @@ PAIRS: dict[Invalidation, History] = {
     Invalidation.SLEEP_BEFORE: updated(pauses=(pause(0.6, 0.65, PauseMode.ABORT, level=1),), resets=(reset(0.6),)),
     Invalidation.SLEEP_AFTER: updated(pauses=(pause(0.8, 0.9, PauseMode.ABORT, level=1),), resets=(reset(0.8),)),
     Invalidation.DEEP_SLEEP: updated(pauses=(pause(0.6, 0.8, PauseMode.ABORT, level=2),), resets=(reset(0.6),)),
-    Invalidation.SALT: history_with_updates(asked(0), asked(1, salt="version-1"), updates=(update(0.7),)),
+    Invalidation.SALT: history_with_updates(request(0), request(1, salt="version-1"), updates=(update(0.7),)),
     Invalidation.NOTHING: updated(),
 }
 
 
 @pytest.mark.parametrize("by", Invalidation)
-def test_a_request_belongs_to_what_made_the_engine_forget(by: Invalidation) -> None:
-    """Each row of the report's table, with a request that a finding names. Without a promise, nothing is wrong."""
+def test_a_request_belongs_to_what_invalidated_the_cache(by: Invalidation) -> None:
+    """There is one case for each row of the report's table. Without a promised invalidation, no request is wrong."""
     compared = by is not Invalidation.NOTHING
-    assert pairs(PAIRS[by], wrong(1)) == [(by, 1, int(compared), None if compared else 0)]
-    assert pairs(PAIRS[by], wrong(0), wrong(None)) == [(by, 1, 0, None if compared else 0)]
+    assert pairs(PAIRS[by], finding_about(1)) == [(by, 1, int(compared), None if compared else 0)]
+    assert pairs(PAIRS[by], finding_about(0), finding_about(None)) == [(by, 1, 0, None if compared else 0)]
 
 
 @pytest.mark.parametrize("failure_class", [FailureClass.LOST_REUSE, FailureClass.API, FailureClass.HANG])
 def test_a_finding_that_says_nothing_about_old_kv_makes_no_request_wrong(failure_class: FailureClass) -> None:
-    """A lost hit is the opposite of one that must not be."""
-    assert pairs(PAIRS[Invalidation.RESET], wrong(1, failure_class)) == [(Invalidation.RESET, 1, 0, None)]
+    """A lost hit is the opposite of a hit on old KV."""
+    assert pairs(PAIRS[Invalidation.RESET], finding_about(1, failure_class)) == [(Invalidation.RESET, 1, 0, None)]
 
 
 def test_the_route_is_that_of_the_last_update() -> None:
-    """An earlier one by another route is not what the request depends on."""
+    """An earlier update by another route does not affect the request."""
     updates = (update(0.6), update(0.7, weights="third", route=WeightRoute.SAME_PATH))
     (one,) = pair_counts(updated(updates=updates, resets=(reset(0.8),)), [])
     assert (one.route, one.policy) == (WeightRoute.SAME_PATH, WeightPolicy.ON_RESET)
 
 
 def test_hits_of_old_kv_are_counted_where_nothing_is_promised() -> None:
-    """A reset that failed promises nothing; an engine that reports no counts has no count of hits."""
+    """A failed reset promises nothing. An engine without counts has no count of hits."""
     refused: tuple[ResetRecord, ...] = (reset(0.8, success=False),)
     for cached, hits in ((32, 1), (0, 0), (None, None)):
-        seen = history_with_updates(asked(0), asked(1, cached_tokens=cached), updates=(update(0.7),), resets=refused)
+        seen = history_with_updates(
+            request(0), request(1, cached_tokens=cached), updates=(update(0.7),), resets=refused
+        )
         assert pairs(seen) == [(Invalidation.NOTHING, 1, 0, hits)]
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        history_with_updates(asked(0), asked(1)),
-        history_with_updates(asked(0, range(50, 90)), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
-        history_with_updates(asked(0), asked(1), updates=(update(0.7, error="refused"),), resets=(reset(0.8),)),
-        history_with_updates(asked(0), asked(1, error="no answer"), updates=(update(0.7),), resets=(reset(0.8),)),
-        history_with_updates(asked(0), asked(1), updates=(update(1.2),), resets=(reset(1.3),)),
-        history_with_updates(asked(0, adapter="a"), asked(1), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(request(0), request(1)),
+        history_with_updates(request(0, range(50, 90)), request(1), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(request(0), request(1), updates=(update(0.7, error="refused"),), resets=(reset(0.8),)),
+        history_with_updates(request(0), request(1, error="no answer"), updates=(update(0.7),), resets=(reset(0.8),)),
+        history_with_updates(request(0), request(1), updates=(update(1.2),), resets=(reset(1.3),)),
+        history_with_updates(request(0, adapter="a"), request(1), updates=(update(0.7),), resets=(reset(0.8),)),
     ],
     ids=["no update", "no shared block", "refused", "no answer", "in flight", "of an adapter"],
 )
 def test_other_requests_do_not_count(seen: History) -> None:
-    """They could not have hit old KV, or have no cold answer to be compared with."""
-    assert pairs(seen, wrong(1)) == []
+    """They cannot hit old KV, or have no cold answer to be compared with."""
+    assert pairs(seen, finding_about(1)) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_other_requests_do_not_count(seen: History) -> None:
     ],
 )
 def test_the_workload_decides_between_equal_times(changes: tuple[Any, ...], by: Invalidation) -> None:
-    """The clock of an engine that is stepped stands while nothing runs: all of it happens at one time."""
+    """The clock of a stepped engine stands still while nothing runs, so all of it happens at one time."""
     level = 1 if Sleep(1) in changes else None
     pauses = () if Reset() in changes else (pause(0.7, 0.7, level=level),)
     workload = Workload((burst(ask()), *changes, burst(ask())))
