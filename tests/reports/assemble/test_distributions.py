@@ -13,6 +13,7 @@ from support.evidence import evidence
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import Abort, Stage
+from coldproof.harness import features
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.judgement import checkers
 from coldproof.harness.judgement.criteria import BOUNDS, CRITERIA, NOT_OF_SHARED_ENGINES, failing_checks
@@ -142,7 +143,8 @@ def test_a_report_is_named_in_short_and_linked_in_full() -> None:
 
 def test_every_checker_describes_its_failure() -> None:
     """A new checker cannot be left out."""
-    sources = [path.read_text() for path in Path(checkers.__file__).parent.glob("*.py")]
+    of_features = Path(features.__file__).parent.glob("*/*checks.py")
+    sources = [path.read_text() for path in (*Path(checkers.__file__).parent.glob("*.py"), *of_features)]
     assert all(CRITERIA.values())
     assert set(CRITERIA) == {name for source in sources for name in re.findall(r'checker="(\w+)"', source)}
 
