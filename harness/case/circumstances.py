@@ -83,11 +83,12 @@ def of_cache(failure: Failure) -> Iterable[str]:
 @circumstances(70)
 def of_requests(failure: Failure) -> Iterable[str]:
     """Return how requests were sent."""
+    requests = failure.requests
     return true_ones(
         {
-            "aborted": any(request.abort for request in failure.requests),
-            "chat": any(request.chat for request in failure.requests),
-            "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in failure.requests),
+            "aborted": any(request.abort for request in requests),
+            "chat": any(request.chat for request in requests),
+            "priorities": any(request.priority not in (0, IMPOSSIBLE_PRIORITY) for request in requests),
         }
     )
 

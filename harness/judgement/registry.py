@@ -7,9 +7,7 @@ two with the same place are an error at import.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -94,8 +92,5 @@ class Registry(Generic[Entry]):
 
     def load(self) -> tuple[Entry, ...]:
         """Import every file, and return what they register, in order."""
-        path = importlib.import_module(self.package).__path__
-        for found in pkgutil.iter_modules(path, f"{self.package}."):
-            importlib.import_module(found.name)
-        feature_files.load(self.word)
+        feature_files.load(self.word, package=self.package)
         return tuple(self.entries[place] for place in sorted(self.entries))

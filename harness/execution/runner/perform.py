@@ -5,8 +5,6 @@ or the file `perform` of a feature.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,9 +35,6 @@ def perform_apart(step: StepKind, _run: object, _sides: Iterable[Any]) -> None:
     raise RequestRefused(501, f"no {type(step).__name__} is made on one side before the other")
 
 
-@functools.cache
 def load_performers() -> None:
     """Import every file that registers functions."""
-    for found in pkgutil.iter_modules(importlib.import_module(PERFORMERS).__path__, f"{PERFORMERS}."):
-        importlib.import_module(found.name)
-    feature_files.load("perform")
+    feature_files.load("perform", package=PERFORMERS)
