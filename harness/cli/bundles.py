@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coldproof.harness.cli import suites
 from coldproof.harness.cli.io import (
     USAGE,
     Refusal,
@@ -24,7 +25,6 @@ from coldproof.harness.cli.io import (
 from coldproof.harness.release.bundle.merge import merge_shards, read_shard, refusals
 from coldproof.harness.release.bundle.run_folder import EVENTS, Part, part_folders
 from coldproof.harness.release.bundle.verify import verify
-from coldproof.harness.release.requirements.frozen import current_list
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.harness.schema.stored_files import UnreadableFile
 from coldproof.reports.format.text import many
@@ -96,7 +96,7 @@ def rejudge(options: argparse.Namespace) -> int:
     if not all((part / EVENTS).is_file() for part in folders):
         raise Refusal(USAGE, f"{options.folder} has no {EVENTS}; give the --report-dir of a run")
     try:
-        parts = [Part(one, current_list()[0]) for one in folders]
+        parts = [Part(one, suites.list_of_suites()) for one in folders]
     except (UnreadableFile, OSError) as problem:
         raise Refusal(USAGE, f"cannot read {options.folder}: {reason_of(problem)}") from problem
     lines = [problem for part in parts for problem in part.problems]

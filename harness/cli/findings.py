@@ -17,7 +17,7 @@ from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
 from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, write_stdout
 from coldproof.harness.options import UsageError
-from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.release.requirements.statements import statements
 from coldproof.harness.schema.exit_codes import EXIT_NOTHING
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.session.environment import coldproof_version
@@ -61,7 +61,7 @@ def made(record: FindingRecord, *, script: bool) -> str:
     """Return the script of a finding, or its report. Raises UsageError for a finding that has none."""
     (finding,) = read_findings([record])
     try:
-        return script_of(finding) if script else report_of(finding, statement_of)
+        return script_of(finding) if script else report_of(finding, lambda name: statements().get(name, ""))
     except FileNotFoundError:
         what = "script" if script else "report"
         raise UsageError(f"{record.id} has no {what}, because it has no case: {record.no_case}") from None
@@ -84,13 +84,6 @@ def listing(records: Sequence[FindingRecord]) -> str:
         "  ".join([*(part.ljust(width) for part, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
     ]
     return "\n".join([*texts, "", headline(records)])
-
-
-def statement_of(requirement: str) -> str:
-    """Return the statement of a requirement, from the frozen list; empty for one that it lacks."""
-    frozen, _ = current_list()
-    found = dict.fromkeys(test.statement for test in frozen.tests if test.declared.id == requirement)
-    return "\n\n".join(found)
 
 
 def record_of(name: str) -> FindingRecord:

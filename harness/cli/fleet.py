@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coldproof.harness.cli.io import Subcommand, argument, at_least, out_folder, say, writing
-from coldproof.harness.fleet.cluster import LOCAL
+from coldproof.harness.cli.io import Subcommand, argument, at_least, out_folder, own_folder, say
 from coldproof.harness.fleet.fleet import FleetOptions, run_fleet
 from coldproof.harness.fleet.matrix import read_matrix, units_of
+from coldproof.harness.fleet.on_ray import LOCAL
 
 
 def positive(text: str) -> int:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         retries=options.retries,
         autoscaling=options.autoscaling,
     )
-    with writing(options.out):
+    with own_folder(options.out):
         return run_fleet(fleet, units)
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from coldproof.harness.case.known_issues import read_known_issues
 from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
-from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.release.requirements.statements import statements
 from coldproof.harness.release.run.record import digest_of
 from coldproof.harness.schema.stored_files import read_toml
 from coldproof.harness.selection.command_line import default_oracle
@@ -188,9 +188,9 @@ def option_value(option: str, words: Iterable[str]) -> str | None:
 
 def check_requirements(names: tuple[str, ...]) -> None:
     """Raise UsageError for a requirement that the suites do not have."""
-    ids = {test.declared.id for test in current_list()[0].tests}
+    known = {name for one in statements() for name in (one, one.rpartition("-")[0])}
     for name in names:
-        if name not in ids and name not in {one.rpartition("-")[0] for one in ids}:
+        if name not in known:
             raise UsageError(f"no requirement {name!r}; give ids such as LORA-3, or an area such as LORA")
 
 

@@ -1,4 +1,4 @@
-"""Runs `coldproof run` as a process on a node, and sends its events to the driver as they are written.
+"""Runs `coldproof run` as a process on a node. This is the Ray task.
 
 Ray sends this module to the node by value. It imports only the standard library, because Coldproof need not be
 installed in Ray's own Python there. When the task ends, the process and its engines end too, even after SIGKILL: the
@@ -16,132 +16,94 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 EVENTS = "events.ndjson"
 GUARD = ("coldproof", "adapters", "common", "guard.py")  # below the root
-POLL_SECONDS = 0.3
-MAX_BYTES = 4 * 2**20  # of events in one message
+KNOWN_ISSUES = "known_issues.toml"
+POLL_SECONDS = 0.3  # Ray cancels a task by an interrupt that ends no blocking wait
 LOG_BYTES = 64 * 2**10  # kept from the end of pytest's output
+NODE_ID = 12  # characters of Ray's id of a node. Host names must not be in a report
 
 
-@dataclass(frozen=True)
-class Order:
-    """One run, as its node needs it. `root`: the folder that has the package `coldproof`; "" for the files that Ray
-    brought, where the task is.
-
-    `folder`: the report folder as its driver calls it, so that the commands in the report are right there; `waivers`:
-    the known issues, below the root or anywhere.
-    """
-
-    unit: str
-    words: tuple[str, ...]
-    waivers: str
-    folder: str
-    root: str
-    python: str
-
-
-@dataclass(frozen=True)
-class RunStarted:
-    """A node has started the run."""
-
-    node: str
-
-
-@dataclass(frozen=True)
-class EventLines:
-    """Complete lines of the event log."""
-
-    lines: bytes
-
-
-@dataclass(frozen=True)
-class RunEnded:
-    """The process ended. `files`: all files except the events, as tar.gz; `log`: the end of its output."""
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The process ended. `files`: its report folder as tar.gz; `log`: the end of its output; `lost`: lost attempts."""
 
     code: int
     files: bytes
     log: str
+    seconds: float
+    node: str = ""
+    lost: int = 0
 
 
-Message = RunStarted | EventLines | RunEnded
-KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (RunStarted, EventLines, RunEnded)}
+def run_task(words: list[str], waivers: str | None, folder: str, python: str) -> dict[str, Any]:
+    """Run the suites in the files that Ray brought. Return the fields of Ended, because Ray's Python lacks our classes.
 
-
-def at_node(order: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Run an order and yield its messages. This is the Ray task. It takes and yields plain values, not our classes.
-
-    Nodes are identified by Ray's node ids, because host names must not be in a report.
+    `words`: options of the run; `waivers`: the text of the known issues; `folder`: the report folder as the driver
+    calls it, so that the commands in the report are right there; `python`: "" for Ray's own.
     """
     import ray
 
-    node = str(ray.get_runtime_context().get_node_id())[:12]
-    for message in run_order(Order(*order), node):
-        yield (type(message).__name__, *vars(message).values())
+    ended = run_here(Path.cwd(), words, waivers, folder, python or sys.executable)
+    lost = ray._private.worker.global_worker.core_worker.get_current_task_attempt_number()
+    return {**vars(ended), "node": ray.get_runtime_context().get_node_id()[:NODE_ID], "lost": lost}
 
 
-def decode_message(values: tuple[Any, ...]) -> Message:
-    """Return the message from its plain values."""
-    return KINDS[values[0]](*values[1:])
+def run_here(root: Path, words: list[str], waivers: str | None, folder: str, python: str) -> Ended:
+    """Run the suites in a folder of their own, which is removed, and return how they ended.
 
-
-def run_order(order: Order, node: str) -> Iterator[Message]:
-    """Run an order and yield its messages. RunEnded comes last, because the driver may exit when it receives it."""
-    yield RunStarted(node)
-    place = Path(tempfile.mkdtemp(prefix="coldproof-"))
+    `root`: the folder with the package `coldproof`. Hypothesis stores its examples in the run's folder too.
+    """
+    place, began = Path(tempfile.mkdtemp(prefix="coldproof-")), time.monotonic()
+    command = [python, "-m", "coldproof", "run", *words, f"--report-dir={folder}"]
     try:
-        ended = yield from run_process(order, place)
+        if waivers is not None:
+            (place / KNOWN_ISSUES).write_text(waivers, encoding="utf-8")
+            command.append(f"--known-issues={KNOWN_ISSUES}")
+        code = run_guarded(root, command, place)
+        log = (place / "log").read_bytes()[-LOG_BYTES:].decode(errors="replace")
+        return Ended(code=code, files=pack(place / folder), log=log, seconds=round(time.monotonic() - began, 3))
     finally:
         with uninterrupted():
             shutil.rmtree(place, ignore_errors=True)
-    yield ended
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore interrupts: a driver cancels a task again until it has ended, also while it ends its run."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:  # not ours to change
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def run_process(order: Order, place: Path) -> Generator[Message, None, RunEnded]:
-    """Run pytest in its own folder, yield its events and return how it ended. Hypothesis stores its examples there."""
-    root = Path(order.root or os.getcwd())
-    python, report, log = order.python or sys.executable, place / order.folder, place / "log"
-    command = [python, "-m", "coldproof", "run", *order.words, f"--report-dir={order.folder}"]
-    if order.waivers:
-        command.append(f"--known-issues={root / order.waivers}")
-    with log.open("wb") as file:
+def run_guarded(root: Path, command: list[str], place: Path) -> int:
+    """Run a command that ends with this task, with its output in the file `log`, and return its exit code."""
+    with (place / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", str(root.joinpath(*GUARD)), *command],
             cwd=place,
             env=environment(root),
             stdin=subprocess.PIPE,
-            stdout=file,
+            stdout=log,
             stderr=subprocess.STDOUT,
         )
         try:
-            for lines in follow_file(report / EVENTS, process):
-                yield EventLines(lines)
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+            return process.returncode
         finally:
             with uninterrupted():
                 if process.stdin is not None:
                     process.stdin.close()
-                code = process.wait()
-    return RunEnded(code, pack_files(report), log.read_bytes()[-LOG_BYTES:].decode(errors="replace"))
+                process.wait()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore interrupts: a driver cancels a task again until it has ended, also while it ends its run."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -150,33 +112,11 @@ def environment(root: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH", ""))))}
 
 
-def follow_file(path: Path, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield what is appended to a file, in complete lines, until the writing process has ended."""
-    read = 0
-    while True:
-        ended = process.poll() is not None
-        chunk = b""
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(read)
-                chunk = file.read(MAX_BYTES)
-                if b"\n" not in chunk:
-                    chunk += file.readline()  # a line longer than MAX_BYTES
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        read += len(whole)
-        if whole:
-            yield whole
-        elif ended:
-            return
-        else:
-            time.sleep(POLL_SECONDS)
-
-
-def pack_files(folder: Path) -> bytes:
-    """Return all files of a folder as tar.gz, except the events, which were sent already."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz") as archive:
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-            if path.is_file() and path != folder / EVENTS:
+def pack(folder: Path) -> bytes:
+    """Return all files of a folder as tar.gz; an archive without files if it does not exist."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
                 archive.add(path, path.relative_to(folder).as_posix())
-    return held.getvalue()
+    return packed.getvalue()

@@ -281,7 +281,7 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
 class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a fleet. `state`: done, failed or missing; `report`: its report folder, relative to this one.
 
-    `lost`: the reasons of lost attempts.
+    `lost`: the number of attempts that were lost with their node.
     """
 
     unit: str
@@ -294,7 +294,7 @@ class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     said: str  # its headline, or why there is none
     seconds: float = 0.0
     node: str = ""
-    lost: list[str] = []
+    lost: int = 0
     report: str = ""
 
 

@@ -11,7 +11,7 @@ from coldproof.adapters.registry import ATTACHED, CELLS
 from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.execution.models.trained import TRAINED, is_trained
 from coldproof.harness.options import UsageError
-from coldproof.harness.release.requirements.frozen import current_list
+from coldproof.harness.release.requirements.statements import statements
 
 
 def check_model(model: str | None, *, attached: bool = False) -> None:
@@ -33,12 +33,11 @@ def check_model(model: str | None, *, attached: bool = False) -> None:
 
 def check_known_issues(issues: Iterable[KnownIssue]) -> None:
     """Raise UsageError for a known issue that is repeated, or about an unknown requirement or cell."""
-    known = {test.declared.id for test in current_list()[0].tests}
     seen: dict[KnownIssue, int] = {}
     for number, issue in enumerate(issues, start=1):
         if seen.setdefault(issue, number) != number:
             raise UsageError(f"--known-issues: entry {number} repeats entry {seen[issue]}")
-        if issue.requirement not in known:
+        if issue.requirement not in statements():
             raise UsageError(
                 f"--known-issues: entry {number} is for requirement {issue.requirement!r}, which is unknown"
             )

@@ -194,7 +194,7 @@ def fleet_link(row: FleetRow) -> str:
 def fleet_counts(results: Results) -> str:
     """Return the number of runs in each state as text; "" for the results of a single run."""
     found = {state: sum(row.state == state for row in results.fleet) for state in _FLEET_ORDER}
-    lost = sum(len(row.lost) for row in results.fleet)
+    lost = sum(row.lost for row in results.fleet)
     parts = [f"{count} {state}" for state, count in reversed(found.items()) if count]
     return ", ".join([*parts, *([f"{lost} lost and repeated"] if lost else [])])
 

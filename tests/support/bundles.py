@@ -24,6 +24,7 @@ from support.histories import ask, burst, contents, put
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
+from coldproof.harness.cli import suites
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.features.events.evidence import Events
@@ -307,9 +308,10 @@ def copy_of(bundle: Path, to: Path) -> Path:
 
 
 def small_list(folder: Path, monkeypatch: pytest.MonkeyPatch, listed: FrozenList = FROZEN) -> None:
-    """Replace the list of requirements by the small one for the duration of a test."""
+    """Replace the frozen list, and that of the suites, by the small one for the duration of a test."""
     freeze(folder / "lists", listed)
     monkeypatch.setattr(frozen, "LISTS", folder / "lists")
+    monkeypatch.setattr(suites, "list_of_suites", lambda: listed)
 
 
 def reasons(bundle: Path) -> str:

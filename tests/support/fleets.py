@@ -1,14 +1,12 @@
-"""Fleets without engines: matrices, runs that write a small bundle, and nodes that follow a script."""
+"""Fleets without engines: matrices, runs that write a small bundle, and a Ray that returns prepared results."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import sys
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,16 +16,15 @@ from support.paths import ROOT
 from support.waiting import until
 
 from coldproof import IMPORT_ROOT
-from coldproof.harness.fleet.cluster import NodeLost, TaskFailed
 from coldproof.harness.fleet.matrix import Machine, Matrix, MatrixRun, Unit, units_of
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, read_part
-from coldproof.harness.fleet.node import EVENTS, EventLines, Message, Order, RunEnded, RunStarted
+from coldproof.harness.fleet.node import Ended, pack
 from coldproof.harness.fleet.store import Record, Store
+from coldproof.reports.files.own_folder import OwnFolder
 
 SOURCES = "s" * 64
 CELLS = {"llamacpp": "one", "llamacpp-one-slot": "two"}  # an engine's cells, and those of the bundles' small suite
 GATE, GO = "COLDPROOF_TEST_GATE", "go"
-Script = Sequence[Message | NodeLost | TaskFailed]
 
 
 def matrix(*runs: MatrixRun, machines: Sequence[str] = ("cpu",)) -> Matrix:
@@ -46,50 +43,81 @@ def report(folder: Path, unit: Unit) -> Path:
     return bundles.write(folder, places=[p for p in bundles.PLACES if p.cell == CELLS[unit.cell]])
 
 
-def archive(folder: Path) -> bytes:
-    """Return all files of a folder but the events, packed as a node sends them."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz") as made:
-        for path in folder.rglob("*"):
-            if path.is_file() and path.name != EVENTS:
-                made.add(path, path.relative_to(folder).as_posix())
-    return held.getvalue()
+def ended(folder: Path, **changes: Any) -> Ended:
+    """Return how a run ended that left this folder on its node."""
+    fields: dict[str, Any] = {"code": 0, "files": pack(folder), "log": "it said this\n", "seconds": 60.0, "node": "n1"}
+    return Ended(**{**fields, **changes})
 
 
-def node_messages(folder: Path, *, code: int = 0, files: bool = True, node: str = "n1") -> list[Message]:
-    """Return the messages that a node sends about a run that left this folder."""
-    return [
-        RunStarted(node),
-        EventLines((folder / EVENTS).read_bytes()),
-        RunEnded(code, archive(folder if files else folder / "nothing"), "it said this\n"),
-    ]
+class RayFailed(Exception):
+    """Stands for Ray's own exceptions."""
 
 
-class ScriptedNodes:
-    """Nodes that answer each attempt of a unit with the next of its scripts."""
+class ScriptedRay:
+    """Ray on one node, whose tasks end in the order in which they were started, with prepared results."""
 
-    def __init__(self, scripts: dict[str, list[Script]]) -> None:
-        self.scripts = {unit: list(tries) for unit, tries in scripts.items()}
-        self.started: list[str] = []
-        self.most = 0
-        self.running: dict[str, list[Any]] = {}
+    exceptions = SimpleNamespace(RayError=RayFailed)
 
-    def start(self, order: Order, machine: Machine) -> None:
-        """Start the next script of a unit."""
-        self.started.append(order.unit)
-        self.running[order.unit] = list(self.scripts[order.unit].pop(0))
-        self.most = max(self.most, len(self.running))
+    def __init__(self, results: dict[str, Ended | Exception]) -> None:
+        self.results = results
+        self.options: dict[str, dict[str, Any]] = {}  # of each started task, by its name
+        self.arguments: dict[str, tuple[Any, ...]] = {}
+        self.cancelled: list[str] = []
+        self.most = 0  # tasks at a time
+        self.lost: list[str] = []  # nodes that are found to be lost at the next look
 
-    def messages(self, seconds: float) -> list[tuple[str, Message | NodeLost | TaskFailed]]:
-        """Return the next message of each running unit."""
-        found = [(unit, script.pop(0)) for unit, script in self.running.items()]
-        self.running = {unit: script for unit, script in self.running.items() if script}
-        return found
+    def remote(self, function: object) -> ScriptedTask:
+        """Return the task of a function."""
+        return ScriptedTask(self)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return one node that lives, and the lost ones."""
+        gone = [{"NodeID": name, "Alive": False, "Resources": {}} for name in self.lost]
+        return [{"NodeID": "n1", "Alive": True, "Resources": {"CPU": 8.0}}, *gone]
+
+    def wait(self, tasks: list[str], *, num_returns: int = 1, timeout: float) -> tuple[list[str], list[str]]:
+        """Return the oldest task as ended. Raises KeyboardInterrupt if it has no result, as at Ctrl-C."""
+        self.most = max(self.most, len(tasks))
+        if self.cancelled:
+            return tasks, []
+        if tasks[0] not in self.results:
+            raise KeyboardInterrupt
+        return tasks[:1], tasks[1:]
+
+    def get(self, task: str) -> dict[str, Any]:
+        """Return the fields of a task's result."""
+        found = self.results[task]
+        if isinstance(found, Exception):
+            raise found
+        return vars(found)
+
+    def cancel(self, task: str, *, force: bool) -> None:
+        """Cancel a task."""
+        self.cancelled.append(task)
 
 
-def order(unit: Unit) -> Order:
-    """Return the order that a driver sends for a unit."""
-    return Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", "", "")
+class ScriptedTask:
+    """A task that is not started yet."""
+
+    def __init__(self, ray: ScriptedRay) -> None:
+        self.ray, self.name = ray, ""
+
+    def options(self, *, name: str, **options: Any) -> ScriptedTask:
+        """Set its options."""
+        self.name = name
+        self.ray.options[name] = options
+        return self
+
+    def remote(self, *arguments: Any) -> str:
+        """Start it, and return its name as the reference."""
+        self.ray.arguments[self.name] = arguments
+        return self.name
+
+
+def store_in(folder: Path) -> Store:
+    """Return the store of a new fleet in this folder."""
+    OwnFolder.begin(folder).close()
+    return Store(folder)
 
 
 def record(unit: Unit, **changes: Any) -> Record:
@@ -101,7 +129,7 @@ def record(unit: Unit, **changes: Any) -> Record:
 def done(store: Store, unit: Unit, **changes: Any) -> Part:
     """Store the report and the record of a unit that has run, and return its part."""
     report(store.report(unit.id), unit)
-    store.keep(record(unit, **changes))
+    store.write(record(unit, **changes))
     return part(store, unit)
 
 
@@ -129,7 +157,7 @@ def fake_python(folder: Path) -> Path:
     """Write a script that replaces a run's Python: `-m coldproof run ...` runs no suites and leaves a small bundle."""
     script = folder / "python"
     script.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {[str(IMPORT_ROOT), str(ROOT / 'tests')]!r}\n"
+        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {PATHS!r}\n"
         f"from support.fleets import fake_run\nfake_run(sys.argv[1:], {str(folder)!r})\n"
     )
     script.chmod(0o755)
@@ -156,12 +184,3 @@ def fake_run(words: list[str], folder: str) -> None:
 def at_gate(folder: Path) -> list[psutil.Process]:
     """Return the processes of the runs that wait at the gate."""
     return [psutil.Process(int(path.name.rpartition("-")[2])) for path in (folder / "gate").glob("llamacpp*")]
-
-
-def counted(folder: Path) -> dict[str, int]:
-    """Return how often each kind of event occurs in a folder's events."""
-    kinds: dict[str, int] = {}
-    for line in (folder / EVENTS).read_text().splitlines():
-        kind = json.loads(line)["event"]
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return kinds

@@ -109,6 +109,6 @@ def fleet_row(part: Part) -> FleetRow:
         said=part.problem if failed or alone is None else alone.headline,
         seconds=record.seconds if record is not None else 0.0,
         node=record.node if record is not None else "",
-        lost=record.lost if record is not None else [],
+        lost=record.lost if record is not None else 0,
         report=part.report,
     )

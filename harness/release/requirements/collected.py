@@ -1,38 +1,56 @@
-"""Builds the list of requirements as the suites declare them now, from the tests that pytest collected."""
+"""Builds the list of requirements as the suites declare them now: from collected tests, or from the suites' modules."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from coldproof.adapters.registry import OWN_CELLS
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.selection.select import cell_name, requirement_of, statement_of, test_name
 
 
 def collected_list(items: Iterable[pytest.Item], version: str) -> FrozenList:
-    """Return the list as it would be frozen now. A test that runs in several cells is listed once."""
-    tests = {(t.declared.id, t.test): t for item in items if (t := frozen_test(item)) is not None}
-    return FrozenList(version=version, tests=tuple(tests.values()), cells=tuple(OWN_CELLS.values()))
+    """Return the list of the collected tests. A test that runs in several cells is listed once."""
+    own = ((item, requirement) for item in items if (requirement := requirement_of(item)) is not None)
+    return listed((frozen_test(one, test_name(item), item.path, statement_of(item)) for item, one in own), version)
 
 
-def frozen_test(item: pytest.Item) -> FrozenTest | None:
-    """Return the list's entry for a test; None where the test stands for no requirement."""
-    requirement = requirement_of(item)
-    if requirement is None:
-        return None
+def declared_list(suites: Iterable[ModuleType], version: str) -> FrozenList:
+    """Return the list of all tests in these modules, as it would be frozen now."""
+    return listed((test for suite in suites for test in declared_tests(suite)), version)
+
+
+def declared_tests(suite: ModuleType) -> Iterator[FrozenTest]:
+    """Yield the entry of each test of a requirement, in the order of the file."""
+    for name, function in vars(suite).items():
+        for mark in getattr(function, "pytestmark", ()) if inspect.isfunction(function) else ():
+            if mark.name == "requirement":
+                yield frozen_test(mark.args[0], name, Path(str(suite.__file__)), function.__doc__ or "")
+
+
+def listed(tests: Iterable[FrozenTest], version: str) -> FrozenList:
+    """Return the list with each of these tests once, and with the cells of Coldproof's own engines."""
+    once = {(test.declared.id, test.test): test for test in tests}
+    return FrozenList(version=version, tests=tuple(once.values()), cells=tuple(OWN_CELLS.values()))
+
+
+def frozen_test(declared: Requirement, name: str, path: Path, docstring: str) -> FrozenTest:
+    """Return the list's entry for a test function in a file."""
     return FrozenTest(
-        declared=requirement,
-        test=test_name(item),
-        suite=item.path.name,
-        statement=inspect.cleandoc(statement_of(item)),  # newer Pythons do the same at compile time
-        source=source_digest(item.path, test_name(item)),
+        declared=declared,
+        test=name,
+        suite=path.name,
+        statement=inspect.cleandoc(docstring.strip()),  # newer Pythons do the same at compile time
+        source=source_digest(path, name),
     )
 
 

@@ -1,8 +1,9 @@
 """The frozen list of a version's requirements: the tests and cells that a qualification must run.
 
-`lists/` has one file for each version. `coldproof freeze` writes it. It never changes after that version is released:
-adding, changing or removing a test or a cell needs a new version, and `differences` finds such changes. The list has
-the cells of Coldproof's own engines only, so that it does not depend on which other distributions are installed.
+`lists/` has one file for each released version; `coldproof freeze` writes it at the release, and it never changes. So a
+checkout between releases has no list of its own version. Adding, changing or removing a test or a cell after a release
+needs a new version, and `differences` finds such changes. The list has the cells of Coldproof's own engines only, so
+that it does not depend on which other distributions are installed.
 """
 
 from __future__ import annotations
@@ -109,10 +110,13 @@ def decode(raw: bytes) -> FrozenList:
 
 
 def current_list() -> tuple[FrozenList, str]:
-    """Return the newest list and its digest; it is the list of this checkout. Raises UsageError where there is none."""
+    """Return the newest list and its digest; it is the list of this checkout. Raises UsageError before a release."""
     known = versions()
     if not known:
-        raise UsageError("there is no frozen list of requirements; create it with `coldproof freeze`")
+        raise UsageError(
+            "this Coldproof is not a release and has no frozen list of requirements: check out a release, or run "
+            "`coldproof freeze` in a checkout and commit the list"
+        )
     return read_frozen(known[-1])
 
 

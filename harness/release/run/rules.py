@@ -77,8 +77,8 @@ def check_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     if found or missing or len(own) != len(wanted):
         what = f"{found[0]}; {len(found)} differences" if found else "the cells are not the same"
         raise UsageError(
-            f"the suites differ from the frozen list of version {frozen.version} ({what}): "
-            "`coldproof freeze --check` lists the differences"
+            f"the suites differ from the frozen list of version {frozen.version} ({what}): check out that release, or "
+            "raise the version, run `coldproof freeze` and commit the list"
         )
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from support import bundles
-from support.fleets import done, fleet, matrix, units
+from support.fleets import done, fleet, matrix, store_in, units
 from support.page import Page
 
 from coldproof.harness.fleet.matrix import MatrixRun
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.merge.unit_report import Part, copy_cases, with_unique_case_names
-from coldproof.harness.fleet.store import Store
 from coldproof.harness.schema.case import read_case
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
@@ -39,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Part]]:
     folder = tmp_path_factory.mktemp("fleet")
     with pytest.MonkeyPatch.context() as patched:
         bundles.small_list(folder, patched)
-        store = Store(folder / "out")
+        store = store_in(folder / "out")
         found = [done(store, unit, began=1000.0 + 60 * place) for place, unit in enumerate(units(TWICE))]
     return store.folder, found
 
@@ -194,15 +193,15 @@ def test_every_view_shows_the_runs_of_a_fleet(runs: tuple[Path, list[Part]]) -> 
     parts = runs[1]
     first = parts[0]
     assert first.record is not None
-    lost = dataclasses.replace(first, record=msgspec.structs.replace(first.record, lost=["the node went <b>"]))
+    lost = dataclasses.replace(first, record=msgspec.structs.replace(first.record, lost=2))
     missing = Part(parts[2].unit, None, [], "")
     results = whole([lost, parts[1], missing])
     page = Page(render_html(results))
     links = [at["href"] for tag, at in page.elements if tag == "a" and at.get("href", "").startswith("units/")]
     assert links == [f"units/{one.unit.id}/index.html" for one in (lost, parts[1])]
-    assert "lost attempt: the node went <b>" in page.text
+    assert "2 lost and repeated" in page.text
     assert page.text.index(missing.unit.id) < page.text.index(lost.unit.id)
-    assert "3 runs of a fleet: 2 done, 1 missing, 1 lost and repeated" in summary_markdown(results)
+    assert "3 runs of a fleet: 2 done, 1 missing, 2 lost and repeated" in summary_markdown(results)
     assert 'classname="coldproof.cpu / llamacpp / one"' in junit_xml(results)
 
 

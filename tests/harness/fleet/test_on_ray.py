@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fleets import GO, at_gate, counted, fake_python, units
+from support.fleets import GO, at_gate, fake_python
 from support.waiting import until
 
-from coldproof import IMPORT_ROOT
 from coldproof.harness.cli.main import main
-from coldproof.harness.fleet.cluster import Cluster
-from coldproof.harness.fleet.node import Order
-from coldproof.harness.fleet.store import LOST, RUNNING, UNITS
+from coldproof.harness.fleet.store import UNITS
 from coldproof.harness.release.run.manifest import manifest_differences, read_manifest
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 
 
 @pytest.fixture
@@ -38,18 +36,9 @@ def place(tmp_path: Path) -> Path:
 
 
 def waiting(place: Path, count: int) -> list[psutil.Process]:
-    """Return so many runs that have sent all events except their end, once the driver has these events."""
+    """Return so many runs that have written all events except their end."""
     until(lambda: len(at_gate(place)) >= count)
-    runs = at_gate(place)
-    until(lambda: all(is_home(place, Path(run.cwd())) for run in runs))
-    return runs
-
-
-def is_home(place: Path, node: Path) -> bool:
-    """Return whether the driver has all events that a run has written so far."""
-    (written,) = node.glob("out/units/*/events.ndjson")
-    came = place / "out" / RUNNING / written.parent.name / written.name
-    return came.is_file() and came.stat().st_size == written.stat().st_size
+    return at_gate(place)
 
 
 def ray_worker(run: psutil.Process) -> psutil.Process:
@@ -81,11 +70,9 @@ def check_whole(out: Path, *, lost: int) -> None:
     assert results["totals"]["examples"] == 2 * (one["examples"] + two["examples"])
     assert results["totals"]["requests"] == 2 * (one["requests"] + two["requests"])
     assert [row["state"] for row in results["fleet"]] == ["done"] * 4
-    assert sum(len(row["lost"]) for row in results["fleet"]) == lost == len(list((out / LOST).iterdir()))
+    assert sum(row["lost"] for row in results["fleet"]) == lost
     for run in (path for path in (out / UNITS).iterdir() if path.is_dir()):
         assert list(manifest_differences(run, read_manifest(run))) == []  # as its node wrote it, to the byte
-    for aside in (out / LOST).iterdir():
-        assert counted(aside)["example"] in (one["examples"], two["examples"])  # reported, and in no total
 
 
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
@@ -103,7 +90,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     with in_the_middle(place, 2, kill):
         assert main(arguments) == 0
     check_whole(place / "out", lost=1)
-    assert "WorkerCrashedError" in capsys.readouterr().out
+    assert "after 1 lost attempt" in capsys.readouterr().out
     assert has_ended(killed[0])
     os.utime(place / "out" / "results.json", (0, 0))
     assert main(arguments) == 0
@@ -118,19 +105,27 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @pytest.mark.nightly
-def test_closing_a_cluster_ends_its_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C no run continues that nobody waits for, and its folder is removed."""
+def test_sigterm_ends_the_runs_and_leaves_a_report(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No run continues that nobody waits for, its folder is removed, and the report names what is missing."""
     monkeypatch.chdir(place)
-    unit = units()[0]
-    cluster = Cluster("local")
-    order = Order(unit.id, tuple(unit.words()), "", f"out/units/{unit.id}", str(IMPORT_ROOT), str(fake_python(place)))
-    cluster.start(order, unit.machine)
-    until(lambda: bool(at_gate(place)))
-    (run,) = at_gate(place)
-    folder = Path(run.cwd())
-    cluster.close()
-    until(lambda: has_ended(run))
-    assert not folder.exists()
+    runs: list[tuple[psutil.Process, Path]] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(running: list[psutil.Process]) -> None:
+        runs.extend((run, Path(run.cwd())) for run in running)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: all(has_ended(run) for run in running))  # before the gate opens
+
+    with in_the_middle(place, 1, end):
+        assert main(["fleet", str(place / "matrix.toml"), "--out", "out", "--workers", "1"]) == 3
+    assert "interrupted: finished runs are kept; the same command resumes" in capsys.readouterr().out
+    results = json.loads((place / "out" / "results.json").read_text())
+    assert results["problem"].startswith("the fleet was interrupted: 4 of 4 runs failed or are missing")
+    assert [row["state"] for row in results["fleet"]] == ["missing"] * 4
+    assert [folder for _, folder in runs if folder.exists()] == []
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.fixture
@@ -157,17 +152,17 @@ def test_a_node_lost_in_the_middle_costs_nothing_but_time(
     monkeypatch.chdir(place)
 
     def lose(runs: list[psutil.Process]) -> None:
-        """Remove a node. Its workers outlive it for a moment, in which a run that may continue could still send its
-        end.
-        """
+        """Remove a node. Its workers outlive it for a moment, in which a run that may continue could still end."""
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        until(lambda: any((place / "out" / LOST).iterdir()))
-        until(lambda: sum(run.is_running() for run in runs) == 1)
+        until(lambda: sum(not has_ended(run) for run in runs) == 1)
+        until(lambda: not all(node["Alive"] for node in ray.nodes()))  # Ray has noticed it too
 
     with in_the_middle(place, 2, lose):
         assert main(["fleet", str(place / "matrix.toml"), "--out", "out", "--address", cluster.address]) == 0
     check_whole(place / "out", lost=1)
-    assert "NodeDiedError" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert len([line for line in said.splitlines() if line.startswith("node ") and "was lost" in line]) == 1
+    assert "after 1 lost attempt" in said
 
 
 def test_a_machine_that_no_node_has_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

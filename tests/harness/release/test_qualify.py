@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+from packaging.version import Version
 from support import bundles
 from support.bundles import FROZEN
 from support.fake_reply import ServerBehaviour
@@ -20,44 +20,96 @@ from support.paths import ROOT
 from support.qualified_tree import make_tree, python
 
 from coldproof.adapters import registry
+from coldproof.harness.cli import suites
+from coldproof.harness.cli.main import main
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen
-from coldproof.harness.release.requirements.frozen import FrozenList, Place, differences, read_frozen, versions
+from coldproof.harness.release.requirements.frozen import (
+    FrozenList,
+    Place,
+    differences,
+    encode,
+    list_path,
+    read_frozen,
+    versions,
+)
+from coldproof.harness.release.requirements.statements import statements
 from coldproof.harness.release.run import record
 from coldproof.harness.release.run.rules import FORBIDDEN, check_folder, check_qualify_options
 from coldproof.harness.release.run.sources import PACKAGES, source_commit, source_files, sources_digest
 from coldproof.harness.schema.results import read_results
 
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-def test_the_suites_are_what_was_frozen() -> None:
-    """A change needs a new version or, before a release, `coldproof freeze --again`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "coldproof", "freeze", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+
+def test_a_released_version_keeps_its_requirements(capsys: pytest.CaptureFixture[str]) -> None:
+    """A change after a release needs a new version. A version that is not released has nothing to compare with."""
+    assert main(["freeze", "--check"]) == (0 if VERSION in versions() else 1), capsys.readouterr().err
+
+
+def test_no_released_version_is_newer_than_the_project() -> None:
+    """The newest list is that of the checkout."""
+    assert [one for one in versions() if Version(one) > Version(VERSION)] == []
+
+
+def test_a_list_is_written_once_and_checked_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, there is nothing to check, which is not a success. Afterwards the list is not overwritten."""
+    monkeypatch.setattr(frozen, "LISTS", tmp_path / "lists")
+    assert main(["freeze", "--check"]) == 1
+    assert f"version {VERSION} has no frozen list of requirements yet" in capsys.readouterr().err
+    assert main(["freeze"]) == 0
+    assert main(["freeze", "--check"]) == 0
+    listed, _ = read_frozen(VERSION)
+    first, *others = listed.tests
+    before = encode(msgspec.structs.replace(listed, tests=tuple(others)))
+    list_path(VERSION).write_bytes(before)
+    for words in (["freeze", "--check"], ["freeze"]):
+        capsys.readouterr()
+        assert main(words) == 1
+        assert capsys.readouterr().err.splitlines() == [
+            f"test {first.declared.id} {first.test} was added",
+            f"the requirements differ from the frozen list of version {VERSION}, which is released: raise the version "
+            "in pyproject.toml",
+        ]
+    assert list_path(VERSION).read_bytes() == before
+
+
+def test_without_a_list_nothing_can_be_qualified_or_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both say in one line that this is not a release. Stored examples can be re-evaluated without a list."""
+    monkeypatch.setattr(frozen, "LISTS", tmp_path / "none")
+    with pytest.raises(UsageError, match="not a release and has no frozen list"):
+        record.qualification(Options(engine="llamacpp", report_dir=tmp_path / "bundle"))
+    assert main(["verify", str(whole)]) == 4
+    assert capsys.readouterr().err.startswith("coldproof verify: this Coldproof is not a release")
+    monkeypatch.setattr(suites, "list_of_suites", lambda: FROZEN)
+    assert main(["rejudge", str(whole)]) == 0
+
+
+def test_the_statements_in_the_text_are_those_of_the_tests() -> None:
+    """The text is read where the suites cannot be imported."""
+    found: dict[str, list[str]] = {}
+    for test in suites.list_of_suites().tests:
+        found.setdefault(test.declared.id, []).append(test.statement)
+    assert statements() == {name: "\n\n".join(texts) for name, texts in found.items()}
+    assert len(found) > 30
 
 
 def test_all_tests_of_one_requirement_have_the_same_rules() -> None:
     """A case names its requirement and not its test, and must fail again when it is replayed."""
-    listed, _ = read_frozen(versions()[-1])
+    listed = suites.list_of_suites()
     rules = {(one.declared.id, one.declared.overlapped_too, one.declared.hashes_too) for one in listed.tests}
     assert sorted(name for name, *_ in rules) == sorted({one.declared.id for one in listed.tests})
 
 
-def test_the_newest_list_is_the_projects_version() -> None:
-    """A new version needs a frozen list of its requirements."""
-    assert versions()[-1] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-
 def test_every_place_of_an_engine_is_listed_once() -> None:
     """Each requirement is listed in each of its cells. An attached server is one cell."""
-    listed, _ = read_frozen(versions()[-1])
+    listed = suites.list_of_suites()
     tests = {(test.declared.id, test.test) for test in listed.tests}
     assert len(tests) == len(listed.tests)
     for engine in ("vllm", "vllm-inproc", "llamacpp", "endpoint"):
@@ -235,7 +287,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tree(tmp_path_factory.mktemp("tree"))
 
 
-def test_a_run_writes_a_consistent_bundle(tree: Path, tmp_path: Path) -> None:
+def test_a_run_writes_a_consistent_bundle(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to `verify`, the bundle is complete and accepted, and refused with another list."""
     with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
         words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
@@ -246,7 +298,8 @@ def test_a_run_writes_a_consistent_bundle(tree: Path, tmp_path: Path) -> None:
     assert len(results.environment["coldproof sources"]) == len("SHA-256 ") + 64
     done = python(tree, "-m", "coldproof", "verify", str(tmp_path / "bundle"))
     assert done.stdout.startswith("ACCEPTED"), done.stdout
-    mine = verify(tmp_path / "bundle").reasons  # by the whole suite, which it was not made with
+    bundles.small_list(tmp_path, monkeypatch, suites.list_of_suites())  # the whole suite, which it was not made with
+    mine = verify(tmp_path / "bundle").reasons
     assert {reason.kind.value for reason in mine} == {"other version"}
 
 
