@@ -11,8 +11,27 @@ import random
 
 import pytest
 from hypothesis import core, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 SEED = "COLDPROOF_TEST_SEED"
+CONTRACT = "tests/contract"
+
+
+class ContractAndFiles(LoadFileScheduling):
+    """Gives one worker all tests of the contract, so that each engine starts once for them, and the others by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return what a test is given to a worker with."""
+        return CONTRACT if nodeid.startswith(f"{CONTRACT}/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ContractAndFiles | None:
+    """Use that for --dist loadfile, in the order of the collection."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # it would begin with the files that have most tests, not the slowest ones
+    return ContractAndFiles(config, log)
 
 
 @pytest.hookimpl(trylast=True)
@@ -40,8 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the nightly tests out."""
+    """Leave the nightly tests out, and begin with tests on real engines: they take longest, so none is left to one
+    worker at the end.
+    """
     nightly = [item for item in items if item.get_closest_marker("nightly")]
     if nightly and not config.getoption("nightly"):
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in set(nightly)]
+    items.sort(key=lambda item: item.get_closest_marker("engine") is None)

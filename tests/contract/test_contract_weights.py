@@ -34,6 +34,7 @@ MODES = {
     PauseMode.KEEP: Capability.PAUSE_KEEP,
 }
 BEFORE_PAUSE = 4  # tokens that a request has when it is paused
+LENGTHS = (40, 160, 640)  # tokens of an answer: on a busy machine a short one ends before its pause begins
 STILL_SECONDS, STILL_CALLS = 0.3, 20  # how long nothing may happen during a pause
 
 
@@ -54,9 +55,10 @@ def cached(engine: CheckedEngine, request: CompletionRequest) -> int:
     return engine.complete(request).cached_tokens or 0
 
 
-def long_request(engine: CheckedEngine) -> CompletionRequest:
+def long_request(engine: CheckedEngine, tokens: int = LENGTHS[0]) -> CompletionRequest:
     """Return a request that decodes for a while."""
-    return new_request(engine, 2 * (engine.shape.block_size or 16) + 5, tokens=40)
+    length = 2 * (engine.shape.block_size or 16) + 5
+    return new_request(engine, length, tokens=min(tokens, engine.shape.max_model_tokens - length))
 
 
 def warm_request(engine: CheckedEngine) -> CompletionRequest:
@@ -190,13 +192,23 @@ class PausedRequest:
             time.sleep(STILL_SECONDS)
 
 
+def paused_within(
+    engine: CheckedEngine, mode: PauseMode, *, clear: bool
+) -> tuple[CompletionRequest, PausedRequest, Completion]:
+    """Pause a request within its answer. One that had all tokens when the pause began is repeated with a longer one."""
+    for tokens in LENGTHS:
+        request, paused = long_request(engine, tokens), PausedRequest(engine, mode, clear=clear)
+        answer = paused.run(request)
+        if paused.counts[:1] not in ([], [request.max_tokens]):
+            break
+    return request, paused, answer
+
+
 @pytest.mark.parametrize("clear", [True, False])
 def test_a_pause_that_keeps_requests(engine: CheckedEngine, clear: bool) -> None:
     """No token arrives during the pause, and the answer is the one without a pause."""
     need(engine, Capability.STREAMING, Capability.PAUSE_KEEP, Capability.CACHE_SALT)
-    request = long_request(engine)
-    paused = PausedRequest(engine, PauseMode.KEEP, clear=clear)
-    answer = paused.run(request)
+    request, paused, answer = paused_within(engine, PauseMode.KEEP, clear=clear)
     check(paused.over, "Pauses.pause", "with KEEP the request is still there when the pause ends", paused.counts)
     rule = "nothing is computed during a pause"
     check(paused.counts[0] == paused.counts[1] < request.max_tokens, "Pauses.pause", rule, paused.counts)
@@ -208,8 +220,7 @@ def test_a_pause_that_keeps_requests(engine: CheckedEngine, clear: bool) -> None
 def test_a_pause_that_ends_requests(engine: CheckedEngine, clear: bool) -> None:
     """Requests report that the engine aborted them, and the engine still answers after the pause."""
     need(engine, Capability.STREAMING, Capability.PAUSE_ABORT)
-    request = long_request(engine)
-    answer = PausedRequest(engine, PauseMode.ABORT, clear=clear).run(request)
+    request, _, answer = paused_within(engine, PauseMode.ABORT, clear=clear)
     check(answer.finish_reason == ENGINE_ABORT, "PauseMode.ABORT", "requests end at once, and say so", answer)
     check(len(answer.tokens) < request.max_tokens, "PauseMode.ABORT", "requests end at once", len(answer.tokens))
     still_answers(engine, "a pause")

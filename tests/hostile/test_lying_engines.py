@@ -23,7 +23,7 @@ from coldproof.harness.session.selftest.scripted_engine import BlindModel
 
 CLOSE = 0.0005  # nats
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))
-REQUIREMENTS = ("REUSE-1", "SALT-1", "CHAT-1", "LORA-1", "CTRL-1")
+REQUIREMENTS = ("REUSE-1", "SALT-1")
 OF_HITS = ("REUSE-1",)
 # Rows of prompt scores that hold only the prompt's own token, and scores that no answer has.
 WRONG = {

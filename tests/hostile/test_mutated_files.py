@@ -31,7 +31,7 @@ from coldproof.harness.release.run.sources import sources_digest
 from coldproof.harness.schema.noise import CleanLevel, FaultLevel
 from coldproof.harness.schema.results import encode
 
-MUTATIONS = int(os.environ.get("COLDPROOF_MUTATIONS", "300"))
+MUTATIONS = int(os.environ.get("COLDPROOF_MUTATIONS", "60"))
 ONLY = os.environ.get("COLDPROOF_MUTATION")
 NUMBERS = range(MUTATIONS) if ONLY is None else [int(ONLY)]
 CODES = (0, 1, 3, 4)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.session.budget import Budget
 
-ENOUGH, MOST = 30, 60  # examples of a trial with its evidence, and of one without
+# Examples of a trial with its evidence, and of one without.
+ENOUGH, MOST = map(int, os.environ.get("COUNTED_EXAMPLES", "30,60").split(","))
 
 
 def has_enough(_: Budget, trial: Trial) -> bool:

@@ -8,6 +8,8 @@ NAME:` is resolved where NAME is one of the flags, and a constant can be replace
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator, Mapping
 
 from coldproof.harness.case.reproducer.conditions import resolved
@@ -47,6 +49,17 @@ AS_DATACLASSES = (
     (" | msgspec.UnsetType", " | None"),
     ("msgspec.UNSET", "None"),
 )
+
+
+def relevant(flags: Mapping[str, bool], text: str) -> frozenset[tuple[str, bool]]:
+    """Return the flags whose names all occur in a text: no other one can change it."""
+    return frozenset(item for item in flags.items() if all(name in text for name in re.findall(r"[^\W\d]\w*", item[0])))
+
+
+@functools.lru_cache(maxsize=1024)  # a run has many cases, of which most have the same flags
+def resolved_module(name: str, text: str, flags: frozenset[tuple[str, bool]]) -> Module:
+    """Return a module of ours with its conditions resolved. Nobody changes it."""
+    return parsed(name, resolved(text, dict(flags)))
 
 
 class Amalgam:
@@ -195,7 +208,8 @@ class Amalgam:
     def module(self, name: str) -> Module:
         """Return a module of ours, read once for each script."""
         if name not in self.modules:
-            self.modules[name] = parsed(name, resolved(source(name), self.flags))
+            text = source(name)
+            self.modules[name] = resolved_module(name, text, relevant(self.flags, text))
         return self.modules[name]
 
     def definitions(self, *, constants: bool) -> Iterator[str]:
@@ -208,11 +222,13 @@ class Amalgam:
 
     def is_plain(self, module: Module, node: Definition) -> bool:
         """Return whether a definition is a constant that needs no function or class of ours."""
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            return False
         used = (module.definitions.get(one.id) for one in ast.walk(node) if isinstance(one, ast.Name))
         behind = any(isinstance(one, Function | ast.ClassDef) for one in used)
         calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         calls_own = any(isinstance(one, ast.Name) and one.id in module.own for one in calls)
-        return isinstance(node, ast.Assign | ast.AnnAssign) and not behind and not calls_own
+        return not behind and not calls_own
 
     def ordered(self) -> list[Module]:
         """Return the modules, each one behind those that it imports from."""
