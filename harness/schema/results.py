@@ -14,6 +14,7 @@ import msgspec
 from coldproof.harness.schema.case import SCHEMA_VERSION, Case, NoiseBand
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.layout import indented
 from coldproof.harness.schema.reach import StateTable
 from coldproof.harness.schema.stored_files import check_depth, read_json
 from coldproof.harness.schema.verdict import Verdict
@@ -356,4 +357,4 @@ def encode(value: msgspec.Struct) -> bytes:
     """Return a value as indented JSON with sorted keys. It is validated by decoding it again."""
     raw = msgspec.json.encode(value, order="sorted")
     msgspec.json.decode(raw, type=type(value))
-    return msgspec.json.format(raw, indent=2) + b"\n"
+    return indented(msgspec.json.decode(raw)).encode() + b"\n"
