@@ -198,17 +198,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name of the layer of this process; "" for the process that runs several layers."""
         return "" if len(self.layers) > 1 else layer_of(self.engine, self.worker)
 
-    def is_sample(self, requirement_id: str) -> bool:
-        """Return whether a few examples of a requirement are enough here: a faster layer draws the rest."""
-        faster = itertools.takewhile(lambda layer: layer.name != self.layer, self.joined)
-        return bool(self.layer) and any(layer.covers(requirement_id) for layer in faster)
+    def is_sample(self, suits: tuple[str, ...]) -> bool:
+        """Return whether a few examples of a requirement are enough here: a faster layer draws the rest.
 
-    def waives_at_once(self, requirement_id: str) -> bool:
+        `suits`: the traits of the cells for which the requirement is.
+        """
+        faster = itertools.takewhile(lambda layer: layer.name != self.layer, self.joined)
+        return bool(self.layer) and any(layer.suits(suits) for layer in faster)
+
+    def waives_at_once(self, suits: tuple[str, ...]) -> bool:
         """Return whether a known issue waives a counterexample here that was not replayed on a fresh engine.
 
-        Starting a server takes longer than the sample, and another layer replays the same known issue in process.
+        `suits`: the traits of the cells for which the requirement is. Starting a server takes longer than the sample, and another layer replays the same known issue in process.
         """
-        return self.profile == SMOKE and self.layer == SERVER_LAYER and self.is_sample(requirement_id)
+        return self.profile == SMOKE and self.layer == SERVER_LAYER and self.is_sample(suits)
 
     @property
     def attached(self) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from coldproof.adapters.common import image_model as images
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.score_noise import VARIABLE
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
@@ -59,7 +60,14 @@ HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "as
 RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
 POOL_FLAG, HASH_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo"
 ROOMY_BLOCKS = 2048
-NUMERIC_AREAS = ("GROUND", "SURFACE", "MM")  # where numbers matter: batch invariance, log probabilities
+# Where numbers matter: batch invariance, log probabilities, vision.
+NUMERIC_TRAITS = (
+    CellTrait.BATCHES,
+    CellTrait.RESPONSE_OPTIONS,
+    "images",
+    "images in a small pool",
+    "image caches",
+)
 NUMERIC_CELLS = ("bfloat16", "images-model", "images-model-tight")
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 WEIGHTS = WeightPromise(
@@ -260,7 +268,7 @@ VLLM = EngineSpec(
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     more_layers=(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
-        Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),
+        Layer(name=MODEL_LAYER, engine=IN_PROCESS, traits=NUMERIC_TRAITS, cells=NUMERIC_CELLS),
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
     past_issues=Path(__file__).with_name("past_issues.toml"),

@@ -1,8 +1,8 @@
 """Reads from pytest's options which engine, cells and tests a run has.
 
-Cells are named configurations of engines. A cell declares the requirements that it covers. A requirement that no chosen
-cell covers still runs in the first cell, and its verdict there says which evidence is missing, so that no requirement
-is dropped silently.
+Cells are named configurations of engines. A cell declares traits, and a requirement those with which it can be
+exercised; it runs in each chosen cell that has one of them. A requirement that suits no chosen cell still runs in the
+first one, and its verdict there says which evidence is missing, so that no requirement is dropped silently.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def listed_names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def cells_for(requirement_id: str, cells: list[Cell]) -> list[Cell]:
-    """Return the chosen cells that cover a requirement, or the first chosen cell if none does."""
-    return [cell for cell in cells if cell.covers(requirement_id)] or cells[:1]
+def cells_for(requirement: Requirement, cells: list[Cell]) -> list[Cell]:
+    """Return the chosen cells that suit a requirement, or the first chosen cell if none does."""
+    return [cell for cell in cells if cell.suits(requirement.suits)] or cells[:1]
 
 
 def format_cells(engine: str | None = None) -> str:

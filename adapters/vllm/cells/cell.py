@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.vllm.releases import is_cpu_build
 
@@ -70,7 +71,21 @@ SMALL_CHUNKS = (CHUNK_TOKENS, "64")
 NOT_CHUNKED = "--no-enable-chunked-prefill"
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 NO_ADAPTERS = "--no-enable-lora"  # LMCache's keys have no adapter, so that adapters would hide all other causes
-LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
+IN_PRESSED_POOL = (
+    CellTrait.SMALL_POOL,
+    CellTrait.PREEMPTION,
+    CellTrait.MIXTURES,
+    CellTrait.RESETS,
+    CellTrait.ABORTS,
+)  # what a small pool is, but for sessions
+USUAL = (
+    CellTrait.PLAIN,
+    CellTrait.BLOCK_KEYS,
+    CellTrait.ADAPTERS,
+    CellTrait.RESETS,
+    "sessions",
+)  # what a pool is that never evicts
+COUNTED = (CellTrait.CONVERSATIONS, CellTrait.HITS)  # what is hit is known, however it is scheduled
 
 
 def window_pool(blocks: int) -> tuple[str, ...]:
