@@ -39,15 +39,17 @@ from coldproof.adapters.vllm.cells.cell import (
 )
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
-from coldproof.adapters.vllm.connector_kit import connector_words
+from coldproof.adapters.vllm.connector_kit import connector_run
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
+from coldproof.adapters.vllm.field_cells import FIELD_CELLS
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
+from coldproof.adapters.vllm.profiles import PROFILES
 from coldproof.adapters.vllm.releases import is_cuda_build, package
 
 # Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
@@ -274,7 +276,9 @@ VLLM = EngineSpec(
     past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
     recognises=publishes_cache_config,
-    connector=connector_words,
+    connector=connector_run,
+    profiles=PROFILES,
+    field_cells=FIELD_CELLS,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

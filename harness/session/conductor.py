@@ -219,7 +219,7 @@ class ConformanceRun:
         except UsageError as problem:
             self.stop(str(problem), usage=True)
         except (EngineError, OracleError, RequestOverdue) as problem:
-            if len(self.options.cells) == 1:
+            if len(self.options.cells) <= 1:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)

@@ -116,6 +116,11 @@ def current_list() -> tuple[FrozenList, str]:
     return read_frozen(known[-1])
 
 
+def declared() -> dict[str, Requirement]:
+    """Return the requirements of the newest list by id. Raises UsageError where there is none."""
+    return {test.declared.id: test.declared for test in current_list()[0].tests}
+
+
 def encode(frozen: FrozenList) -> bytes:
     """Return the bytes of a list's file. Equal lists have equal bytes."""
     return msgspec.json.format(msgspec.json.encode(frozen, order="deterministic"), indent=1) + b"\n"
