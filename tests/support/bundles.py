@@ -67,9 +67,9 @@ Change = Callable[[list[Event]], list[Event]]
 
 
 def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes: Any) -> FrozenTest:
-    """Return one test of a requirement."""
+    """Return one test of a requirement, for cells with a trait that is the start of its id."""
     test = FrozenTest(
-        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,)),
+        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,), suits=(requirement[:-2],)),
         test=f"test_{requirement[:-2].lower()}",
         suite="test_it.py",
         statement=f"A conforming engine does {requirement}.",
@@ -78,9 +78,9 @@ def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes:
     return msgspec.structs.replace(test, **changes)
 
 
-def cell(name: str, *areas: str) -> Cell:
+def cell(name: str, *traits: str) -> Cell:
     """Return a cell of an engine that Coldproof starts."""
-    return Cell(name=name, about=name, areas=areas, engine="llamacpp")
+    return Cell(name=name, about=name, traits=traits, engine="llamacpp")
 
 
 FROZEN = FrozenList(
