@@ -23,8 +23,9 @@ HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
-LOSSY = (CellTrait.ADAPTER_CHOICE, CellTrait.CONVERSATIONS, CellTrait.HITS, CellTrait.SMALL_POOL)
-KV_IN_BLOCKS = (CellTrait.BATCHES, *LOSSY)
+# What a mode that changes the KV or its use is tested for.
+ONE_MODE = (CellTrait.ADAPTER_CHOICE, CellTrait.CONVERSATIONS, CellTrait.HITS, CellTrait.SMALL_POOL)
+KV_IN_BLOCKS = (CellTrait.BATCHES, *ONE_MODE)
 IMAGES = ("images",)
 SEEING = (setup.TOWER, "projector.gguf")  # a file that is written beside the model
 RESTORED = ("saved states", "persistent tier")
@@ -83,7 +84,7 @@ CELLS = (
         *SLOT_ALONE,
         setup.REUSE,
         str(PIECE),
-        traits=(*LOSSY, CellTrait.MIXTURES),
+        traits=(*ONE_MODE, CellTrait.MIXTURES),
         lossy=SHIFTED,
     ),
     cell("llamacpp-kv-q8", "four slots with KV in 8 bits", *quantised("q8_0"), traits=KV_IN_BLOCKS, on_request=True),
@@ -103,7 +104,7 @@ CELLS = (
         setup.SHIFT,
         setup.CONTEXT,
         "256",
-        traits=LOSSY,
+        traits=ONE_MODE,
     ),
 )
 

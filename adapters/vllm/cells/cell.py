@@ -71,21 +71,23 @@ SMALL_CHUNKS = (CHUNK_TOKENS, "64")
 NOT_CHUNKED = "--no-enable-chunked-prefill"
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 NO_ADAPTERS = "--no-enable-lora"  # LMCache's keys have no adapter, so that adapters would hide all other causes
+# A small pool, but for sessions.
 IN_PRESSED_POOL = (
     CellTrait.SMALL_POOL,
     CellTrait.PREEMPTION,
     CellTrait.MIXTURES,
     CellTrait.RESETS,
     CellTrait.ABORTS,
-)  # what a small pool is, but for sessions
+)
+# A pool that never evicts, with all else by default.
 USUAL = (
     CellTrait.PLAIN,
     CellTrait.BLOCK_KEYS,
     CellTrait.ADAPTERS,
     CellTrait.RESETS,
     "sessions",
-)  # what a pool is that never evicts
-COUNTED = (CellTrait.CONVERSATIONS, CellTrait.HITS)  # what is hit is known, however it is scheduled
+)
+COUNTED = (CellTrait.CONVERSATIONS, CellTrait.HITS)  # a pool that never evicts, with something changed
 
 
 def window_pool(blocks: int) -> tuple[str, ...]:
