@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 from coldproof import adapters as package
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import ATTACH, MODEL, EngineSpec, FaultCatalogue
@@ -148,4 +149,4 @@ CELLS: dict[str, Cell] = {cell.name: cell for spec in ENGINES.values() for cell 
 def plain_cell(engine: str) -> Cell:
     """Return an engine's cell for the cross-engine oracle: the first cell with adapters, or else the first cell."""
     cells = ENGINES[engine].cells
-    return next((cell for cell in cells if any(area.startswith("LORA") for area in cell.areas)), cells[0])
+    return next((cell for cell in cells if cell.suits((CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE))), cells[0])

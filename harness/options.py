@@ -21,14 +21,15 @@ class UsageError(Exception):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The amount of work of a run: examples, time, cells, and time limits for one counterexample."""
+    """The amount of work of a run: examples, time, and time limits for one counterexample.
+
+    An engine's specification says which of its cells a profile has.
+    """
 
     examples: int  # maximum for each test
     seconds: float  # for drawing examples, all tests together
     tokens: int  # maximum in one workload
-    cells: tuple[str, ...]
-    # Used with the fingerprint worker, whose examples are cheap: more examples and cells in less time.
-    fingerprint_cells: tuple[str, ...]
+    # Used with the fingerprint worker, whose examples are cheap: more examples in less time.
     fingerprint_examples: int
     fingerprint_seconds: float
     shrink_seconds: float
@@ -37,14 +38,10 @@ class Profile(msgspec.Struct, frozen=True):
     requirements: str | None = None  # default of --requirements; None: all
 
 
-GROUP_CELLS = ("groups-window", "groups-window-tight", "groups-five", "groups-five-long", "groups-state")
-EVENT_AND_TIER_CELLS = ("events", "events-tight", "events-window", "tier-offload", "tier-files", "tier-failing")
 RELEASE = Profile(
     examples=100_000,
     seconds=3600,
     tokens=200_000,
-    cells=(),
-    fingerprint_cells=(),
     fingerprint_examples=100_000,
     fingerprint_seconds=1800,
     shrink_seconds=180,
@@ -55,23 +52,6 @@ CI = Profile(
     examples=30,
     seconds=600,
     tokens=12_000,
-    cells=("default", "tight", "tight-priority"),
-    fingerprint_cells=(
-        "default",
-        "tight",
-        "tight-priority",
-        "priority",
-        "small-chunks",
-        "runner-v2",
-        "embeds",
-        "embeds-tight",
-        "images",
-        "images-tight",
-        "pooling",
-        "pooling-tight",
-        *GROUP_CELLS,
-        *EVENT_AND_TIER_CELLS,
-    ),
     fingerprint_examples=400,
     fingerprint_seconds=420,
     shrink_seconds=60,
@@ -83,18 +63,6 @@ PROFILES = {
         examples=8,
         seconds=180,
         tokens=6_000,
-        cells=("default", "tight"),
-        fingerprint_cells=(
-            "default",
-            "tight",
-            "embeds",
-            "images",
-            "images-tight",
-            "pooling",
-            "groups-window",
-            "groups-state",
-            *EVENT_AND_TIER_CELLS,
-        ),
         fingerprint_examples=60,
         fingerprint_seconds=230,
         shrink_seconds=15,
@@ -110,24 +78,17 @@ PROFILES = {
         RELEASE,
         examples=100,
         tokens=12_000,
-        cells=("tight",),
-        fingerprint_cells=("tight",),
         fingerprint_examples=400,
         fingerprint_seconds=3600,
         requirements="MIXED-1",
     ),
-    # For an out-of-tree platform of vLLM: what its worker can get wrong, beside all that needs no worker. Hits that end
-    # within a chunk, evicted and resumed requests, several groups. See docs/hardware-plugins.md.
-    "hardware": msgspec.structs.replace(
-        CI, cells=("default", "tight", "small-chunks", "sliding-window"), fingerprint_seconds=600
-    ),
+    # For an out-of-tree platform of an engine: see docs/hardware-plugins.md.
+    "hardware": msgspec.structs.replace(CI, fingerprint_seconds=600),
     # For harness/power: few examples of every requirement, little time to minimise.
     "wide": Profile(
         examples=40,
         seconds=60,
         tokens=6_000,
-        cells=("default", "tight"),
-        fingerprint_cells=("default", "tight"),
         fingerprint_examples=60,
         fingerprint_seconds=30,
         shrink_seconds=2,
@@ -152,7 +113,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     report_dir: Path
     json: Path | None = None  # where results.json is written as well
-    cells: tuple[str, ...] = ("default",)
+    cells: tuple[str, ...] = ()  # those that will be opened
     profile: str = "smoke"
     oracle: str = "cold-engine"
     worker: str = "model"
@@ -198,17 +159,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name of the layer of this process; "" for the process that runs several layers."""
         return "" if len(self.layers) > 1 else layer_of(self.engine, self.worker)
 
-    def is_sample(self, requirement_id: str) -> bool:
-        """Return whether a few examples of a requirement are enough here: a faster layer draws the rest."""
-        faster = itertools.takewhile(lambda layer: layer.name != self.layer, self.joined)
-        return bool(self.layer) and any(layer.covers(requirement_id) for layer in faster)
+    def is_sample(self, suits: tuple[str, ...]) -> bool:
+        """Return whether a few examples of a requirement are enough here: a faster layer draws the rest.
 
-    def waives_at_once(self, requirement_id: str) -> bool:
+        `suits`: the traits of the cells for which the requirement is.
+        """
+        faster = itertools.takewhile(lambda layer: layer.name != self.layer, self.joined)
+        return bool(self.layer) and any(layer.suits(suits) for layer in faster)
+
+    def waives_at_once(self, suits: tuple[str, ...]) -> bool:
         """Return whether a known issue waives a counterexample here that was not replayed on a fresh engine.
 
-        Starting a server takes longer than the sample, and another layer replays the same known issue in process.
+        `suits`: the traits of the cells for which the requirement is. Starting a server takes longer than the sample,
+        and another layer replays the same known issue in process.
         """
-        return self.profile == SMOKE and self.layer == SERVER_LAYER and self.is_sample(requirement_id)
+        return self.profile == SMOKE and self.layer == SERVER_LAYER and self.is_sample(suits)
 
     @property
     def attached(self) -> bool:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.salts.crossed_workloads import crossed
 from coldproof.harness.features.salts.evidence import Salts
@@ -19,6 +20,7 @@ from coldproof.harness.workload.generators.rare import with_rare
     "SALT-1",
     "different salts isolated, equal salts shared",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
+    suits=(CellTrait.BLOCK_KEYS, CellTrait.KV_LAYOUT),
     shows=(Adapters.STALE_CHANCES, Salts.HITS),
     upstream=("vllm#20981", "vllm#47696", "vllm#44701", "sglang#24638"),
 )

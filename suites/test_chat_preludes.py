@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.salts.crossed_workloads import answers_then_turns
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.requirement import requirement
@@ -15,12 +16,15 @@ from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds,
 from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
+TURN_CELLS = (CellTrait.PLAIN, CellTrait.CONVERSATIONS, CellTrait.KV_LAYOUT)
+PREFIX_CELLS = (*TURN_CELLS, CellTrait.WAITING, CellTrait.INTERLEAVED)
 
 
 @requirement(
     "CHAT-1",
     "shared prefixes, as chats",
     needs=(*TOKENS, Capability.CHAT),
+    suits=PREFIX_CELLS,
     shows=(Reuse.CHATS, Reuse.SHARED_HITS),
     upstream=("vllm#37076", "kvcached#446", "vllm-mlx#384"),
 )
@@ -35,7 +39,7 @@ def test_chats_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) ->
     sut.check(data.draw(trees(sut.limits, chat=True), label="workload"))
 
 
-@requirement("CHAT-1", "shared prefixes, as token ids", needs=TOKENS, shows=(Reuse.SHARED_HITS,))
+@requirement("CHAT-1", "shared prefixes, as token ids", needs=TOKENS, suits=PREFIX_CELLS, shows=(Reuse.SHARED_HITS,))
 @given(data=st.data())
 def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine answers prompts of token ids that share a prefix as cold. Their shared length is drawn at and
@@ -49,6 +53,7 @@ def test_prompts_that_share_a_prefix(sut: SystemUnderTest, data: st.DataObject) 
     "CHAT-2",
     "the next turn, as chats",
     needs=(*TOKENS, Capability.CHAT),
+    suits=TURN_CELLS,
     shows=(Reuse.CHATS, Reuse.DECODE_HITS),
     upstream=("vllm#54193",),
 )
@@ -64,7 +69,7 @@ def test_next_turn_of_a_chat(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(conversations(sut.limits, chat=True), label="workload"))
 
 
-@requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, shows=(Reuse.DECODE_HITS,))
+@requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, suits=TURN_CELLS, shows=(Reuse.DECODE_HITS,))
 @given(data=st.data())
 def test_next_turn_in_token_ids(sut: SystemUnderTest, data: st.DataObject) -> None:
     """The next turn in token ids, which contains the engine's output token by token, hits what decode wrote, and a

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.pressure.shared_workloads import pressed
 from coldproof.harness.features.resets.scoped_workloads import (
@@ -31,12 +32,15 @@ from coldproof.harness.workload.generators.rare import with_rare
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
+RESET_CELLS = (CellTrait.PLAIN, CellTrait.RESETS, CellTrait.KV_LAYOUT, CellTrait.WAITING)
+WIDER_RESET_CELLS = (CellTrait.RESETS, CellTrait.SECOND_TIER)
 
 
 @requirement(
     "CTRL-1",
     "cache reset",
     needs=(*COUNTED, Capability.CACHE_RESET),
+    suits=RESET_CELLS,
     shows=(Control.RESETS, Control.RESETS_UNDER_LOAD, Control.AFTER_RESET, Requests.HITS),
     upstream=("vllm#12284", "vllm#28827", "omni#6739"),
 )
@@ -59,6 +63,7 @@ def test_cache_reset(sut: SystemUnderTest, data: st.DataObject) -> None:
     "CTRL-1",
     "cache reset after a change of an adapter's files",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.RUNTIME_LORA),
+    suits=RESET_CELLS,
     shows=(Control.RESETS, Requests.HITS, Adapters.STALE_CHANCES),
 )
 @given(data=st.data())
@@ -76,6 +81,7 @@ def test_files_that_change_before_a_reset(sut: SystemUnderTest, data: st.DataObj
     "CTRL-2",
     "aborted requests",
     needs=(*TOKENS, Capability.ABORT, Capability.METRICS),
+    suits=(CellTrait.ABORTS,),
     shows=(Control.ABORTED_QUEUED, Control.ABORTED_PREFILL, Control.ABORTED_DECODE, Control.AFTER_ABORT),
     upstream=("vllm#56525", "sglang#38319", "vllm#44100"),
 )
@@ -98,6 +104,7 @@ def test_aborted_requests(sut: SystemUnderTest, data: st.DataObject) -> None:
     "CTRL-3",
     "reset of running requests",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.RESET_RUNNING),
+    suits=WIDER_RESET_CELLS,
     shows=(Control.RESETS_OF_RUNNING, Control.AFTER_RESET, Requests.HITS),
     upstream=("vllm#28827", "vllm#41190"),
 )
@@ -120,6 +127,7 @@ def test_reset_of_running_requests(sut: SystemUnderTest, data: st.DataObject) ->
     "CTRL-3",
     "reset of the second tier",
     needs=(*COUNTED, Capability.CACHE_RESET, Capability.SECOND_TIER, Capability.RESET_SECOND_TIER, Capability.METRICS),
+    suits=WIDER_RESET_CELLS,
     shows=(Control.RESETS_OF_TIER, Control.AFTER_TIER_RESET, Tiers.LOADED),
     upstream=("vllm#42694",),
 )

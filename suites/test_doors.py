@@ -18,6 +18,7 @@ DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability
     "ENTRY-1",
     "salts and adapters at every door",
     needs=(*DOORS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
+    suits=("routes",),
     shows=(Doors.HITS, Doors.CHANCES, Doors.TURNS),
     upstream=("vllm#46688", "vllm#20981"),
 )
@@ -39,6 +40,7 @@ def test_salts_and_adapters_at_every_door(sut: SystemUnderTest, data: st.DataObj
     "ENTRY-1",
     "priorities at every door",
     needs=(*DOORS, Capability.PRIORITY),
+    suits=("routes",),
     shows=(Doors.ODD_PRIORITIES,),
 )
 @given(data=st.data())

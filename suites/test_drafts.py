@@ -24,6 +24,7 @@ NEEDS = (
     "SPEC-1",
     "drafts on a hit",
     needs=NEEDS,
+    suits=("drafts",),
     shows=(Drafts.HITS, Drafts.ACCEPTED, Drafts.REJECTED, Drafts.PAIRS),
 )
 @given(data=st.data())
@@ -45,6 +46,7 @@ def test_drafts_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SPEC-1",
     "drafts on blocks that were left beside a full context",
     needs=NEEDS,
+    suits=("drafts",),
     shows=(Drafts.BESIDE_LIMIT, Drafts.PAIRS),
 )
 @given(data=st.data())

@@ -20,6 +20,7 @@ BOTH = (*ROWS, Capability.HIDDEN_ROWS)  # a row and a token id for each position
     "EMBED-1",
     "embedding rows isolated by content and by position",
     needs=(*BOTH, Capability.CACHE_SALT),
+    suits=("embedding rows",),
     shows=(Rows.HITS, Rows.OTHER_ROWS, Rows.OTHER_MASK, Adapters.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
@@ -42,6 +43,7 @@ def test_embedding_rows_isolate_the_cache(sut: SystemUnderTest, data: st.DataObj
     "EMBED-1",
     "embedding rows beside token ids 0",
     needs=(*BOTH, Capability.CACHE_SALT),
+    suits=("embedding rows",),
     shows=(Rows.HITS, Rows.OTHER_MASK),
     upstream=("vllm#56655",),
 )
@@ -58,6 +60,7 @@ def test_embedding_rows_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.
     "EMBED-1",
     "embedding rows between tokens",
     needs=(*ROWS, Capability.CACHE_SALT),
+    suits=("embedding rows",),
     shows=(Rows.HITS, Rows.OTHER_ROWS, Adapters.STALE_CHANCES),
     upstream=("vllm#56655",),
 )
@@ -74,6 +77,7 @@ def test_embedding_rows_between_tokens(sut: SystemUnderTest, data: st.DataObject
     "EMBED-1",
     "rows of zeros beside token ids 0",
     needs=(*ROWS, Capability.CACHE_SALT),
+    suits=("embedding rows",),
     shows=(Rows.HITS, Rows.OTHER_MASK),
     upstream=("vllm#56655",),
 )
@@ -90,7 +94,9 @@ def test_rows_of_zeros_beside_token_ids_of_zero(sut: SystemUnderTest, data: st.D
     sut.check(data.draw(workload, label="workload"))
 
 
-@requirement("EMBED-1", "the next turn after embedding rows", needs=ROWS, shows=(Rows.TURNS,))
+@requirement(
+    "EMBED-1", "the next turn after embedding rows", needs=ROWS, suits=("embedding rows",), shows=(Rows.TURNS,)
+)
 @given(data=st.data())
 def test_next_turn_after_embedding_rows(sut: SystemUnderTest, data: st.DataObject) -> None:
     """The next turn of a prompt with rows hits what decode wrote, as that of a prompt of tokens does, and a conforming

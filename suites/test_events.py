@@ -30,12 +30,16 @@ PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OU
 EXPLAINED = (Events.STORED, Events.EXPLAINED, Events.OWED)
 NAMED = (Capability.CACHE_SALT, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
 ROUTES = (Route.IN_PLACE, Route.UNLOAD_LOAD)
+ROOMY_CELLS = ("KV events", "KV events of a tier")
+EVICTING_CELLS = ("KV events in a small pool", "KV events of a tier")
+HASHING_CELLS = ("KV events", "KV events in a small pool")
 
 
 @requirement(
     "EVENT-1",
     "events explain the hits",
     needs=PUBLISHED,
+    suits=ROOMY_CELLS,
     shows=EXPLAINED,
     upstream=("vllm#58119", "vllm#43258", "vllm#44451"),
 )
@@ -57,6 +61,7 @@ def test_events_explain_the_hits(sut: SystemUnderTest, data: st.DataObject) -> N
     "EVENT-1",
     "events name adapters and salts",
     needs=(*PUBLISHED, *NAMED),
+    suits=ROOMY_CELLS,
     shows=EXPLAINED,
     upstream=("llmd-router#1389", "sglang#24568"),
 )
@@ -77,6 +82,7 @@ def test_events_identify_their_requests(sut: SystemUnderTest, data: st.DataObjec
     "EVENT-1",
     "events report resets",
     needs=(*PUBLISHED, Capability.CACHE_RESET),
+    suits=ROOMY_CELLS,
     shows=(*EXPLAINED, Events.CLEARED, Control.AFTER_RESET),
 )
 @given(data=st.data())
@@ -97,6 +103,7 @@ def test_events_report_resets(sut: SystemUnderTest, data: st.DataObject) -> None
     "EVENT-2",
     "events report evictions",
     needs=PUBLISHED,
+    suits=EVICTING_CELLS,
     shows=(*EXPLAINED, Events.REMOVED),
     upstream=("vllm#49125",),
 )
@@ -113,7 +120,14 @@ def test_events_report_evictions(sut: SystemUnderTest, data: st.DataObject) -> N
     sut.check(data.draw(with_rare(sut.limits, work, *rare, every=3), label="workload"))
 
 
-@requirement("EVENT-2", "events of everything at once", needs=PUBLISHED, shows=(*EXPLAINED, Events.REMOVED), weight=2)
+@requirement(
+    "EVENT-2",
+    "events of everything at once",
+    needs=PUBLISHED,
+    suits=EVICTING_CELLS,
+    shows=(*EXPLAINED, Events.REMOVED),
+    weight=2,
+)
 @given(data=st.data())
 def test_events_of_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine's KV events describe what is cached with chats, adapters, salts, aborts and resets in one
@@ -128,6 +142,7 @@ def test_events_of_everything_at_once(sut: SystemUnderTest, data: st.DataObject)
     "EVENT-3",
     "block hashes can be computed from their events",
     needs=(*PUBLISHED, Capability.CACHE_SALT),
+    suits=HASHING_CELLS,
     shows=(Events.RECOMPUTED, Salts.HITS),
     hashes_too=True,
     upstream=("vllm#44103", "ascend#12002"),
@@ -151,6 +166,7 @@ def test_block_hashes_follow_from_their_events(sut: SystemUnderTest, data: st.Da
     "EVENT-3",
     "block hashes of adapters can be computed from their events",
     needs=(*PUBLISHED, *NAMED),
+    suits=HASHING_CELLS,
     shows=(Events.RECOMPUTED_ADAPTER,),
     hashes_too=True,
 )
@@ -168,6 +184,7 @@ def test_adapters_block_hashes_follow_from_their_events(sut: SystemUnderTest, da
     "EVENT-4",
     "events of several groups",
     needs=(*PUBLISHED, Capability.SEVERAL_GROUPS),
+    suits=("KV events of groups",),
     shows=(Events.STORED, Events.EXPLAINED),
     upstream=("vllm#44451", "vllm#58119", "vllm#44103"),
 )
@@ -186,6 +203,7 @@ def test_events_of_several_groups(sut: SystemUnderTest, data: st.DataObject) -> 
     "EVENT-5",
     "resets are announced without another request",
     needs=(*PUBLISHED, Capability.CACHE_RESET),
+    suits=("KV events",),
     shows=(Events.STORED, Events.QUIET_RESETS),
     upstream=("aibrix#2287",),
 )
@@ -205,6 +223,7 @@ def test_resets_are_announced_while_the_engine_is_idle(sut: SystemUnderTest, dat
     "EVENT-5",
     "a restart can be seen by a subscriber",
     needs=(*PUBLISHED, Capability.EVENT_RESTARTS),
+    suits=("KV events",),
     shows=(Events.STORED, Events.RESTARTS),
     upstream=("llmd-router#2853", "vllm#57789"),
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.lora.workloads import mixed_bursts
 from coldproof.harness.judgement.requirement import requirement
@@ -16,6 +17,7 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
     "GROUND-1",
     "alone and in any batch, caching off",
     needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS),
+    suits=(CellTrait.PLAIN, CellTrait.BATCHES),
     shows=(Adapters.TOGETHER,),
     shows_where={Capability.MIXED_ADAPTERS: Adapters.MIXED},
     upstream=("vllm#27034", "vllm#39146"),

@@ -21,12 +21,14 @@ from coldproof.harness.workload.steps import Route
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 NEEDS = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE, Capability.SEVERAL_GROUPS)
+BLOCK_CELLS = ("groups", "groups with unequal blocks")
 
 
 @requirement(
     "GROUP-1",
     "A, B, A with a shared prefix",
     needs=NEEDS,
+    suits=BLOCK_CELLS,
     shows=(Reuse.RETURN_HITS, Reuse.OWED),
     upstream=("vllm#32802", "vllm#51771", "vllm#42948", "vllm#54360"),
 )
@@ -43,7 +45,13 @@ def test_a_prompt_sent_again_over_groups(sut: SystemUnderTest, data: st.DataObje
     sut.check(data.draw(returns(sut.limits), label="workload"))
 
 
-@requirement("GROUP-1", "A, A, B, A with the longest prompts", needs=NEEDS, shows=(Reuse.RETURN_HITS, Reuse.OWED))
+@requirement(
+    "GROUP-1",
+    "A, A, B, A with the longest prompts",
+    needs=NEEDS,
+    suits=BLOCK_CELLS,
+    shows=(Reuse.RETURN_HITS, Reuse.OWED),
+)
 @given(data=st.data())
 def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a prompt that is almost as long as the model's context still hits when it
@@ -54,7 +62,7 @@ def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObje
         sut.remark(f"cached share of the prompts A, A, B, A: {hit_shares(judgement.history)}")
 
 
-@requirement("GROUP-1", "shared prefixes", needs=NEEDS, shows=(Requests.HITS, Adapters.TOGETHER))
+@requirement("GROUP-1", "shared prefixes", needs=NEEDS, suits=BLOCK_CELLS, shows=(Requests.HITS, Adapters.TOGETHER))
 @given(data=st.data())
 def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a conforming engine answers prompts that share a prefix as cold, one by
@@ -64,7 +72,7 @@ def test_shared_prefixes_over_groups(sut: SystemUnderTest, data: st.DataObject) 
     sut.check(data.draw(with_rare(sut.limits, trees(sut.limits, chat=False), *rare, every=3), label="workload"))
 
 
-@requirement("GROUP-1", "the next turn", needs=NEEDS, shows=(Requests.HITS,))
+@requirement("GROUP-1", "the next turn", needs=NEEDS, suits=BLOCK_CELLS, shows=(Requests.HITS,))
 @given(data=st.data())
 def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With several groups of KV-cache blocks, a conforming engine answers next turns as cold, whose prefix decode wrote
@@ -77,6 +85,7 @@ def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> No
     "GROUP-1",
     "adapters",
     needs=(*NEEDS, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE),
+    suits=BLOCK_CELLS,
     shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
 )
 @given(data=st.data())
@@ -90,6 +99,7 @@ def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None
     "GROUP-2",
     "what stands at a block's end",
     needs=NEEDS,
+    suits=("groups",),
     shows=(Reuse.SHARED_HITS,),
     upstream=("vllm#51113", "vllm#55600", "vllm#55601", "vllm#53912"),
 )
@@ -110,6 +120,7 @@ def test_hits_at_every_boundary(sut: SystemUnderTest, data: st.DataObject) -> No
     "GROUP-3",
     "long conversations with one prelude",
     needs=NEEDS,
+    suits=("groups", "groups with long prompts"),
     shows=(Requests.HITS,),
     upstream=("vllm#42948", "vllm#48435", "vllm#57610"),
 )

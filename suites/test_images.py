@@ -38,6 +38,7 @@ CACHES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
     "MM-1",
     "other images behind equal tokens",
     needs=IMAGES,
+    suits=("images",),
     shows=(Images.HITS, Images.OTHER_IMAGE),
     shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Adapters.STALE_CHANCES),
     upstream=("vllm#55547",),
@@ -60,6 +61,7 @@ def test_other_images_behind_equal_tokens(sut: SystemUnderTest, data: st.DataObj
     "MM-1",
     "other images under the same name",
     needs=(*IMAGES, Capability.IMAGE_UUIDS, Capability.CACHE_SALT),
+    suits=("images",),
     shows=(Images.HITS, Images.SAME_UUID),
     upstream=("vllm#55547",),
 )
@@ -74,6 +76,7 @@ def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObj
     "MM-1",
     "other arguments of the processor",
     needs=(*IMAGES, Capability.PROCESSOR_ARGUMENTS, Capability.CACHE_SALT),
+    suits=("images",),
     shows=(Images.TOLD_HITS, Images.OTHER_LOOK),
 )
 @given(data=st.data())
@@ -93,6 +96,7 @@ def test_other_arguments_of_the_processor(sut: SystemUnderTest, data: st.DataObj
     "MM-2",
     "the same images again",
     needs=IMAGES,
+    suits=("images",),
     shows=(Images.HITS,),
     shows_where={Capability.IMAGE_PARTS: Images.HITS_INSIDE},
 )
@@ -111,6 +115,7 @@ def test_the_same_images_again(sut: SystemUnderTest, data: st.DataObject) -> Non
     "MM-2",
     "images at the end of a prompt",
     needs=IMAGES,
+    suits=("images",),
     shows=(Images.HITS,),
     shows_where={Capability.IMAGE_PARTS: Images.HITS_INSIDE},
 )
@@ -125,7 +130,9 @@ def test_images_at_the_end(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(images_at_the_end(sut.limits), label="workload"))
 
 
-@requirement("MM-2", "the same images in other files", needs=IMAGES, shows=(Images.HITS, Images.RECODED))
+@requirement(
+    "MM-2", "the same images in other files", needs=IMAGES, suits=("images",), shows=(Images.HITS, Images.RECODED)
+)
 @given(data=st.data())
 def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine does so also where the same pixels come in other files."""
@@ -136,6 +143,7 @@ def test_the_same_images_in_other_files(sut: SystemUnderTest, data: st.DataObjec
     "MM-3",
     "images cut by chunks, preemption and a small encoder cache",
     needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
+    suits=("images in a small pool",),
     shows=(Images.HITS, Images.CUT_IMAGES, Pressure.EVICTED, Images.PREEMPTED_IMAGES),
 )
 @given(data=st.data())
@@ -155,6 +163,7 @@ def test_images_in_a_small_pool(sut: SystemUnderTest, data: st.DataObject) -> No
     "MM-3",
     "images of which a part is evicted",
     needs=(*IMAGES, Capability.METRICS, Capability.IMAGE_PARTS),
+    suits=("images in a small pool",),
     shows=(Images.HITS, Images.EVICTED_IMAGES),
 )
 @given(data=st.data())
@@ -172,6 +181,7 @@ def test_images_partly_evicted(sut: SystemUnderTest, data: st.DataObject) -> Non
     "MM-3",
     "images of resumed requests",
     needs=(*IMAGES, Capability.METRICS, Capability.PREEMPTION_COUNTS),
+    suits=("images in a small pool",),
     shows=(Images.HITS, Images.PREEMPTED_IMAGES),
 )
 @given(data=st.data())
@@ -189,6 +199,7 @@ def test_images_of_resumed_requests(sut: SystemUnderTest, data: st.DataObject) -
     "MM-4",
     "resets of one cache of images",
     needs=(*IMAGES, Capability.CACHE_RESET, Capability.CACHE_SALT, *CACHES),
+    suits=("image caches",),
     shows=(
         ImageCaches.AFTER_ENCODER,
         ImageCaches.AFTER_PROCESSOR,
@@ -212,6 +223,7 @@ def test_resets_of_one_cache_of_images(sut: SystemUnderTest, data: st.DataObject
     "MM-4",
     "images over new weights",
     needs=(*IMAGES, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, *CACHES),
+    suits=("image caches",),
     shows=(ImageCaches.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
 )
 @given(data=st.data())
@@ -230,6 +242,7 @@ def test_images_over_new_weights(sut: SystemUnderTest, data: st.DataObject) -> N
     "MM-4",
     "images of several towers",
     needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS),
+    suits=("image caches",),
     shows=(ImageCaches.OF_OTHERS, Adapters.STALE_CHANCES),
 )
 @given(data=st.data())
@@ -247,6 +260,7 @@ def test_images_of_several_towers(sut: SystemUnderTest, data: st.DataObject) -> 
     "MM-4",
     "images over a reload of the tower's adapter",
     needs=(*IMAGES, Capability.RUNTIME_LORA, Capability.TOWER_ADAPTERS, Capability.CACHE_RESET),
+    suits=("image caches",),
     shows=(ImageCaches.AFTER_RELOAD,),
     upstream=("vllm#44939",),
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.lora.workloads import (
     AdapterLifecycle,
@@ -47,6 +48,7 @@ RISK = (Adapters.WARM_HITS, Adapters.STALE_CHANCES, Adapters.TELLING)
     "LORA-1",
     "in-place reload, other path",
     needs=IN_PLACE,
+    suits=(CellTrait.ADAPTERS, CellTrait.BLOCK_KEYS),
     shows=(Adapters.IN_PLACE_RELOADS, *RISK),
     upstream=("vllm#42125", "vllm#30931"),
 )
@@ -68,6 +70,7 @@ def test_in_place_reload_from_another_path(sut: SystemUnderTest, data: st.DataOb
     "LORA-3",
     "in-place reload, same path, changed files",
     needs=IN_PLACE,
+    suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.IN_PLACE_RELOADS, Adapters.SAME_PATH_RELOADS, *RISK),
     upstream=("vllm#42125", "vllm#48352"),
 )
@@ -88,6 +91,7 @@ def test_in_place_reload_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     "LORA-2",
     "unload + load, other path",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.UNLOAD_LOADS, *RISK),
     upstream=("vllm#42125", "vllm#30931"),
 )
@@ -108,6 +112,7 @@ def test_unload_and_load_from_another_path(sut: SystemUnderTest, data: st.DataOb
     "LORA-3",
     "unload + load, same path, changed files",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.UNLOAD_LOADS, Adapters.SAME_PATH_RELOADS, *RISK),
 )
 @given(data=st.data())
@@ -122,6 +127,7 @@ def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     "LORA-4",
     "adapters and base model isolated",
     needs=CHOSEN,
+    suits=(CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE),
     shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )
@@ -142,6 +148,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest
     "LORA-4",
     "isolated with non-prefix KV reuse",
     needs=(*CHOSEN, Capability.MOVED_PIECES),
+    suits=(CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE),
     shows=(Lossy.MOVED, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
@@ -162,6 +169,7 @@ def test_non_prefix_reuse_is_isolated_by_adapter(sut: SystemUnderTest, data: st.
     "LORA-5",
     "return to an earlier adapter: A, B, A",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS, CellTrait.NARROW_CHUNKS),
     shows=(Adapters.RETURNS, Adapters.UNLOAD_LOADS, *RISK),
     shows_where=IN_PLACE_WHERE_SUPPORTED,
     overlapped_too=False,
@@ -184,6 +192,7 @@ def test_return_to_an_earlier_adapter(sut: SystemUnderTest, data: st.DataObject)
     "LORA-5",
     "return to an earlier adapter after a change under traffic",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS, CellTrait.NARROW_CHUNKS),
     shows=(Adapters.RETURNS, Adapters.OVERLAPPED, Adapters.AFTER_OVERLAP),
     overlapped_too=False,
 )
@@ -205,6 +214,7 @@ def test_return_to_an_earlier_adapter_after_a_change_under_traffic(sut: SystemUn
     "LORA-7",
     "more adapters than slots",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.BEYOND_SLOTS, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("vllm#38606",),
 )
@@ -224,6 +234,7 @@ def test_churn_beyond_the_adapter_slots(sut: SystemUnderTest, data: st.DataObjec
     "LORA-6",
     "reload under traffic",
     needs=RELOADS,
+    suits=(CellTrait.ADAPTERS, CellTrait.WAITING),
     shows=(Adapters.OVERLAPPED,),
     shows_where=IN_PLACE_WHERE_SUPPORTED,
     upstream=("vllm#48352",),
@@ -247,6 +258,7 @@ def test_reload_while_requests_run(sut: SystemUnderTest, data: st.DataObject) ->
     "LORA-8",
     "adapter switched on for every request",
     needs=(*ADAPTERS, Capability.ADAPTER_SWITCH),
+    suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.SWITCHES, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )

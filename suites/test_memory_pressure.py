@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.contexts.evidence import Contexts
 from coldproof.harness.features.non_prefix.workloads import cut_histories, exceeding_context
 from coldproof.harness.features.pressure.shared_workloads import pressed
@@ -30,7 +31,12 @@ SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 
 
 @requirement(
-    "PRESS-1", "eviction", needs=SIZED, shows=(Pressure.EVICTED, Requests.HITS), upstream=("vllm#24084", "kvcached#362")
+    "PRESS-1",
+    "eviction",
+    needs=SIZED,
+    suits=(CellTrait.SMALL_POOL, CellTrait.EVICTION),
+    shows=(Pressure.EVICTED, Requests.HITS),
+    upstream=("vllm#24084", "kvcached#362"),
 )
 @given(data=st.data())
 def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -49,6 +55,7 @@ def test_working_set_larger_than_the_pool(sut: SystemUnderTest, data: st.DataObj
     "PRESS-1",
     "history cut to what a context shift left",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
+    suits=(CellTrait.SMALL_POOL, CellTrait.EVICTION),
     shows=(Contexts.OUTGROWN, Contexts.CUT_HISTORY),
 )
 @given(data=st.data())
@@ -67,6 +74,7 @@ def test_history_cut_after_a_context_shift(sut: SystemUnderTest, data: st.DataOb
     "PRESS-1",
     "answers longer than the context",
     needs=(*TOKENS, Capability.CONTEXT_SHIFT),
+    suits=(CellTrait.SMALL_POOL, CellTrait.EVICTION),
     shows=(Contexts.OUTGROWN, Contexts.AFTER_OUTGROWN),
     upstream=("llama.cpp#16983",),
 )
@@ -86,6 +94,7 @@ def test_answers_longer_than_the_context(sut: SystemUnderTest, data: st.DataObje
     "PRESS-2",
     "many identical long prompts",
     needs=(*SIZED, Capability.METRICS),
+    suits=(CellTrait.SMALL_POOL, CellTrait.WHOLE_PROMPTS),
     shows=(Pressure.IDENTICAL, Pressure.WAITED),
     upstream=("vllm#11562",),
 )
@@ -106,6 +115,7 @@ def test_many_identical_long_prompts(sut: SystemUnderTest, data: st.DataObject) 
     "PRESS-3",
     "prompts that never fit",
     needs=TOKENS,
+    suits=(CellTrait.SMALL_POOL, CellTrait.GROUPS_SMALL_POOL),
     shows=(Pressure.REFUSED, Pressure.BESIDE_REFUSED),
     upstream=("vllm#35541", "vllm#39734", "vllm#52520"),
 )
@@ -124,6 +134,7 @@ def test_prompt_that_can_never_fit(sut: SystemUnderTest, data: st.DataObject) ->
     "PRESS-4",
     "every block freed",
     needs=(*SIZED, Capability.METRICS, Capability.POOL_USAGE),
+    suits=(CellTrait.SMALL_POOL, CellTrait.WHOLE_PROMPTS),
     shows=(Pressure.IDLE_COMPARED, Pressure.FULL_POOL),
     upstream=("vllm#46283", "sglang#35270", "sglang#6888"),
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.mixed.workloads import mixed
 from coldproof.harness.judgement.evidence.cache import Pressure
@@ -20,6 +21,7 @@ NEEDS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMIN
     "MIXED-1",
     "everything at once",
     needs=NEEDS,
+    suits=(CellTrait.MIXTURES,),
     shows=(Requests.HITS, Adapters.TOGETHER),
     shows_where={
         Capability.POOL_USAGE: Pressure.IDLE_LOOKS,

@@ -19,6 +19,7 @@ KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
     "POOL-1",
     "vectors of a prompt on a hit",
     needs=(Capability.POOLING, *KNOWN),
+    suits=("pooling",),
     shows=(Pooling.HITS, Pooling.NEAR, Adapters.STALE_CHANCES),
     shows_where={
         Capability.SPAWNABLE: Pooling.CHUNKS,
@@ -50,6 +51,7 @@ def test_vectors_on_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
     "POOL-1",
     "a vector of each token of a cached prompt",
     needs=(Capability.TOKEN_EMBEDDINGS, *KNOWN),
+    suits=("pooling",),
     shows=(Pooling.TOKENS,),
     upstream=("vllm#28194",),
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.preemption.workloads import outgrowing_requests
 from coldproof.harness.features.pressure.shared_workloads import pressed
 from coldproof.harness.judgement.evidence.cache import Pressure
@@ -21,6 +22,7 @@ NEEDS = (*SIZED, Capability.METRICS, Capability.PREEMPTION_COUNTS)
     "PREEMPT-1",
     "preempted and resumed",
     needs=NEEDS,
+    suits=(CellTrait.PREEMPTION, CellTrait.WHOLE_PROMPTS, CellTrait.GROUPS_SMALL_POOL),
     shows=(Pressure.PREEMPTIONS,),
     upstream=("LMCache#1969", "vllm#43569", "vllm#41190", "vllm#28558"),
 )
@@ -40,6 +42,7 @@ def test_preempted_and_resumed(sut: SystemUnderTest, data: st.DataObject) -> Non
     "PREEMPT-2",
     "after a preemption",
     needs=NEEDS,
+    suits=(CellTrait.PREEMPTION,),
     shows=(Pressure.PREEMPTIONS, Pressure.AFTER_PREEMPTION),
     upstream=("vllm#37152", "kvcached#362", "ascend#14055"),
 )

@@ -35,6 +35,7 @@ from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_reset_scope
 
 APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
+PAIR_CELLS = ("prefill apart",)
 
 
 def everywhere(sut: SystemUnderTest) -> Callable[[Workload], Workload]:
@@ -47,6 +48,7 @@ def everywhere(sut: SystemUnderTest) -> Callable[[Workload], Workload]:
     "PD-1",
     "prefill and decode apart answer as one",
     needs=(*APART, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
+    suits=("prefill apart", "prefill apart in small pools"),
     shows=(Requests.HITS, Reuse.OWED, Sides.FETCHED, Sides.PARTLY_FETCHED, Pressure.IDENTICAL),
 )
 @given(data=st.data())
@@ -69,6 +71,7 @@ def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.D
     "PD-2",
     "adapters with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
@@ -88,6 +91,7 @@ def test_adapters_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.D
     "PD-2",
     "salts with prefill and decode apart",
     needs=(*APART, Capability.CACHE_SALT),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Salts.HITS, Adapters.STALE_CHANCES),
     overlapped_too=False,
 )
@@ -108,6 +112,7 @@ def test_salts_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Data
     "PD-2",
     "resets with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.CACHE_RESET),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Control.RESETS, Control.AFTER_RESET, Requests.HITS),
     overlapped_too=False,
 )
@@ -127,6 +132,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     "PD-2",
     "weights with prefill and decode apart",
     needs=(*APART, Capability.WEIGHT_UPDATES),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Weights.AFTER_UPDATE, Adapters.TELLING),
     overlapped_too=False,
 )
@@ -146,6 +152,7 @@ def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Da
     "PD-2",
     "adapters that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA, Capability.ONE_SIDE_FIRST),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Sides.HALF_CHANGED, Adapters.STALE_CHANCES, Adapters.TELLING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
@@ -166,6 +173,7 @@ def test_adapters_that_reach_one_side_first(sut: SystemUnderTest, data: st.DataO
     "PD-2",
     "weights and resets that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, Capability.ONE_SIDE_FIRST),
+    suits=PAIR_CELLS,
     shows=(Sides.FETCHED, Sides.HALF_CHANGED, Weights.AFTER_UPDATE, Adapters.TELLING, Control.AFTER_RESET),
     overlapped_too=False,
 )
@@ -187,6 +195,7 @@ def test_weights_and_resets_that_reach_one_side_first(sut: SystemUnderTest, data
     "PD-3",
     "prompts that the decoder gets late",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES, Capability.POOL_SIZE),
+    suits=("failing pair",),
     shows=(Sides.FETCHED, Sides.LATE),
     upstream=("vllm#21570",),
 )
@@ -206,6 +215,7 @@ def test_prompts_that_the_decoder_gets_late(sut: SystemUnderTest, data: st.DataO
     "PD-3",
     "a side that ends and is started again",
     needs=(*APART, Capability.STREAMING, Capability.SIDE_FAILURES),
+    suits=("failing pair",),
     shows=(Sides.FETCHED, Sides.SIDE_RESTARTS, Sides.AFTER_SIDE_RESTART, Pressure.IDLE_COMPARED),
 )
 @given(data=st.data())
@@ -225,6 +235,7 @@ def test_a_side_that_ends_and_is_started_again(sut: SystemUnderTest, data: st.Da
     "PD-3",
     "a shared tier whose server ends and is started again",
     needs=(*APART, Capability.STREAMING, Capability.TIER_FAILURES),
+    suits=("failing pair",),
     shows=(
         *(Sides.FETCHED, Sides.TIER_RESTARTS, Sides.AFTER_SIDE_RESTART, Sides.LOADED_FROM_RESTARTED),
         Pressure.IDLE_COMPARED,

@@ -29,6 +29,7 @@ OWN_CACHES = {Capability.RANK_CHOICE: Ranks.HITS}
     "DIST-1",
     "adapters on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
+    suits=("ranks",),
     shows=(Ranks.ASKED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
 )
@@ -49,6 +50,7 @@ def test_adapters_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> No
     "DIST-1",
     "resets on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.CACHE_RESET),
+    suits=("ranks",),
     shows=(Ranks.ASKED, Control.RESETS, Control.AFTER_RESET, Requests.HITS),
     shows_where=OWN_CACHES,
 )
@@ -68,6 +70,7 @@ def test_resets_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None
     "DIST-1",
     "pauses on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.PAUSE_WAIT, Capability.PAUSE_KEEP, Capability.PAUSE_ABORT),
+    suits=("ranks",),
     shows=(Ranks.ASKED, Pauses.QUEUED_IN_PAUSE),
 )
 @given(data=st.data())
@@ -86,6 +89,7 @@ def test_pauses_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None
     "DIST-1",
     "new weights on every rank",
     needs=(*RANKS, Capability.WEIGHT_UPDATES),
+    suits=("ranks",),
     shows=(Ranks.ASKED, Weights.UPDATES, Weights.AFTER_UPDATE, Adapters.TELLING),
 )
 @given(data=st.data())
@@ -104,6 +108,7 @@ def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) ->
     "DIST-2",
     "several ranks answer as one",
     needs=(*RANKS, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
+    suits=("ranks", "pipeline stages"),
     shows=(Requests.HITS, Reuse.OWED, Reuse.DECODE_HITS, Reuse.SHARED_HITS, Pressure.IDENTICAL),
     shows_where={Capability.RANK_CHOICE: Ranks.OTHER_RANK},
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.non_prefix.workloads import rearranged
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.evidence.lossy import Lossy
@@ -17,12 +18,15 @@ from coldproof.harness.workload.generators.reuse import repeats, returns, traffi
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 COUNTED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
+HIT_CELLS = (CellTrait.PLAIN, CellTrait.HITS, CellTrait.KV_LAYOUT)
+COUNTED_CELLS = (*HIT_CELLS, CellTrait.STEP_COUNTS)
 
 
 @requirement(
     "REUSE-1",
     "the same prompt again: A, A",
     needs=COUNTED,
+    suits=COUNTED_CELLS,
     shows=(Reuse.REPEAT_HITS, Reuse.OWED),
     upstream=("vllm#17954", "kvcached#446", "LMCache#1139"),
 )
@@ -42,6 +46,7 @@ def test_a_prompt_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
     "REUSE-2",
     "the same prompt after others: A, B, A",
     needs=COUNTED,
+    suits=COUNTED_CELLS,
     shows=(Reuse.RETURN_HITS, Reuse.OWED),
     upstream=("vllm#50630", "vllm#48435"),
 )
@@ -62,6 +67,7 @@ def test_a_prompt_sent_again_after_others(sut: SystemUnderTest, data: st.DataObj
     "REUSE-3",
     "counts agree",
     needs=(*COUNTED, Capability.HIT_COUNTERS),
+    suits=HIT_CELLS,
     shows=(Reuse.COUNTED, Reuse.REPEAT_HITS, Reuse.RETURN_HITS),
     upstream=("vllm#25780", "vllm#43736"),
 )
@@ -81,6 +87,7 @@ def test_counts_agree(sut: SystemUnderTest, data: st.DataObject) -> None:
     "REUSE-3",
     "counts agree with non-prefix KV reuse",
     needs=(*COUNTED, Capability.HIT_COUNTERS, Capability.MOVED_PIECES),
+    suits=HIT_CELLS,
     shows=(Reuse.COUNTED, Lossy.MOVED),
     upstream=("llama.cpp#15082",),
 )

@@ -16,6 +16,8 @@ from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+SESSION_CELLS = ("sessions",)
+
 
 @requirement(
     "SESS-1",
@@ -28,6 +30,7 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
         Capability.CACHE_SALT,
         Capability.POOL_USAGE,
     ),
+    suits=SESSION_CELLS,
     shows=(Sessions.TURNS, Sessions.HITS, Sessions.DROPS, Pressure.IDLE_COMPARED),
     upstream=("vllm#49449", "vllm#49377", "sglang#27024"),
 )
@@ -61,6 +64,7 @@ STREAMING = (
     "SESS-1",
     "streaming sessions",
     needs=STREAMING,
+    suits=SESSION_CELLS,
     shows=(Sessions.TURNS, Sessions.HELD, Pressure.IDLE_COMPARED),
     upstream=("sglang#27024",),
 )
@@ -80,6 +84,7 @@ def test_streaming_sessions_answer_as_cold(sut: SystemUnderTest, data: st.DataOb
     "SESS-1",
     "streaming sessions that change the adapter",
     needs=(*STREAMING, Capability.ADAPTER_CHOICE),
+    suits=SESSION_CELLS,
     shows=(Sessions.SWITCHES, Sessions.HELD),
 )
 @given(data=st.data())
@@ -96,6 +101,7 @@ def test_sessions_that_change_the_adapter(sut: SystemUnderTest, data: st.DataObj
     "SESS-2",
     "sessions beyond the context",
     needs=(Capability.SESSIONS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.POOL_USAGE),
+    suits=("sessions up to the context",),
     shows=(Pressure.REFUSED, Pressure.BESIDE_REFUSED, Pressure.IDLE_COMPARED),
 )
 @given(data=st.data())

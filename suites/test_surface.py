@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.options.workloads import (
     PROMPT_LOGPROBS,
     SEVERAL_ANSWERS,
@@ -19,12 +20,14 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
+ANSWER_CELLS = (CellTrait.PLAIN, CellTrait.KV_LAYOUT, CellTrait.RESPONSE_OPTIONS)
 
 
 @requirement(
     "SURFACE-1",
     "prompt logprobs",
     needs=(*TOKENS, Capability.PROMPT_LOGPROBS),
+    suits=ANSWER_CELLS,
     shows=(Options.SCORED_PROMPTS, Requests.HITS),
     upstream=("vllm#42019", "vllm#3251"),
 )
@@ -38,7 +41,13 @@ def test_prompt_logprobs(sut: SystemUnderTest, data: st.DataObject) -> None:
     sut.check(data.draw(with_response_options(sut.limits, PROMPT_LOGPROBS), label="workload"))
 
 
-@requirement("SURFACE-1", "several answers", needs=(*TOKENS, Capability.SEVERAL_ANSWERS), shows=(Options.SEVERAL,))
+@requirement(
+    "SURFACE-1",
+    "several answers",
+    needs=(*TOKENS, Capability.SEVERAL_ANSWERS),
+    suits=ANSWER_CELLS,
+    shows=(Options.SEVERAL,),
+)
 @given(data=st.data())
 def test_several_answers(sut: SystemUnderTest, data: st.DataObject) -> None:
     """On a hit, several answers to one prompt, sampled with one seed, are equal to the cold ones."""
@@ -49,6 +58,7 @@ def test_several_answers(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SURFACE-1",
     "stop strings",
     needs=(*TOKENS, Capability.STOP_STRINGS),
+    suits=ANSWER_CELLS,
     shows=(Options.STOPPED,),
     upstream=("vllm#5543",),
 )
@@ -62,6 +72,7 @@ def test_stop_strings(sut: SystemUnderTest, data: st.DataObject) -> None:
     "SURFACE-1",
     "structured output",
     needs=(*TOKENS, Capability.STRUCTURED_OUTPUT),
+    suits=ANSWER_CELLS,
     shows=(Options.PATTERNED,),
     upstream=("vllm#30916", "TRT#18891"),
 )

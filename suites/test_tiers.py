@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.mixed.workloads import mixed
 from coldproof.harness.features.preemption.workloads import outgrowing_requests
@@ -37,12 +38,17 @@ COUNTED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED
 TIER = (Capability.SECOND_TIER, *COUNTED, Capability.METRICS)
 SAVED = (Capability.SAVED_STATE, *COUNTED)
 SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
+LOAD_CELLS = (CellTrait.SECOND_TIER, "tier of groups")
+KEEPING_CELLS = (*LOAD_CELLS, "saved states")
+SMALLEST_CELLS = (*LOAD_CELLS, "tier behind seven blocks")
+FAILING_CELLS = ("failing loads",)
 
 
 @requirement(
     "TIER-1",
     "evicted and loaded back",
     needs=SIZED,
+    suits=KEEPING_CELLS,
     shows=(Tiers.LOADED_EVICTED,),
     upstream=("vllm#54193", "vllm#46951", "sglang#39830", "vllm#53498"),
 )
@@ -63,6 +69,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     "TIER-1",
     "pool emptied, prompts sent again",
     needs=(*TIER, Capability.CACHE_RESET),
+    suits=KEEPING_CELLS,
     shows=(Tiers.LOADED_RESET,),
     upstream=("vllm#46453", "LMCache#4247"),
 )
@@ -82,6 +89,7 @@ def test_pool_emptied_and_prompts_sent_again(sut: SystemUnderTest, data: st.Data
     "TIER-1",
     "saved under a name and restored",
     needs=SAVED,
+    suits=KEEPING_CELLS,
     shows=(SavedState.RESTORED,),
     upstream=("llama.cpp#27052", "llama.cpp#26676"),
 )
@@ -101,6 +109,7 @@ def test_saved_and_restored(sut: SystemUnderTest, data: st.DataObject) -> None:
     "TIER-2",
     "preempted and resumed",
     needs=SIZED,
+    suits=SMALLEST_CELLS,
     shows=(Pressure.PREEMPTIONS, Tiers.LOADED),
     upstream=("vllm#29870", "vllm#46014", "LMCache#1969"),
 )
@@ -121,6 +130,7 @@ def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st
     "TIER-3",
     "salts and adapters across tiers",
     needs=(*TIER, Capability.CACHE_SALT),
+    suits=KEEPING_CELLS,
     shows=(Adapters.STALE_CHANCES, Tiers.LOADED),
     upstream=("vllm#53495", "vllm#54342", "vllm#51748", "LMCache#2878"),
 )
@@ -140,6 +150,7 @@ def test_identities_across_tiers(sut: SystemUnderTest, data: st.DataObject) -> N
     "TIER-3",
     "adapters across a save and its restore",
     needs=(*SAVED, Capability.ADAPTER_CHOICE),
+    suits=KEEPING_CELLS,
     shows=(SavedState.RESTORED_ELSE, Adapters.TELLING),
     upstream=("llama.cpp#26207",),
 )
@@ -159,6 +170,7 @@ def test_adapters_across_a_save_and_restore(sut: SystemUnderTest, data: st.DataO
     "TIER-4",
     "loads that fail",
     needs=TIER,
+    suits=FAILING_CELLS,
     shows=(Tiers.FAILED_LOADS, Tiers.AFTER_FAILURE, Tiers.LOADED),
     upstream=("LMCache#3388", "vllm#49250", "vllm#45474"),
 )
@@ -179,6 +191,7 @@ def test_loads_that_fail(sut: SystemUnderTest, data: st.DataObject) -> None:
     "TIER-4",
     "preempted after a load that failed",
     needs=SIZED,
+    suits=FAILING_CELLS,
     shows=(Tiers.FAILED_LOADS, Pressure.PREEMPTIONS, Tiers.LOADED),
     upstream=("vllm#26813",),
 )
@@ -198,6 +211,7 @@ def test_preempted_after_a_load_that_failed(sut: SystemUnderTest, data: st.DataO
     "TIER-4",
     "loads that fail, of any share of the pool",
     needs=SIZED,
+    suits=FAILING_CELLS,
     shows=(Tiers.FAILED_LOADS, Tiers.LOADED),
     upstream=("vllm#44560", "vllm#45388"),
 )
@@ -216,6 +230,7 @@ def test_failed_loads_of_any_share_of_the_pool(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "everything at once, with a second tier",
     needs=(*SIZED, Capability.STREAMING),
+    suits=(CellTrait.SECOND_TIER,),
     shows=(Tiers.LOADED, Requests.HITS, Pressure.IDLE_COMPARED, Adapters.TOGETHER, Pressure.PREEMPTIONS),
     weight=4,
 )
@@ -236,6 +251,7 @@ def test_everything_at_once_with_a_second_tier(sut: SystemUnderTest, data: st.Da
     "TIER-5",
     "client disconnects during a load",
     needs=(*SIZED, Capability.STREAMING, Capability.ABORT),
+    suits=(CellTrait.SECOND_TIER,),
     shows=(Tiers.LOADED, Control.AFTER_ABORT, Pressure.IDLE_COMPARED),
     upstream=("vllm#32255", "vllm#46283", "vllm#46240"),
 )
@@ -254,6 +270,7 @@ def test_client_disconnects_during_loads(sut: SystemUnderTest, data: st.DataObje
     "TIER-6",
     "KV of an engine with other weights, KV format, rope settings or adapter files",
     needs=(Capability.PERSISTENT_KV, *COUNTED),
+    suits=("persistent tier",),
     shows=(Tiers.AFTER_OTHER_ENGINE,),
     upstream=("sglang#26792",),
 )
@@ -274,6 +291,7 @@ def test_kv_of_an_engine_with_a_difference(sut: SystemUnderTest, data: st.DataOb
     "TIER-6",
     "KV of an equal engine before",
     needs=(Capability.PERSISTENT_KV, *COUNTED),
+    suits=("persistent tier",),
     shows=(Tiers.LOADED_AFTER_RESTART,),
 )
 @given(data=st.data())
@@ -290,6 +308,7 @@ def test_kv_of_an_equal_engine(sut: SystemUnderTest, data: st.DataObject) -> Non
     "TIER-7",
     "a tier whose server ends and is started again",
     needs=(*TIER, Capability.STREAMING, Capability.CACHE_RESET, Capability.TIER_FAILURES),
+    suits=("failing tier",),
     shows=(
         *(Sides.TIER_RESTARTS, Sides.AFTER_SIDE_RESTART, Sides.LOADED_FROM_RESTARTED),
         Pressure.IDLE_COMPARED,

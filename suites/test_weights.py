@@ -36,12 +36,14 @@ MODES = {
     Capability.PAUSE_WAIT: Pauses.FINISHED_BEFORE_PAUSE,
     Capability.PAUSE_KEEP: Pauses.KEPT_OVER_PAUSE,
 }
+UPDATE_CELLS = ("weight updates", "weight transfer")
 
 
 @requirement(
     "WEIGHT-1",
     "new weights, and the invalidation that the engine documents",
     needs=UPDATES,
+    suits=UPDATE_CELLS,
     shows=(Weights.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
     shows_where={**ROUTES, Capability.SLEEP: Pauses.SLEEPS, Capability.SLEEP_DISCARDS: Pauses.DEEP_SLEEPS},
     upstream=("sglang#26792", "omni#6739"),
@@ -63,6 +65,7 @@ def test_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
     "WEIGHT-2",
     "pause and resume",
     needs=PAUSES,
+    suits=("weight updates",),
     shows=(Pauses.QUEUED_IN_PAUSE,),
     shows_where=MODES,
 )
@@ -83,6 +86,7 @@ def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
     "WEIGHT-2",
     "new weights during a pause",
     needs=(*PAUSES, Capability.WEIGHT_UPDATES),
+    suits=("weight updates",),
     shows=(Weights.CONTINUED, Adapters.TELLING),
 )
 @given(data=st.data())
@@ -102,6 +106,7 @@ def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> Non
     "WEIGHT-3",
     "requests in flight over an update",
     needs=(*UPDATES, Capability.STREAMING),
+    suits=UPDATE_CELLS,
     shows=(Weights.IN_FLIGHT, Weights.AFTER_IN_FLIGHT, Adapters.TELLING),
     shows_where={Capability.CACHE_SALT: Weights.AFTER_IN_FLIGHT_SALT},
 )
@@ -123,6 +128,7 @@ def test_requests_in_flight_over_an_update(sut: SystemUnderTest, data: st.DataOb
     "WEIGHT-4",
     "adapters over an update of the base weights",
     needs=(*UPDATES, Capability.RUNTIME_LORA),
+    suits=UPDATE_CELLS,
     shows=(Weights.ADAPTERS_AFTER_UPDATE, Adapters.TELLING),
 )
 @given(data=st.data())

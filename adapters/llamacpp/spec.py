@@ -9,23 +9,26 @@ import msgspec
 
 from coldproof.adapters.llamacpp import engine, setup
 from coldproof.adapters.llamacpp.reproducer import LLAMACPP
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant, ModelLayers
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.release_package import ReleasePackage
 
-AREAS = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "CTRL", "MIXED")
-ONE_AT_A_TIME = ("GROUND", "LORA", "CHAT", "REUSE", "PRESS", "MIXED")  # without CTRL: no request is queued long enough
-SPARSE = ("GROUND", "LORA", "CHAT")  # no minimum hit is guaranteed, so that no eviction can be shown
+SPARSE = (CellTrait.BATCHES, CellTrait.ADAPTERS, CellTrait.CONVERSATIONS)  # no minimum hit is guaranteed
+ONE_AT_A_TIME = (*SPARSE, CellTrait.HITS, CellTrait.SMALL_POOL, CellTrait.MIXTURES)  # no request is queued long
+SIDE_BY_SIDE = (*ONE_AT_A_TIME, CellTrait.RESETS, CellTrait.ABORTS)
 HOST_CACHE = "--cache-ram"
 NO_HOST_CACHE, ONE_SLOT = (HOST_CACHE, "0"), (setup.SLOTS, "1")
 SLOT_ALONE = (*ONE_SLOT, *NO_HOST_CACHE)
 SAVED = (setup.SAVED, "slots", *NO_HOST_CACHE)
-KV_IN_BLOCKS = ("GROUND", "LORA-4", "CHAT", "REUSE", "PRESS")
-IMAGES = ("MM-1", "MM-2")
+# What a mode that changes the KV or its use is tested for.
+ONE_MODE = (CellTrait.ADAPTER_CHOICE, CellTrait.CONVERSATIONS, CellTrait.HITS, CellTrait.SMALL_POOL)
+KV_IN_BLOCKS = (CellTrait.BATCHES, *ONE_MODE)
+IMAGES = ("images",)
 SEEING = (setup.TOWER, "projector.gguf")  # a file that is written beside the model
-RESTORED = ("TIER-1", "TIER-3", "TIER-6")  # saved states are a second tier
+RESTORED = ("saved states", "persistent tier")
 PIECE = 16  # tokens: fewer than in a segment, more than two answers share by chance
 SHIFTED = (
     f"KV of {PIECE} or more consecutive tokens is reused at any position of a prompt, with shifted positions and after "
@@ -38,20 +41,22 @@ def quantised(kind: str) -> tuple[str, ...]:
     return (*NO_HOST_CACHE, "--cache-type-k", kind, "--cache-type-v", kind, "--flash-attn", "on")
 
 
-def cell(name: str, about: str, *flags: str, areas: tuple[str, ...] = AREAS, **more: Any) -> Cell:
+def cell(name: str, about: str, *flags: str, traits: tuple[str, ...] = SIDE_BY_SIDE, **more: Any) -> Cell:
     """Return a cell with these flags. Each cell has its own cold engine."""
-    return Cell(name=name, about=about, arguments=flags, areas=areas, alike=False, engine="llamacpp", **more)
+    return Cell(name=name, about=about, arguments=flags, traits=traits, alike=False, engine="llamacpp", **more)
 
 
 CELLS = (
     cell("llamacpp", "four slots of 2,048 tokens, without the host's prompt cache", *NO_HOST_CACHE),
-    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", *SLOT_ALONE, areas=ONE_AT_A_TIME),
-    cell("llamacpp-host-cache", "one slot, and the host's prompt cache for evicted KV", *ONE_SLOT, areas=ONE_AT_A_TIME),
+    cell("llamacpp-one-slot", "one slot, without the host's prompt cache", *SLOT_ALONE, traits=ONE_AT_A_TIME),
+    cell(
+        "llamacpp-host-cache", "one slot, and the host's prompt cache for evicted KV", *ONE_SLOT, traits=ONE_AT_A_TIME
+    ),
     cell(
         "llamacpp-window",
         "one slot of a Gemma 3 model with a sliding window of 64 tokens and checkpoints of it",
         *SLOT_ALONE,
-        areas=SPARSE,
+        traits=SPARSE,
         model=ModelLayers.WINDOW,
     ),
     cell("llamacpp-unified", "four slots that share one KV buffer", setup.UNIFIED, *NO_HOST_CACHE),
@@ -60,18 +65,18 @@ CELLS = (
         "llamacpp-window with four slots that share one KV buffer",
         setup.UNIFIED,
         *NO_HOST_CACHE,
-        areas=("CHAT",),
+        traits=(CellTrait.CONVERSATIONS,),
         model=ModelLayers.WINDOW,
     ),
-    cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, areas=RESTORED),
-    cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, areas=RESTORED),
-    cell("llamacpp-images", "prompts with images, four slots", *NO_HOST_CACHE, *SEEING, areas=IMAGES),
+    cell("llamacpp-saved", "one slot that is saved to files and restored", *ONE_SLOT, *SAVED, traits=RESTORED),
+    cell("llamacpp-saved-slots", "the same with two slots", setup.SLOTS, "2", *SAVED, traits=RESTORED),
+    cell("llamacpp-images", "prompts with images, four slots", *NO_HOST_CACHE, *SEEING, traits=IMAGES),
     cell(
         "llamacpp-images-host-cache",
         "prompts with images, one slot, and the host's prompt cache for evicted KV",
         *ONE_SLOT,
         *SEEING,
-        areas=IMAGES,
+        traits=IMAGES,
     ),
     cell(
         "llamacpp-cache-reuse",
@@ -79,17 +84,17 @@ CELLS = (
         *SLOT_ALONE,
         setup.REUSE,
         str(PIECE),
-        areas=("LORA-4", "CHAT", "REUSE", "PRESS", "MIXED"),
+        traits=(*ONE_MODE, CellTrait.MIXTURES),
         lossy=SHIFTED,
     ),
-    cell("llamacpp-kv-q8", "four slots with KV in 8 bits", *quantised("q8_0"), areas=KV_IN_BLOCKS, on_request=True),
-    cell("llamacpp-kv-q4", "four slots with KV in 4 bits", *quantised("q4_0"), areas=KV_IN_BLOCKS, on_request=True),
+    cell("llamacpp-kv-q8", "four slots with KV in 8 bits", *quantised("q8_0"), traits=KV_IN_BLOCKS, on_request=True),
+    cell("llamacpp-kv-q4", "four slots with KV in 4 bits", *quantised("q4_0"), traits=KV_IN_BLOCKS, on_request=True),
     cell(
         "llamacpp-weights-q4",
         "four slots with weights in 4 bits: a trained model's as published, else the generated model's (Q4_0)",
         *NO_HOST_CACHE,
         setup.FOUR_BITS,
-        areas=KV_IN_BLOCKS,
+        traits=KV_IN_BLOCKS,
         on_request=True,
     ),
     cell(
@@ -99,7 +104,7 @@ CELLS = (
         setup.SHIFT,
         setup.CONTEXT,
         "256",
-        areas=("LORA-4", "CHAT", "REUSE", "PRESS"),
+        traits=ONE_MODE,
     ),
 )
 

@@ -9,6 +9,7 @@ import msgspec
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.reproducer import OPENVINO
 from coldproof.adapters.openvino.setup import IMAGES, INT8, PACKAGE, REGISTERED
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import CHUNKS, POOL, Cell, EngineVariant
 from coldproof.adapters.spec.engine_spec import EngineSpec
@@ -22,15 +23,14 @@ U8, U4 = "KV_CACHE_PRECISION=u8", "KV_CACHE_PRECISION=u4"
 # With weights in 8 bits the engine rounds activations to 8 bits, too, unless it is told not to. Equal requests then
 # repeat exactly, but scores of decode and of prefill differ by up to 0.06 nats: the engine looks exact and is not.
 FLOAT_ACTIVATIONS, ROUNDED_ACTIVATIONS = (f"DYNAMIC_QUANTIZATION_GROUP_SIZE={size}" for size in (0, 32))
-IN_BITS = ("GROUND", "CHAT", "SURFACE", "CTRL-2")
-ANSWERS = ("GROUND", "CHAT", "SURFACE")
-UNDER_PRESSURE = ("PRESS", "PREEMPT", "CTRL-2", "MIXED")
+ANSWERS = (CellTrait.BATCHES, CellTrait.CONVERSATIONS, CellTrait.RESPONSE_OPTIONS, CellTrait.ABORTS)
+UNDER_PRESSURE = (CellTrait.SMALL_POOL, CellTrait.PREEMPTION, CellTrait.MIXTURES, CellTrait.ABORTS)
 
 
-def cell(name: str, about: str, areas: tuple[str, ...], *words: str, on_request: bool = False) -> Cell:
+def cell(name: str, about: str, traits: tuple[str, ...], *words: str, on_request: bool = False) -> Cell:
     """Return a cell: `words` are fields of SchedulerConfig. Cold answers come from a pipeline with the same fields."""
     return Cell(
-        name=name, about=about, arguments=words, areas=areas, alike=False, engine="openvino", on_request=on_request
+        name=name, about=about, arguments=words, traits=traits, alike=False, engine="openvino", on_request=on_request
     )
 
 
@@ -38,53 +38,66 @@ CELLS = (
     cell(
         "openvino",
         "a pool of 128 blocks, prompts in chunks of 48 tokens (one and a half blocks)",
-        (*ANSWERS, "CTRL-2"),
+        ANSWERS,
         ROOMY,
         ODD_STEPS,
     ),
     cell(
         "openvino-counted",
         "a pool of 128 blocks, one token per step: the number of steps gives the exact number of cached tokens",
-        (*ANSWERS, "REUSE-1", "REUSE-2", "CTRL-2"),
+        (*ANSWERS, CellTrait.STEP_COUNTS),
         ROOMY,
         TOKEN_STEPS,
     ),
     cell(
-        "openvino-growing", "the engine's own defaults: a pool that grows, chunks of 256 tokens", ("GROUND", "CHAT-1")
+        "openvino-growing",
+        "the engine's own defaults: a pool that grows, chunks of 256 tokens",
+        (CellTrait.BATCHES, CellTrait.INTERLEAVED),
     ),
     cell("openvino-tight", "a pool of 24 blocks, chunks of 48 tokens", UNDER_PRESSURE, TIGHT, ODD_STEPS),
     cell(
-        "openvino-tight-counted", "a pool of 24 blocks, one token per step", ("PRESS-1", "CTRL-2"), TIGHT, TOKEN_STEPS
+        "openvino-tight-counted",
+        "a pool of 24 blocks, one token per step",
+        (CellTrait.EVICTION, CellTrait.ABORTS),
+        TIGHT,
+        TOKEN_STEPS,
     ),
     cell(
         "openvino-whole-prompts",
         "a pool of 24 blocks, each prompt in one step, prefill before decode (dynamic_split_fuse off)",
-        ("GROUND", "PRESS-2", "PRESS-4", "PREEMPT-1"),
+        (CellTrait.BATCHES, CellTrait.WHOLE_PROMPTS),
         TIGHT,
         *WHOLE,
     ),
     cell(
         "openvino-adapters",
         "registered adapters; each generate() runs requests of one adapter",
-        ("GROUND", "LORA-4"),
+        (CellTrait.BATCHES, CellTrait.ADAPTER_CHOICE),
         ROOMY,
         REGISTERED,
     ),
     cell(
         "openvino-images",
         "a model that takes images, a pool of 128 blocks, one token per step",
-        ("MM-1", "MM-2"),
+        ("images",),
         ROOMY,
         TOKEN_STEPS,
         IMAGES,
     ),
-    cell("openvino-images-tight", "the same in a pool of 24 blocks", ("MM-3",), TIGHT, TOKEN_STEPS, IMAGES),
-    cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", IN_BITS, ROOMY, ODD_STEPS, U8, on_request=True),
-    cell("openvino-kv-u4", "KV in 4 bits", IN_BITS, ROOMY, ODD_STEPS, U4, on_request=True),
+    cell(
+        "openvino-images-tight",
+        "the same in a pool of 24 blocks",
+        ("images in a small pool",),
+        TIGHT,
+        TOKEN_STEPS,
+        IMAGES,
+    ),
+    cell("openvino-kv-u8", "KV in 8 bits, the engine's own default", ANSWERS, ROOMY, ODD_STEPS, U8, on_request=True),
+    cell("openvino-kv-u4", "KV in 4 bits", ANSWERS, ROOMY, ODD_STEPS, U4, on_request=True),
     cell(
         "openvino-int8",
         "weights in 8 bits, activations in float32",
-        IN_BITS,
+        ANSWERS,
         ROOMY,
         ODD_STEPS,
         INT8,
@@ -94,7 +107,7 @@ CELLS = (
     cell(
         "openvino-int8-activations",
         "weights and activations in 8 bits, the engine's own default",
-        IN_BITS,
+        ANSWERS,
         ROOMY,
         ODD_STEPS,
         INT8,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+from collections.abc import Collection
 
 import msgspec
 
-# Requirements for a pool of any size.
-KEYS = ("GROUND", "LORA", "SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1", "CTRL-3", "SESS-1")
-ROOM = ("PRESS", "PREEMPT", "CTRL", "MIXED")  # requirements that need a small pool
+from coldproof.adapters.protocol.cell_traits import meet
+
 # What control variants remove.
 CACHING, POOL, CHUNKS, TIER = "prefix caching", "a pool this small", "prefill in chunks", "the second tier"
 
@@ -24,8 +24,9 @@ class ModelLayers(enum.StrEnum):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration. `about`: its purpose. `arguments`: its flags. `areas`: the first parts of requirement ids.
+    """One configuration. `about`: its purpose. `arguments`: its flags.
 
+    `traits`: what it is, in the words of requirements (`CellTrait`, or those of one suite); None: it suits all of them.
     `lossy`: what a lossy mode changes in answers by design, and why. Answers are then compared with what the mode
     promises (see harness/history/non_prefix_reuse.py).
     `alike`: cold answers are equal to those of the engine's first cell, so that both cells share one cold engine.
@@ -35,22 +36,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     arguments: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (
-        *KEYS,
-        *ROOM,
-        "GROUP",
-        "EVENT",
-        "TIER",
-        "WEIGHT",
-        "EMBED",
-        "ENTRY",
-        "MM",
-        "DIST",
-        "PD",
-        "SPEC",
-        "POOL",
-        "SESS",
-    )
+    traits: tuple[str, ...] | None = None
     alike: bool = True
     model: ModelLayers = ModelLayers.FULL
     package: str | None = None  # a Python package that this cell needs beside the engine's own
@@ -59,9 +45,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     lossy: str = ""  # a text that follows "lossy mode:"
     engine: str = ""  # the engine to which the flags belong
 
-    def covers(self, requirement_id: str) -> bool:
-        """Return whether this cell tests a requirement."""
-        return requirement_id.startswith(self.areas)
+    def suits(self, wanted: Collection[str]) -> bool:
+        """Return whether a requirement can be exercised here. `wanted`: the traits of which it needs one."""
+        return meet(self.traits, wanted)
 
     def obstacle(self, engine: str, _worker: str) -> str:
         """Return why an engine with this worker cannot be started in this cell; an empty text if it can."""

@@ -87,16 +87,34 @@ class Attach(Protocol):
         """
 
 
-class ConnectorWords(Protocol):
-    """Returns the options of a run that tests a KV connector class. Raises ValueError with the reason."""
+class ConnectorRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that tests a KV connector class: its options, and the traits of cells whose requirements it tests."""
+
+    words: tuple[str, ...]
+    traits: tuple[str, ...]
+
+
+class ConnectorRuns(Protocol):
+    """Returns a run that tests a KV connector class. Raises ValueError with the reason."""
 
     def __call__(
         self, connector: str, options: dict[str, Any], *, load_failures: str | None, events: bool, engine_args: str
-    ) -> tuple[str, ...]:
-        """Return the words for `MODULE:CLASS` with its options; `load_failures`: `recompute`, `fail`, or None.
+    ) -> ConnectorRun:
+        """Return the run for `MODULE:CLASS` with its options; `load_failures`: `recompute`, `fail`, or None.
 
         `events`: the connector publishes KV events.
         """
+
+
+class FieldCells(msgspec.Struct, frozen=True, kw_only=True):
+    """The cells in which the scripts of public bug reports run: see harness/power/field_scripts.py.
+
+    `pool` returns one with a pool of this many usable blocks. `groups`: one with several groups of blocks, by worker.
+    """
+
+    plain: Cell
+    pool: Callable[[int], Cell]
+    groups: Mapping[str, Cell]
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +129,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     `faults` imports the catalogue. None: faults cannot be injected.
     `noise(KIND:NATS, folder)`: a context manager. Every engine that starts inside it has this noise in its scores.
     `reproduction`: how a stand-alone script uses the engine. None: in the same way as the default engine's server.
+    `profiles`: by profile and worker, the names of the cells that the profile has. No entry: all cells of the engine.
     `layer`: the name of the layer that this engine is. `more_layers`: layers that run beside it, first ones first.
     `preload` imports the modules for a start, in processes that fork before they start engines.
     `recognises`: whether a server that another adapter is attached to is this engine, by that adapter's configuration.
@@ -134,19 +153,25 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     reproduction: Reproduction | None = None
     preload: Callable[[], None] | None = None
     changes: tuple[EngineChange, ...] = ()  # the differences with which the engine can be started
+    profiles: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
+    field_cells: FieldCells | None = None
     layer: str = SERVER_LAYER
     more_layers: tuple[Layer, ...] = ()
     known_issues: Path | None = None  # the file with the engine's waivers
     past_issues: Path | None = None  # the same for earlier releases: a history explains violations with both
     releases: ReleasePackage | None = None  # how other releases are installed; None: Coldproof cannot
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
-    connector: ConnectorWords | None = None  # None: the engine has no connectors that a user can write
+    connector: ConnectorRuns | None = None  # None: the engine has no connectors that a user can write
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """Return the layers of a run on this engine: its own is the last."""
         return (*self.more_layers, Layer(name=self.layer, engine=self.name))
+
+    def profile_cells(self, profile: str, worker: str) -> tuple[str, ...]:
+        """Return the names of the cells of a profile with a worker. Empty: the profile has all cells."""
+        return self.profiles.get(profile, {}).get(worker, ())
 
     @property
     def packages(self) -> tuple[str, ...]:

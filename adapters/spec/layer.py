@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
+
+from coldproof.adapters.protocol.cell_traits import meet
 
 EXACT_LAYER, MODEL_LAYER, SERVER_LAYER = "exact", "model", "server"
 
@@ -11,16 +15,16 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One way to run the requirements: an engine and its worker.
 
     `name`: exact (no floating point, so that every wrong block changes the answer), model (a network in process) or
-    server (the real server over HTTP). `areas`: the first parts of the ids of the requirements that it tests. `cells`:
-    those that it has beside the profile's.
+    server (the real server over HTTP). `traits`: it tests the requirements that suit cells with one of these; None: all
+    requirements. `cells`: those that it has beside the profile's.
     """
 
     name: str
     engine: str
     worker: str = "model"
-    areas: tuple[str, ...] = ("",)
+    traits: tuple[str, ...] | None = None
     cells: tuple[str, ...] = ()
 
-    def covers(self, requirement_id: str) -> bool:
-        """Return whether this layer tests a requirement."""
-        return requirement_id.startswith(self.areas)
+    def suits(self, wanted: Collection[str]) -> bool:
+        """Return whether this layer tests a requirement. `wanted`: the traits of the cells in which it can be."""
+        return meet(self.traits, wanted)

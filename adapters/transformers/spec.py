@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
@@ -17,19 +18,20 @@ from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
 
-KEYS = ("GROUND", "LORA", "CHAT", "REUSE", "CTRL-1", "SURFACE", "WEIGHT")  # the room is not what matters
-ROOM = ("REUSE", "PRESS", "PREEMPT", "CTRL", "MIXED")  # the pool has to be small
+LARGE = (CellTrait.PLAIN, CellTrait.ADAPTERS, "weight updates")
+PRESSED = (CellTrait.SMALL_POOL, CellTrait.PREEMPTION, CellTrait.MIXTURES, CellTrait.RESETS, CellTrait.ABORTS)
+TIGHT = (*PRESSED, CellTrait.HITS)
 ROOMY, PREFILL_FIRST = "num_blocks=2048", "scheduler_type=prefill_first"
 SMALL = ("num_blocks=24", "max_batch_tokens=64", "max_requests_per_batch=8")
 
 
-def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, model: ModelLayers = ModelLayers.FULL) -> Cell:
+def cell(name: str, about: str, traits: tuple[str, ...], *fields: str, model: ModelLayers = ModelLayers.FULL) -> Cell:
     """Return a cell: `fields` are those of ContinuousBatchingConfig. Cold answers come from the same configuration."""
     return Cell(
         name=name,
         about=about,
         arguments=fields,
-        areas=areas,
+        traits=traits,
         alike=False,
         engine="transformers",
         model=model,
@@ -37,13 +39,13 @@ def cell(name: str, about: str, areas: tuple[str, ...], *fields: str, model: Mod
 
 
 CELLS = (
-    cell("transformers", "a large pool: 256 blocks of 16 tokens, 256 tokens per step", KEYS),
-    cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens and 8 requests per step", ROOM, *SMALL),
-    cell("transformers-prefill-first", "transformers-tight with prefill before decode", ROOM, *SMALL, PREFILL_FIRST),
+    cell("transformers", "a large pool: 256 blocks of 16 tokens, 256 tokens per step", LARGE),
+    cell("transformers-tight", "24 blocks of 16 tokens, 64 tokens and 8 requests per step", TIGHT, *SMALL),
+    cell("transformers-prefill-first", "transformers-tight with prefill before decode", TIGHT, *SMALL, PREFILL_FIRST),
     cell(
         "transformers-window",
         "a Gemma 3 model with a sliding window of 64 tokens, 24 tokens per step",
-        ("GROUND",),  # with a window, requests share no blocks
+        (CellTrait.BATCHES,),  # with a window, requests share no blocks
         "max_batch_tokens=24",
         model=ModelLayers.WINDOW,
     ),

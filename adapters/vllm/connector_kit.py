@@ -12,20 +12,21 @@ import shlex
 from importlib.machinery import PathFinder
 from typing import Any
 
+from coldproof.adapters.spec.engine_spec import ConnectorRun
 from coldproof.adapters.vllm.cells.cell import FINGERPRINT, IN_PROCESS
 from coldproof.adapters.vllm.cells.tiers import CONNECTOR, CONNECTOR_EVENTS
 from coldproof.adapters.vllm.kv_tiers import TRANSFER_FLAG
 
-LOADS_FAIL = "TIER-4"
+LOADS_FAIL = "failing loads"  # a trait of the cell
 
 
-def connector_words(
+def connector_run(
     connector: str, options: dict[str, Any], *, load_failures: str | None, events: bool, engine_args: str
-) -> tuple[str, ...]:
-    """Return the options of a run that tests `MODULE:CLASS`, or a connector that vLLM knows by its name.
+) -> ConnectorRun:
+    """Return a run that tests `MODULE:CLASS`, or a connector that vLLM knows by its name.
 
     `options`: the connector's own, with {folder} for a folder that only one engine uses. `load_failures`: what vLLM
-    does with a request whose load fails, `recompute` or `fail`; None: no load fails, so that TIER-4 is not tested.
+    does with a request whose load fails, `recompute` or `fail`; None: no load fails.
     `events`: the connector publishes what it stores and removes, and the events are tested, too.
     `engine_args`: more flags of vLLM.
     Raises ValueError for a module that cannot be found.
@@ -40,11 +41,11 @@ def connector_words(
         "kv_load_failure_policy": load_failures or "recompute",
     }
     cells = (CONNECTOR, CONNECTOR_EVENTS) if events else (CONNECTOR,)
-    areas = (area for cell in cells for area in cell.areas)
-    tested = (area for area in areas if area != LOADS_FAIL or load_failures is not None)
+    traits = (trait for cell in cells for trait in cell.traits or ())
+    tested = tuple(trait for trait in traits if trait != LOADS_FAIL or load_failures is not None)
     words = ("--engine", IN_PROCESS, "--worker", FINGERPRINT, "--cells", ",".join(cell.name for cell in cells))
     flags = f"{TRANSFER_FLAG} {shlex.quote(json.dumps(config))} {engine_args}"
-    return (*words, "--requirements", ",".join(tested), f"--engine-args={flags.strip()}")
+    return ConnectorRun(words=(*words, f"--engine-args={flags.strip()}"), traits=tested)
 
 
 def importable(module: str) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from coldproof.adapters.common import image_model as images
 from coldproof.adapters.common.process import free_port
 from coldproof.adapters.common.score_noise import VARIABLE
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.engine import Engine, EngineStartError
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape, GroupShape
@@ -38,15 +39,17 @@ from coldproof.adapters.vllm.cells.cell import (
 )
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
-from coldproof.adapters.vllm.connector_kit import connector_words
+from coldproof.adapters.vllm.connector_kit import connector_run
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
+from coldproof.adapters.vllm.field_cells import FIELD_CELLS
 from coldproof.adapters.vllm.fingerprint.topology import TOPOLOGIES
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
 from coldproof.adapters.vllm.forked import preload
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
 from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, given_tier, tier_and_rest
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
+from coldproof.adapters.vllm.profiles import PROFILES
 from coldproof.adapters.vllm.releases import is_cuda_build, package
 
 # Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
@@ -59,7 +62,14 @@ HASH, DRAFTS, ASYNC, GRAPHS = "this hash algorithm", "speculative decoding", "as
 RUNNER, NO_DRAFTS = "model runner V2", "no speculative decoding"
 POOL_FLAG, HASH_FLAG = "--num-gpu-blocks-override", "--prefix-caching-hash-algo"
 ROOMY_BLOCKS = 2048
-NUMERIC_AREAS = ("GROUND", "SURFACE", "MM")  # where numbers matter: batch invariance, log probabilities
+# Where numbers matter: batch invariance, log probabilities, vision.
+NUMERIC_TRAITS = (
+    CellTrait.BATCHES,
+    CellTrait.RESPONSE_OPTIONS,
+    "images",
+    "images in a small pool",
+    "image caches",
+)
 NUMERIC_CELLS = ("bfloat16", "images-model", "images-model-tight")
 SHA256, CBOR = "sha256", "sha256_cbor"  # hash algorithms; sha256 is vLLM's default
 WEIGHTS = WeightPromise(
@@ -260,13 +270,15 @@ VLLM = EngineSpec(
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     more_layers=(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
-        Layer(name=MODEL_LAYER, engine=IN_PROCESS, areas=NUMERIC_AREAS, cells=NUMERIC_CELLS),
+        Layer(name=MODEL_LAYER, engine=IN_PROCESS, traits=NUMERIC_TRAITS, cells=NUMERIC_CELLS),
     ),
     known_issues=Path(__file__).with_name("known_issues.toml"),
     past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
     recognises=publishes_cache_config,
-    connector=connector_words,
+    connector=connector_run,
+    profiles=PROFILES,
+    field_cells=FIELD_CELLS,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coldproof.harness.cli import suites
 from coldproof.harness.cli.io import (
     USAGE,
     Refusal,
@@ -25,6 +24,7 @@ from coldproof.harness.cli.io import (
 from coldproof.harness.release.bundle.merge import merge_shards, read_shard, refusals
 from coldproof.harness.release.bundle.run_folder import EVENTS, Part, part_folders
 from coldproof.harness.release.bundle.verify import verify
+from coldproof.harness.release.requirements import suites
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.harness.schema.stored_files import UnreadableFile
 from coldproof.reports.format.text import many

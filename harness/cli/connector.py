@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.cell_traits import meet
 from coldproof.adapters.registry import ENGINES
-from coldproof.adapters.spec.engine_spec import ConnectorWords
+from coldproof.adapters.spec.engine_spec import ConnectorRuns
 from coldproof.harness.cli.io import Parser, Subcommand, argument
 from coldproof.harness.cli.run import run_options, run_pytest
 from coldproof.harness.options import UsageError
+from coldproof.harness.release.requirements.suites import declared
 
 BUDGET = "--budget"
 DEFAULT_BUDGET = "2m"
@@ -25,7 +27,7 @@ def run_connector(options: argparse.Namespace) -> int:
     """Replace this process by the run. Raises UsageError."""
     own, words = own_parser().parse_known_args(options.words)
     try:
-        tested = connector_words()(
+        tested = connector_runs()(
             options.connector,
             connector_options(own.config),
             load_failures=own.load_failures,
@@ -34,8 +36,10 @@ def run_connector(options: argparse.Namespace) -> int:
         )
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+    requirements = [name for name, one in declared().items() if meet(tested.traits, one.suits)]
     chosen = any(word.partition("=")[0] == BUDGET for word in words)
-    return run_pytest([*tested, *([] if chosen else [BUDGET, DEFAULT_BUDGET]), *words])
+    about = ["--requirements", ",".join(requirements)]
+    return run_pytest([*tested.words, *about, *([] if chosen else [BUDGET, DEFAULT_BUDGET]), *words])
 
 
 def own_parser() -> Parser:
@@ -46,7 +50,7 @@ def own_parser() -> Parser:
     return parser
 
 
-def connector_words() -> ConnectorWords:
+def connector_runs() -> ConnectorRuns:
     """Return how the engine whose connectors users can write is run. Raises UsageError if there is none."""
     found = next((spec.connector for spec in ENGINES.values() if spec.connector is not None), None)
     if found is None:

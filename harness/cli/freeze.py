@@ -10,9 +10,9 @@ import sys
 import tomllib
 
 from coldproof.harness.cli.io import Subcommand, argument
-from coldproof.harness.cli.suites import list_of_suites
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.frozen import FrozenList, differences, encode, list_path, read_frozen
+from coldproof.harness.release.requirements.suites import list_of_suites
 from coldproof.harness.release.run.sources import ROOT
 
 DIFFERS = 1

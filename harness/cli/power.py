@@ -179,7 +179,10 @@ NOISE = Subcommand(
         help="noise to add, for example gaussian:0.05; none: only the noise that the engine has without it",
     ),
     argument(
-        "--cell", default="default", metavar="NAME", help="with clean: the engine configuration (default: default)"
+        "--cell",
+        default=measured_engine().cells[0].name,
+        metavar="NAME",
+        help=f"with clean: the engine configuration (default: {measured_engine().cells[0].name})",
     ),
     argument(
         "--requests",

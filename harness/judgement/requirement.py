@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.schema.results import StatementParts
@@ -39,6 +40,7 @@ REPOSITORIES = {
 class Requirement(msgspec.Struct, frozen=True):
     """A requirement: id, short title, needed capabilities (`needs`), and required evidence (`shows`).
 
+    `suits`: the traits of cells with any of which it can be exercised (`CellTrait`, or texts of its own suite).
     `overlapped_too`: it also judges answers of requests that overlap an adapter change.
     `hashes_too`: it also judges published block hashes.
     Both are part of the requirement, so that a replayed case is judged as it was when it was found.
@@ -57,6 +59,7 @@ class Requirement(msgspec.Struct, frozen=True):
     weight: float = 1.0  # relative share of the time budget for examples
     upstream: tuple[str, ...] = ()
     shows_where: dict[Capability, str] = {}
+    suits: tuple[str, ...] = (CellTrait.PLAIN,)
 
     @property
     def without_cache(self) -> bool:
@@ -79,6 +82,7 @@ def requirement(
     title: str,
     *,
     needs: tuple[Capability, ...] = (),
+    suits: tuple[str, ...] = (CellTrait.PLAIN,),
     shows: tuple[Evidence, ...],
     overlapped_too: bool = True,
     hashes_too: bool = False,
@@ -88,7 +92,8 @@ def requirement(
 ) -> pytest.MarkDecorator:
     """Mark a test as the check of a requirement. The report shows the test's docstring as the statement.
 
-    `upstream` names public reports, such as "vllm#42125". Raises ValueError if `shows` is empty.
+    `upstream` names public reports, such as "vllm#42125". All tests of a requirement have the same `suits`; a cell with
+    any of these traits tests it. Raises ValueError if `shows` is empty.
     """
     if not shows:
         raise ValueError(f"{requirement_id} names no required evidence: it could pass without testing anything")
@@ -102,6 +107,7 @@ def requirement(
         weight=weight,
         upstream=tuple(address(report) for report in upstream),
         shows_where=dict(shows_where or {}),
+        suits=suits,
     )
     return pytest.mark.requirement(declared)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.adapters.registry import measured_engine
 from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.engine_spec import FieldCells
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
@@ -40,10 +41,12 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
 
 
-def pool_cell(count: int) -> Cell:
-    """Return the default cell with a pool of `count` usable blocks."""
-    arguments = ("--num-gpu-blocks-override", str(count + 1), "--max-model-len", str(count * BLOCK))
-    return msgspec.structs.replace(CELLS["tight"], name=f"pool of {count} blocks", arguments=arguments)
+def field_cells() -> FieldCells:
+    """Return the cells of the measured engine for these scripts. Raises LookupError if it has none."""
+    found = measured_engine().field_cells
+    if found is None:
+        raise LookupError(f"{measured_engine().name} has no cells for the scripts of bug reports")
+    return found
 
 
 def single_request(*segments: tuple[str, int], adapter: str | None = None, tokens: int = 16) -> Burst:
@@ -85,16 +88,16 @@ def prelude_over_groups(length: int) -> Workload:
     return Workload((a, a, single_request(("prelude", 256), ("b", length)), a))
 
 
-GROUPS = {"model": CELLS["sliding-window"], "fingerprint": CELLS["groups-five"]}
-PLAIN = dict.fromkeys(GROUPS, CELLS["default"])
+POOL_CELL, GROUPS = field_cells().pool, dict(field_cells().groups)
+PLAIN = dict.fromkeys(GROUPS, field_cells().plain)
 SCRIPTS = (
     Script(name="same-name reload (vllm#42125)", cells=PLAIN, workload=same_name_reload()),
     Script(
-        name="identical prompts (V0 stall)", cells=dict.fromkeys(GROUPS, pool_cell(16)), workload=identical_prompts()
+        name="identical prompts (V0 stall)", cells=dict.fromkeys(GROUPS, POOL_CELL(16)), workload=identical_prompts()
     ),
     Script(
         name="two in seven blocks (LMCache#1969)",
-        cells=dict.fromkeys(GROUPS, pool_cell(7)),
+        cells=dict.fromkeys(GROUPS, POOL_CELL(7)),
         workload=two_growing_requests(),
     ),
     Script(name="A, A, B, A over groups (vllm#32802's kin)", cells=GROUPS, workload=prelude_over_groups(1500)),

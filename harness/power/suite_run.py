@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import msgspec
 
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.release.requirements.suites import declared
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.harness.schema.power import Detection, SuiteRun
@@ -21,7 +24,6 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.pytest_command import suite_words
 from coldproof.reports.assemble.assemble import assemble, read_events
 
-WIDE_CELLS = ("default", "tight")
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
 CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
@@ -84,12 +86,23 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         return suite_words(words, folder=report.parent)
 
 
+@functools.cache
+def requirements() -> dict[str, Requirement]:
+    """Return all requirements by id."""
+    return declared()
+
+
+def wide_cells(worker: str) -> tuple[str, ...]:
+    """Return the names of the cells in which all requirements are tested."""
+    return measured_engine().profile_cells(WIDE_PROFILE, worker)
+
+
 def fault_cells(fault: Fault, worker: str) -> tuple[str, ...]:
     """Return the cells for the requirements about a fault: the fault's own cells, else the default ones."""
-    named = [CELLS[name] for name in fault.cells] or [CELLS[name] for name in WIDE_CELLS]
+    named = [CELLS[name] for name in fault.cells or wide_cells(worker)]
     fitting = [cell for cell in named if cell.installed and cell.fits(measured_engine().name, worker)]
-    covering = [cell for cell in fitting if any(cell.covers(requirement) for requirement in fault.about)]
-    return tuple(cell.name for cell in covering or fitting)
+    suiting = [cell for cell in fitting if any(cell.suits(requirements()[one].suits) for one in fault.about)]
+    return tuple(cell.name for cell in suiting or fitting)
 
 
 def calibrate(
@@ -106,7 +119,7 @@ def calibrate(
             worker=worker,
             seed=seed,
             seconds=seconds,
-            cells=("default",),
+            cells=(measured_engine().cells[0].name,),
             profile=WIDE_PROFILE,
             requirements=("REUSE-1",),
             noise=noise,
@@ -131,7 +144,7 @@ def aimed_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPl
 
 def wide_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPlan:
     """Plan a run of all requirements in the default cells and the fault's own cells."""
-    cells = dict.fromkeys((*WIDE_CELLS, *fault_cells(fault, worker)))
+    cells = dict.fromkeys((*wide_cells(worker), *fault_cells(fault, worker)))
     return RunPlan(
         worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile=WIDE_PROFILE, fault=fault.name
     )
@@ -143,13 +156,11 @@ def smoke_plan(fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
     `fault`: None for the unmodified engine.
     """
     smoke = PROFILES[SMOKE]
-    fingerprint = worker == FINGERPRINT
-    cells = smoke.fingerprint_cells if fingerprint else smoke.cells
     return RunPlan(
         worker=worker,
         seed=seed,
-        seconds=smoke.fingerprint_seconds if fingerprint else smoke.seconds,
-        cells=tuple(name for name in cells if CELLS[name].installed),
+        seconds=smoke.fingerprint_seconds if worker == FINGERPRINT else smoke.seconds,
+        cells=tuple(name for name in measured_engine().profile_cells(SMOKE, worker) if CELLS[name].installed),
         profile=SMOKE,
         fault=fault.name if fault is not None else None,
         to_first=fault is not None,
@@ -158,7 +169,7 @@ def smoke_plan(fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
 
 def clean_plan(faults: list[Fault], *, worker: str, seconds: float, seed: int) -> RunPlan:
     """Plan a run of all requirements in all cells of these faults, on the unmodified engine."""
-    cells = dict.fromkeys((*WIDE_CELLS, *(cell for fault in faults for cell in fault_cells(fault, worker))))
+    cells = dict.fromkeys((*wide_cells(worker), *(cell for fault in faults for cell in fault_cells(fault, worker))))
     return RunPlan(worker=worker, seed=seed, seconds=seconds, cells=tuple(cells), profile=SMOKE)
 
 

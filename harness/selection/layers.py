@@ -6,6 +6,7 @@ import pytest
 
 from coldproof.adapters.registry import ENGINES, default_engine
 from coldproof.adapters.spec.layer import EXACT_LAYER, Layer
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.options import QUALIFY, SOAK, UsageError
 from coldproof.harness.selection.select import LAYER_CELLS, check_choice, engine_name, is_fingerprint, listed_names
 
@@ -92,6 +93,6 @@ def joined_layers(config: pytest.Config) -> tuple[Layer, ...]:
     return config.stash.get(JOINED, ())
 
 
-def is_covered(config: pytest.Config, requirement_id: str) -> bool:
+def is_covered(config: pytest.Config, requirement: Requirement) -> bool:
     """Return whether this process tests a requirement: not every layer of a run of several has to."""
-    return not joined_layers(config) or any(layer.covers(requirement_id) for layer in layers_of(config))
+    return not joined_layers(config) or any(layer.suits(requirement.suits) for layer in layers_of(config))

@@ -1,8 +1,8 @@
 """Reads from pytest's options which engine, cells and tests a run has.
 
-Cells are named configurations of engines. A cell declares the requirements that it covers. A requirement that no chosen
-cell covers still runs in the first cell, and its verdict there says which evidence is missing, so that no requirement
-is dropped silently.
+Cells are named configurations of engines. A cell declares traits, and a requirement those with which it can be
+exercised; it runs in each chosen cell that has one of them. A requirement that suits no chosen cell still runs in the
+first one, and its verdict there says which evidence is missing, so that no requirement is dropped silently.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def listed_names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def cells_for(requirement_id: str, cells: list[Cell]) -> list[Cell]:
-    """Return the chosen cells that cover a requirement, or the first chosen cell if none does."""
-    return [cell for cell in cells if cell.covers(requirement_id)] or cells[:1]
+def cells_for(requirement: Requirement, cells: list[Cell]) -> list[Cell]:
+    """Return the chosen cells that suit a requirement, or the first chosen cell if none does."""
+    return [cell for cell in cells if cell.suits(requirement.suits)] or cells[:1]
 
 
 def format_cells(engine: str | None = None) -> str:
@@ -112,18 +112,15 @@ def check_cells(cells: Sequence[Cell], *, engine: str, worker: str) -> None:
 
 
 def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
-    """Return the names in --cells, or the profile's cells. If the engine has none of these, return all of its cells
-    but those that run on request only.
+    """Return the names in --cells, or the engine's cells for the profile. If it names none for this profile, return all
+    of its cells but those that run on request only.
     """
     names_option = config.getoption("--cells")
     if names_option is not None:
         return listed_names("--cells", names_option)
-    profile = PROFILES.get(config.getoption("--profile"))  # validation.py reports an unknown profile
     engine, worker = engine_name(config), config.getoption("--worker")
-    names = (profile.fingerprint_cells if is_fingerprint(config) else profile.cells) if profile else ()
+    names = ENGINES[engine].profile_cells(config.getoption("--profile"), worker) if engine in ENGINES else ()
     fitting = [cell for cell in CELLS.values() if cell.fits(engine, worker)]
-    if not any(cell.name in names for cell in fitting):
-        names = ()
     more = config.stash.get(LAYER_CELLS, ())
     every = () if names else tuple(cell.name for cell in fitting if cell.installed and not cell.on_request)
     return tuple(cell.name for cell in fitting if cell.name in (*every, *names, *more))

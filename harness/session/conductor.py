@@ -219,7 +219,7 @@ class ConformanceRun:
         except UsageError as problem:
             self.stop(str(problem), usage=True)
         except (EngineError, OracleError, RequestOverdue) as problem:
-            if len(self.options.cells) == 1:
+            if len(self.options.cells) <= 1:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
@@ -236,11 +236,20 @@ class ConformanceRun:
         engines.emit_calibration()
         if self.suites_began is None:
             self.suites_began = time.monotonic()
-        waivers = self.waivers(engines.engine.version)
-        may_occur = [one for one in self.issues if waivers.in_force(one) and cell.covers(one.requirement)]
-        if not engines.ended and not all(self.options.waives_at_once(issue.requirement) for issue in may_occur):
-            engines.standby.order(caching=True)  # confirming a known issue will need it, and starting is slow
+        self.order_standby(engines)
         return sut
+
+    def order_standby(self, engines: CellEngines) -> None:
+        """Start the fresh engines early with which failures that are expected in this cell will be confirmed."""
+        here = [requirement for cell, requirement in self.plan.expected if cell == engines.cell.name]
+        confirmed = {one.id: one for one in here if not self.options.waives_at_once(one.suits)}
+        mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
+        if mixtures_differ and any(one.without_cache for one in confirmed.values()):
+            engines.standby.order(caching=False)
+        waivers = self.waivers(engines.engine.version)
+        may_occur = any(waivers.in_force(issue) and issue.requirement in confirmed for issue in self.issues)
+        if may_occur and not engines.ended:
+            engines.standby.order(caching=True)
 
     def close_cell(self, sut: SystemUnderTest) -> None:
         """Stop a cell's engines before those of the next cell start. After an interrupt they have already stopped."""

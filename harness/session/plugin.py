@@ -96,12 +96,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Create one test for each chosen cell that covers the requirement."""
+    """Create one test for each chosen cell that suits the requirement."""
     if "sut" in metafunc.fixturenames:
         cells = selected_cells(metafunc.config)
         mark = metafunc.definition.get_closest_marker("requirement")
         if mark is not None:
-            cells = cells_for(mark.args[0].id, cells)
+            cells = cells_for(mark.args[0], cells)
         metafunc.parametrize("sut", cells, indirect=True, scope="session", ids=[cell.name for cell in cells])
 
 
@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = selected_requirements(config)
     if wanted is not None:
         keep_items(config, items, [item for item in items if is_selected(item, wanted.split(","))])
-    keep_items(config, items, [i for i in items if (r := requirement_of(i)) is None or is_covered(config, r.id)])
+    keep_items(config, items, [i for i in items if (r := requirement_of(i)) is None or is_covered(config, r)])
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")), follow=True)
         keep_items(config, items, [item for item in items if is_selected(item, [case.requirement])][:1])

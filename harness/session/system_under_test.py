@@ -65,9 +65,6 @@ class SystemUnderTest:
         self._current: CurrentTrial | None = None
         self.state_counts: Counter[str] = Counter()  # of examples, over all trials
         self.corpus: ReachCorpus | None = None  # of the current trial, if generation is guided
-        mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
-        if mixtures_differ and not engines.pool.options.waives_at_once("GROUND-1"):
-            engines.standby.order(caching=False)  # GROUND-1 will need it
 
     @property
     def cell(self) -> Cell:

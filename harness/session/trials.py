@@ -115,7 +115,7 @@ class TrialRunner:
         if absent or trial.narrowed:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
-        trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.id)
+        trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.suits)
         trial.causes = frozenset(self.causes)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
@@ -162,7 +162,7 @@ class TrialRunner:
     def set_least(self, trial: Trial) -> None:
         """Set how many examples the trial should draw, so that all trials of its requirement reach the floor."""
         plan, requirement = self.plan, trial.requirement
-        sample = self.options.is_sample(requirement.id)
+        sample = self.options.is_sample(requirement.suits)
         examples = MIN_SERVER_EXAMPLES if sample else MIN_EXAMPLES
         trial.least_examples = plan.least(plan.examples[requirement.id], examples, requirement)
         # The share of the server layer has a floor of examples alone, however many requests they have.

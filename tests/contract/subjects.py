@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters import registry
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.registry import ENGINES
@@ -24,6 +25,12 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.session.selftest.selftest import write_versions
 
+# Traits of the cells that stand for an engine: adapters, a second tier, images.
+REPRESENTED = (
+    (CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE),
+    (CellTrait.SECOND_TIER, "saved states"),
+    ("images",),
+)
 CACHED = generated_files()
 SEEDS = {"A": (1, 8), "B": (2, 8), "C": (3, 16)}  # content -> (seed, rank)
 UNKNOWN = (9, 8)  # a content that no engine knows from its start
@@ -124,7 +131,7 @@ def subjects_of(spec: EngineSpec) -> Iterator[Subject]:
 def representative_cells(cells: list[Cell]) -> list[Cell]:
     """Return the first cell of an engine, the first with adapters, one with a second tier, and one with images."""
     usual = [cell for cell in cells if cell.model is ModelLayers.FULL]  # they are started with the usual model
-    found = [next((cell for cell in usual if cell.covers(one)), cells[0]) for one in ("LORA-4", "TIER-1", "MM-1")]
+    found = [next((cell for cell in usual if cell.suits(traits)), cells[0]) for traits in REPRESENTED]
     return list({cell.name: cell for cell in (cells[0], *found)}.values())
 
 

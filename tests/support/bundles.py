@@ -24,7 +24,6 @@ from support.histories import ask, burst, contents, put
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
-from coldproof.harness.cli import suites
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.features.events.evidence import Events
@@ -37,7 +36,7 @@ from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.release.bundle.merge import bundle_results
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.bundle.verify import verify
-from coldproof.harness.release.requirements import frozen
+from coldproof.harness.release.requirements import frozen, suites
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place, encode
 from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
@@ -68,9 +67,9 @@ Change = Callable[[list[Event]], list[Event]]
 
 
 def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes: Any) -> FrozenTest:
-    """Return one test of a requirement."""
+    """Return one test of a requirement, for cells with a trait that is the start of its id."""
     test = FrozenTest(
-        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,)),
+        declared=Requirement(requirement, f"title of {requirement}", (needs,), (shows,), suits=(requirement[:-2],)),
         test=f"test_{requirement[:-2].lower()}",
         suite="test_it.py",
         statement=f"A conforming engine does {requirement}.",
@@ -79,9 +78,9 @@ def frozen_test(requirement: str, needs: Capability, shows: Evidence, **changes:
     return msgspec.structs.replace(test, **changes)
 
 
-def cell(name: str, *areas: str) -> Cell:
+def cell(name: str, *traits: str) -> Cell:
     """Return a cell of an engine that Coldproof starts."""
-    return Cell(name=name, about=name, areas=areas, engine="llamacpp")
+    return Cell(name=name, about=name, traits=traits, engine="llamacpp")
 
 
 FROZEN = FrozenList(

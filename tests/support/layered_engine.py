@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.registry import CELLS, ENGINES
 from coldproof.adapters.spec.cell import Cell
@@ -30,7 +31,7 @@ def start_server(setting: StartOptions) -> ScriptedEngine:
 
 
 for name, start, layers in (
-    ("layered", start_server, (Layer(name=EXACT_LAYER, engine="layered-core", areas=("REUSE",)),)),
+    ("layered", start_server, (Layer(name=EXACT_LAYER, engine="layered-core", traits=(CellTrait.HITS,)),)),
     ("layered-core", start_core, ()),
 ):
     CELLS[name] = Cell(name=name, about="scripted", engine=name)

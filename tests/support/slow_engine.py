@@ -14,6 +14,7 @@ from pathlib import Path
 from support.waiting import until
 
 from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.engine import EngineDied, EngineStartError
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.registry import CELLS, ENGINES
@@ -89,7 +90,7 @@ def start(setting: StartOptions) -> SlowEngine:
     return SlowEngine(process, setting.log, plant=bug, caching=setting.caching)
 
 
-LAYERS = (Layer(name=EXACT_LAYER, engine="slow-core", areas=("REUSE",)),) if MOMENT == "layers" else ()
+LAYERS = (Layer(name=EXACT_LAYER, engine="slow-core", traits=(CellTrait.HITS,)),) if MOMENT == "layers" else ()
 for name, layers in (("slow", LAYERS), ("slow-core", ())):
     CELLS[name] = Cell(name=name, about="scripted", engine=name)
     ENGINES[name] = EngineSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.vllm.releases import is_cpu_build
 
@@ -70,7 +71,23 @@ SMALL_CHUNKS = (CHUNK_TOKENS, "64")
 NOT_CHUNKED = "--no-enable-chunked-prefill"
 NARROW_CHUNKS = (CHUNK_TOKENS, "24", MOST_REQUESTS, "8")  # smaller than a block
 NO_ADAPTERS = "--no-enable-lora"  # LMCache's keys have no adapter, so that adapters would hide all other causes
-LAYOUT_AREAS = ("SALT", "CHAT", "REUSE", "SURFACE", "CTRL-1")
+# A small pool, but for sessions.
+IN_PRESSED_POOL = (
+    CellTrait.SMALL_POOL,
+    CellTrait.PREEMPTION,
+    CellTrait.MIXTURES,
+    CellTrait.RESETS,
+    CellTrait.ABORTS,
+)
+# A pool that never evicts, with all else by default.
+USUAL = (
+    CellTrait.PLAIN,
+    CellTrait.BLOCK_KEYS,
+    CellTrait.ADAPTERS,
+    CellTrait.RESETS,
+    "sessions",
+)
+COUNTED = (CellTrait.CONVERSATIONS, CellTrait.HITS)  # a pool that never evicts, with something changed
 
 
 def window_pool(blocks: int) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ EMBED_CELLS = (
         name="embeds",
         about="prompts with embedding rows (--enable-prompt-embeds), a pool that never evicts",
         arguments=EMBEDS,
-        areas=("EMBED",),
+        traits=("embedding rows",),
         own_answers=True,
     ),
     VllmCell(
         name="embeds-tight",
         about="prompts with embedding rows, a pool of 16 blocks, prefill in chunks of at most 64 tokens",
         arguments=small_pool(*EMBEDS, *SMALL_CHUNKS),
-        areas=("EMBED",),
+        traits=("embedding rows",),
         own_answers=True,
     ),
 )
@@ -31,7 +31,7 @@ IMAGE_CELLS = (
         name="images",
         about="prompts with images (an Idefics3 without weights), a pool that never evicts",
         arguments=(TRUST_FLAG,),
-        areas=("MM-1", "MM-2", "MM-4"),
+        traits=("images", "image caches"),
         images=True,
         own_answers=True,
         only_fingerprint=True,
@@ -40,7 +40,7 @@ IMAGE_CELLS = (
         name="images-towers",
         about="prompts with images, and adapters that change the vision tower (--enable-tower-connector-lora)",
         arguments=("--enable-tower-connector-lora", TRUST_FLAG),
-        areas=("MM-4",),
+        traits=("image caches",),
         images=True,
         own_answers=True,
         only_fingerprint=True,
@@ -49,7 +49,7 @@ IMAGE_CELLS = (
         name="images-tight",
         about="prompts with images, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
         arguments=small_pool(TRUST_FLAG, *NARROW_CHUNKS),
-        areas=("MM-3",),
+        traits=("images in a small pool",),
         images=True,
         own_answers=True,
         only_fingerprint=True,
@@ -58,7 +58,7 @@ IMAGE_CELLS = (
         name="images-model",
         about="prompts with images, a generated Idefics3 that computes",
         arguments=SEEING,
-        areas=("MM-1", "MM-2", "MM-4"),
+        traits=("images", "image caches"),
         model=ModelLayers.IMAGES,
         numeric=True,
         alike=False,
@@ -67,7 +67,7 @@ IMAGE_CELLS = (
         name="images-model-tight",
         about="the generated Idefics3, a pool of 16 blocks, chunks of 24 tokens, an encoder cache of one image",
         arguments=small_pool(*SEEING, *NARROW_CHUNKS),
-        areas=("MM-3",),
+        traits=("images in a small pool",),
         model=ModelLayers.IMAGES,
         numeric=True,
         alike=False,
@@ -82,7 +82,7 @@ CLASSES = '{"method":"no_post_processing","classifier_from_token":["a","b","c"],
 def pooling_cell(name: str, about: str, convert: str, *arguments: str) -> VllmCell:
     """Return a cell whose model is served for its vectors."""
     flags = ("--runner", "pooling", "--convert", convert, *arguments)
-    return VllmCell(name=name, about=about, arguments=flags, areas=("POOL",), own_answers=True, pools=True)
+    return VllmCell(name=name, about=about, arguments=flags, traits=("pooling",), own_answers=True, pools=True)
 
 
 POOLING_CELLS = (

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.adapters.spec.cell import KEYS, ROOM, ModelLayers
-from coldproof.adapters.vllm.cells.cell import CHUNK_TOKENS, LAYOUT_AREAS, VllmCell, window_pool
+from coldproof.adapters.protocol.cell_traits import CellTrait
+from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.adapters.vllm.cells.cell import CHUNK_TOKENS, COUNTED, IN_PRESSED_POOL, USUAL, VllmCell, window_pool
 
 
 def layout_cell(
-    name: str, about: str, topology: str, *arguments: str, areas: tuple[str, ...] = ("GROUP", *KEYS)
+    name: str, about: str, topology: str, *arguments: str, traits: tuple[str, ...] = ("groups", *USUAL)
 ) -> VllmCell:
     """Return a cell with a topology that only the fingerprint worker has: see adapters/vllm/fingerprint/topology.py."""
-    return VllmCell(name=name, about=about, topology=topology, arguments=arguments, areas=areas, only_fingerprint=True)
+    return VllmCell(
+        name=name, about=about, topology=topology, arguments=arguments, traits=traits, only_fingerprint=True
+    )
 
 
 LONG_CONTEXT = ("--max-model-len", "374000", "--hf-overrides", '{"max_position_embeddings":374000}')
@@ -38,7 +41,7 @@ def long_cells(retention: str, *, fitting: int, roomy: int) -> tuple[VllmCell, .
                 f"groups-five-long with window blocks {kept}, a {size} pool",
                 "five-groups",
                 *(*LONG_CONTEXT, *flags, "--num-gpu-blocks-override", str(blocks)),
-                areas=("GROUP-3",),
+                traits=("groups with long prompts",),
             ),
             on_request=True,
         )
@@ -49,7 +52,9 @@ def long_cells(retention: str, *, fitting: int, roomy: int) -> tuple[VllmCell, .
 STATE_BLOCK = 64  # of the generated model with states: vLLM makes a block as large as a state
 
 
-def state_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = ("GROUP", *LAYOUT_AREAS)) -> VllmCell:
+def state_cell(
+    name: str, about: str, *arguments: str, traits: tuple[str, ...] = ("groups", CellTrait.KV_LAYOUT)
+) -> VllmCell:
     """Return a cell with a model of Granite 4's shape, states beside attention. The fingerprint worker has
     `groups-state` for it.
     """
@@ -57,7 +62,7 @@ def state_cell(name: str, about: str, *arguments: str, areas: tuple[str, ...] = 
         name=name,
         about=about,
         arguments=arguments,
-        areas=areas,
+        traits=traits,
         alike=False,
         model=ModelLayers.STATE,
         numeric=True,
@@ -68,7 +73,7 @@ WINDOW_CELLS = (
     VllmCell(
         name="sliding-window",
         about="a Gemma 3 model with a window of 64 tokens: six groups of KV-cache blocks",
-        areas=("GROUP", *LAYOUT_AREAS),
+        traits=("groups", CellTrait.KV_LAYOUT),
         alike=False,
         model=ModelLayers.WINDOW,
         topology="window",
@@ -77,7 +82,7 @@ WINDOW_CELLS = (
         name="sliding-window-retained",
         about="the Gemma 3 model; window blocks are retained every 64 tokens (prefix_cache_retention_interval)",
         arguments=("--prefix-cache-retention-interval", "64"),
-        areas=("CHAT", "REUSE"),
+        traits=COUNTED,
         alike=False,
         model=ModelLayers.WINDOW,
         topology="window",
@@ -86,7 +91,7 @@ WINDOW_CELLS = (
         name="sliding-window-tight",
         about="the Gemma 3 model with a pool that two long requests fill, chunks of 64 tokens",
         arguments=("--max-model-len", "512", "--num-gpu-blocks-override", "90", "--max-num-batched-tokens", "64"),
-        areas=("PRESS-3", "PREEMPT-1", "CTRL"),
+        traits=(CellTrait.GROUPS_SMALL_POOL, CellTrait.RESETS, CellTrait.ABORTS),
         alike=False,
         model=ModelLayers.WINDOW,
         topology="window",
@@ -101,15 +106,15 @@ STATE_CELLS = (
         "states-half-chunks",
         "the Granite 4 model; chunks of half a block",
         *(CHUNK_TOKENS, str(STATE_BLOCK // 2)),
-        areas=("GROUP",),
+        traits=("groups",),
     ),
     state_cell(
         "states-tight",
         "the Granite 4 model with a pool that two long requests fill",
         *("--max-model-len", "512", "--num-gpu-blocks-override", "24", CHUNK_TOKENS, str(STATE_BLOCK)),
-        areas=ROOM,
+        traits=IN_PRESSED_POOL,
     ),
-    state_cell("states-whole-chunks", "the Granite 4 model; chunks of several blocks", areas=("GROUP",)),
+    state_cell("states-whole-chunks", "the Granite 4 model; chunks of several blocks", traits=("groups",)),
 )
 
 GROUP_CELLS = (
@@ -121,7 +126,7 @@ GROUP_CELLS = (
         "groups-window with a pool that two long requests fill, chunks of 64 tokens",
         "window",
         *window_pool(60),
-        areas=ROOM,
+        traits=IN_PRESSED_POOL,
     ),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
     layout_cell(
@@ -134,7 +139,7 @@ GROUP_CELLS = (
         "groups-five with prompts of up to 374,000 tokens, the length in a report similar to vllm#32802",
         "five-groups",
         *LONG_CONTEXT,
-        areas=("GROUP-1", "GROUP-3"),
+        traits=("groups with unequal blocks", "groups with long prompts"),
     ),
     *long_cells("0", fitting=6400, roomy=25_000),
     *long_cells("16384", fitting=7600, roomy=26_000),
@@ -143,7 +148,7 @@ GROUP_CELLS = (
         "groups-state-blocks",
         "states, a window with blocks of 8 and full attention with blocks of 64: hits can end inside a block",
         "state-blocks",
-        areas=("GROUP-1",),
+        traits=("groups with unequal blocks",),
     ),
     layout_cell(
         "groups-state",

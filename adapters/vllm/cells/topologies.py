@@ -19,7 +19,7 @@ from coldproof.adapters.vllm.cells.tiers import LMCACHE_ENVIRONMENT
 
 def rank_cell(name: str, about: str, *arguments: str, numeric: bool) -> VllmCell:
     """Return a cell of a server with several ranks."""
-    return VllmCell(name=name, about=about, arguments=arguments, areas=("DIST",), numeric=numeric, in_process=False)
+    return VllmCell(name=name, about=about, arguments=arguments, traits=("ranks",), numeric=numeric, in_process=False)
 
 
 RANK_CELLS = (
@@ -35,7 +35,7 @@ RANK_CELLS = (
         name="pp2",
         about="each of two ranks has half of the layers (pipeline parallel 2); on a CPU vLLM 0.32.0 ends in eager mode",
         arguments=(STAGES, "2"),
-        areas=("DIST-2",),
+        traits=("pipeline stages",),
         numeric=True,
         in_process=False,
         on_request=True,
@@ -47,7 +47,7 @@ def pair_cell(
     name: str,
     about: str,
     *arguments: str,
-    areas: tuple[str, ...],
+    traits: tuple[str, ...],
     tier: str | None = None,
     package: str | None = None,
     environment: Variables = (),
@@ -58,7 +58,7 @@ def pair_cell(
         name=name,
         about=about,
         arguments=arguments,
-        areas=areas,
+        traits=traits,
         package="nixl" if tier is None else package,
         numeric=True,
         in_process=False,
@@ -69,7 +69,7 @@ def pair_cell(
 
 
 def lmcache_pair_cell(
-    name: str, about: str, *arguments: str, areas: tuple[str, ...], tier: str = "lmcache"
+    name: str, about: str, *arguments: str, traits: tuple[str, ...], tier: str = "lmcache"
 ) -> VllmCell:
     """Return a cell of two servers that are clients of one LMCache server."""
     return pair_cell(
@@ -79,7 +79,7 @@ def lmcache_pair_cell(
         tier=tier,
         package="lmcache",
         environment=LMCACHE_ENVIRONMENT,
-        areas=areas,
+        traits=traits,
     )
 
 
@@ -87,13 +87,13 @@ PAIR_CELLS = (
     pair_cell(
         "prefill-decode",
         "one engine computes prompts, another one fetches their KV by NixlConnector and decodes",
-        areas=("PD",),
+        traits=("prefill apart", "failing pair"),
     ),
     pair_cell(
         "prefill-decode-tight",
         "prefill-decode with pools that one request of maximum length fills, chunks of 64 tokens",
         *small_pool(*SMALL_CHUNKS),
-        areas=("PD-1",),
+        traits=("prefill apart in small pools",),
     ),
     pair_cell(
         "prefill-decode-failures",
@@ -101,40 +101,40 @@ PAIR_CELLS = (
         *small_pool(*SMALL_CHUNKS),
         LEASE,
         "3",
-        areas=("PD-3",),
+        traits=("failing pair",),
     ),
     pair_cell(
         "prefill-decode-example",
         "two engines that share the folder of vLLM's ExampleConnector: one computes prompts, the other one decodes",
         NOT_CHUNKED,
         tier="example",
-        areas=("PD-1", "PD-2"),
+        traits=("prefill apart",),
     ),
     pair_cell(
         "prefill-decode-files",
         "two engines that share the files of vLLM's OffloadingConnector: one computes prompts, the other one decodes",
         tier="files-of-prompts",
-        areas=("PD-1", "PD-2"),
+        traits=("prefill apart",),
     ),
-    lmcache_pair_cell("prefill-decode-lmcache", "pools that never evict", areas=("PD-1", "PD-2")),
+    lmcache_pair_cell("prefill-decode-lmcache", "pools that never evict", traits=("prefill apart",)),
     lmcache_pair_cell(
         "prefill-decode-lmcache-tight",
         "pools that one request of maximum length fills, chunks of 64 tokens, no adapters",
         *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
-        areas=("PD",),
+        traits=("prefill apart", "failing pair"),
     ),
     lmcache_pair_cell(
         "prefill-decode-lmcache-failures",
         "prefill-decode-lmcache-tight in which both look at the server each second",
         *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
-        areas=("PD-3",),
+        traits=("failing pair",),
         tier="lmcache-watched",
     ),
     lmcache_pair_cell(
         "prefill-decode-lmcache-files",
         "prefill-decode-lmcache-failures with memory for about 30 chunks and then files in a folder",
         *small_pool(*SMALL_CHUNKS, NO_ADAPTERS),
-        areas=("PD",),
+        traits=("prefill apart", "failing pair"),
         tier="lmcache-files-watched",
     ),
 )

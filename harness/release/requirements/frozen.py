@@ -71,7 +71,7 @@ class FrozenList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return [
             Place(test.declared.id, test.test, cell.name)
             for test in self.tests
-            for cell in cells_for(test.declared.id, cells)
+            for cell in cells_for(test.declared, cells)
         ]
 
 

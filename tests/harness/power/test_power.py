@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coldproof.adapters.registry import CELLS
+from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Patch, Plant, collector
 from coldproof.adapters.vllm.faults.catalogue import FAULTS, format_faults
 from coldproof.harness.cli import main as command_line
@@ -166,7 +166,7 @@ def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
     smoke = PROFILES["smoke"]
     words = smoke_plan(FAULT, worker="fingerprint", seed=3).words(Path("out"))
     assert "--requirements" not in words
-    assert words[words.index("--cells") + 1] == ",".join(smoke.fingerprint_cells)
+    assert words[words.index("--cells") + 1] == ",".join(measured_engine().profile_cells("smoke", "fingerprint"))
     assert words[words.index("--budget") + 1] == f"{smoke.fingerprint_seconds:g}s"
     assert words[words.index("--maxfail") + 1] == "1"
     assert "--maxfail" not in smoke_plan(None, worker="fingerprint", seed=3).words(Path("out"))

@@ -20,12 +20,11 @@ from support.paths import ROOT
 from support.qualified_tree import make_tree, python
 
 from coldproof.adapters import registry
-from coldproof.harness.cli import suites
 from coldproof.harness.cli.main import main
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.bundle.verify import verify
-from coldproof.harness.release.requirements import frozen
+from coldproof.harness.release.requirements import frozen, suites
 from coldproof.harness.release.requirements.frozen import (
     FrozenList,
     Place,

@@ -10,24 +10,20 @@ from itertools import groupby
 
 import msgspec
 import pytest
+from support.declared_requirements import declared_requirements, declared_tests
 from support.paths import ROOT
 
-from coldproof.adapters.registry import ATTACHED, CELLS
+from coldproof.adapters.protocol.cell_traits import CellTrait
+from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.vllm.cells.cell import VllmCell, small_pool
 from coldproof.harness.options import PROFILES, UsageError
 from coldproof.harness.selection.select import cells_for, cells_named, format_cells
 
-DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)".*?^def (test_\w+)', re.S | re.M)
-KEYED = Cell(name="keyed", about="about keys", areas=("SALT", "CTRL-1"))
-SMALL = Cell(name="small", about="about room", areas=("PRESS", "CTRL"))
+KEYED = Cell(name="keyed", about="about keys", traits=(CellTrait.BLOCK_KEYS, CellTrait.WAITING))
+SMALL = Cell(name="small", about="about room", traits=(CellTrait.SMALL_POOL, CellTrait.RESETS, CellTrait.ABORTS))
 ANY = VllmCell(name="any", about="about all")
-
-
-def declared() -> dict[str, str]:
-    """Return every test of the suites with its requirement."""
-    sources = [path.read_text() for path in sorted((ROOT / "suites").glob("test_*.py"))]
-    return {test: requirement for source in sources for requirement, test in DECLARED.findall(source)}
+REQUIREMENTS = declared_requirements()
 
 
 def collected(*arguments: str) -> list[tuple[str, str]]:
@@ -44,32 +40,26 @@ def collected(*arguments: str) -> list[tuple[str, str]]:
     [("SALT-1", ["keyed"]), ("PRESS-2", ["small"]), ("CTRL-1", ["keyed", "small"]), ("CTRL-2", ["small"])],
 )
 def test_a_requirement_is_tested_in_the_cells_that_are_for_it(requirement: str, cells: list[str]) -> None:
-    """The start of its id decides this, and the order is the chosen one."""
-    assert [cell.name for cell in cells_for(requirement, [KEYED, SMALL])] == cells
-    assert [cell.name for cell in cells_for(requirement, [SMALL, KEYED])] == cells[::-1]
+    """Its traits decide this, and the order is the chosen one."""
+    assert [cell.name for cell in cells_for(REQUIREMENTS[requirement], [KEYED, SMALL])] == cells
+    assert [cell.name for cell in cells_for(REQUIREMENTS[requirement], [SMALL, KEYED])] == cells[::-1]
 
 
 def test_a_requirement_that_no_cell_is_for_runs_in_the_first() -> None:
     """The requirement then reports what it could not exercise."""
-    assert cells_for("GROUND-1", [SMALL, KEYED]) == [SMALL]
-    assert cells_for("GROUND-1", []) == []
+    assert cells_for(REQUIREMENTS["GROUND-1"], [SMALL, KEYED]) == [SMALL]
+    assert cells_for(REQUIREMENTS["GROUND-1"], []) == []
 
 
-def test_the_attached_cell_and_one_without_areas_are_for_everything() -> None:
+def test_the_attached_cell_and_one_without_traits_are_for_everything() -> None:
     """No other cell could test the requirements."""
-    assert all(cell.covers(requirement) for cell in (ANY, ATTACHED) for requirement in declared().values())
+    assert all(cell.suits(requirement.suits) for cell in (ANY, ATTACHED) for requirement in REQUIREMENTS.values())
 
 
-def test_every_requirement_has_a_cell_that_is_for_it() -> None:
-    """Otherwise it could only ever end as not exercised."""
-    requirements = set(declared().values())
-    assert {one for one in requirements if not any(cell.covers(one) for cell in CELLS.values())} == set()
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_profiles_cells_exist(name: str) -> None:
-    """A profile without cells has all of them."""
-    assert [cell.name for cell in cells_named(PROFILES[name].cells)] == list(PROFILES[name].cells)
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_has_cells_for_profiles_that_exist(name: str) -> None:
+    """A profile that an engine does not name has all of its cells."""
+    assert set(ENGINES[name].profiles) <= set(PROFILES)
 
 
 @pytest.mark.parametrize("names", [("nope",), ("default", "nope"), ("",), ("list",)])
@@ -91,7 +81,7 @@ def test_each_cell_is_known_by_its_name_and_made_of_words() -> None:
     wrong = [
         name
         for name, cell in CELLS.items()
-        if not (cell.name == name and re.fullmatch(r"[a-z0-9-]+", name) and cell.about and cell.areas)
+        if not (cell.name == name and re.fullmatch(r"[a-z0-9-]+", name) and cell.about and cell.traits)
         or any(not word or re.search(r"\s", word) for word in cell.arguments)
     ]
     assert wrong == []
@@ -124,7 +114,7 @@ def test_tests_of_a_cell_are_collected_together() -> None:
     tests = collected("--cells", "default,tight")
     assert [cell for cell, _ in groupby(cell for _, cell in tests)] == ["default", "tight"]
     cells = cells_named(("default", "tight"))
-    wanted = {(test, cell.name) for test, requirement in declared().items() for cell in cells_for(requirement, cells)}
+    wanted = {(one.test, cell.name) for one in declared_tests() for cell in cells_for(one.requirement, cells)}
     assert len(tests) == len(wanted)
     assert set(tests) == wanted
 
@@ -145,7 +135,7 @@ def test_an_attached_server_is_the_one_cell() -> None:
     """This holds whatever the profile says."""
     tests = collected("--engine-url", "http://127.0.0.1:9", "--profile", "ci")
     assert {cell for _, cell in tests} == {"attached"}
-    assert sorted(test for test, _ in tests) == sorted(declared())
+    assert sorted(test for test, _ in tests) == sorted(one.test for one in declared_tests())
 
 
 @pytest.mark.parametrize(("engine", "cell"), [("llamacpp", "llamacpp-kv-q8"), ("openvino", "openvino-kv-u8")])

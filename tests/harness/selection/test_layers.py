@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from support.declared_requirements import declared_requirements
 
 from coldproof.adapters.registry import ENGINES, layer_of
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.layers import chosen_layers, is_covered, joined_layers, layers_of, use_layers
 from coldproof.harness.selection.select import selected_cell_names
 
+GROUND, ADAPTERS = (declared_requirements()[name] for name in ("GROUND-1", "LORA-1"))
 DEFAULTS = {"--worker": "model", "--profile": "smoke", "--joined": ""}
 
 
@@ -94,8 +96,8 @@ def test_a_layer_of_several_may_test_a_part_of_the_requirements() -> None:
     joined, alone = config(layers="model", joined="exact,model,server"), config(layers="model")
     for made in (joined, alone):
         use_layers(made)
-    assert [is_covered(joined, name) for name in ("GROUND-1", "LORA-1")] == [True, False]
-    assert is_covered(alone, "LORA-1")
+    assert [is_covered(joined, one) for one in (GROUND, ADAPTERS)] == [True, False]
+    assert is_covered(alone, ADAPTERS)
 
 
 def test_a_layer_may_have_cells_of_its_own() -> None:
@@ -112,14 +114,14 @@ def test_a_slower_layer_samples_what_a_faster_one_covers(tmp_path: Any) -> None:
     """The server waives without a replay only in the smallest profile."""
     exact, model, server = ENGINES["vllm"].layers
     numeric = Options(engine="vllm-inproc", report_dir=tmp_path, layers=(model,), joined=(exact, model, server))
-    assert numeric.is_sample("GROUND-1")
-    assert not numeric.waives_at_once("GROUND-1")
-    assert not msgspec.structs.replace(numeric, joined=(model, server)).is_sample("GROUND-1")
+    assert numeric.is_sample(GROUND.suits)
+    assert not numeric.waives_at_once(GROUND.suits)
+    assert not msgspec.structs.replace(numeric, joined=(model, server)).is_sample(GROUND.suits)
     whole = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(exact, model, server))
     partly = Options(engine="vllm", report_dir=tmp_path, layers=(server,), joined=(model, server), profile="ci")
     alone = Options(engine="vllm", report_dir=tmp_path, layers=(server,))
-    assert [one.is_sample("LORA-1") for one in (whole, partly, alone)] == [True, False, False]
-    assert [one.waives_at_once("GROUND-1") for one in (whole, partly, alone)] == [True, False, False]
+    assert [one.is_sample(ADAPTERS.suits) for one in (whole, partly, alone)] == [True, False, False]
+    assert [one.waives_at_once(GROUND.suits) for one in (whole, partly, alone)] == [True, False, False]
 
 
 def test_every_engine_names_its_layer() -> None:

@@ -22,6 +22,7 @@ from support.across import (
 from support.confirmation import ATTACHED, ScriptedObserver, judgement
 from support.histories import ask, burst, history, put, tokens
 
+from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRequest, ResponseOptions
@@ -101,7 +102,7 @@ def test_any_managed_engine_may_be_the_oracle_of_any_other(changes: dict[str, An
 @pytest.mark.parametrize("name", started())
 def test_an_engine_answers_for_others_in_a_cell_with_adapters(name: str) -> None:
     """Some engines have adapters in one cell only."""
-    assert [area for area in plain_cell(name).areas if area.startswith("LORA")]
+    assert plain_cell(name).suits((CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE))
     assert plain_cell(name).fits(name, "model")
 
 
