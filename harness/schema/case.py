@@ -68,7 +68,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `changed` and `swapped` are indices within it; `inherited`: taken over from that request, which this one goes on
     from. `rows`: the ranges of its positions, from the first to one after the last, at which the model gets embedding
-    rows in place of tokens.
+    rows in place of tokens. A file leaves `rows` and `image` out of a segment that has none.
     """
 
     name: str

@@ -44,8 +44,6 @@ AS_DATACLASSES = (
     ("(msgspec.Struct, frozen=True, omit_defaults=True)", ""),
     ("(msgspec.Struct, frozen=True)", ""),
     ("(msgspec.Struct, ", "("),
-    (" | msgspec.UnsetType", " | None"),
-    ("msgspec.UNSET", "None"),
 )
 
 
