@@ -101,7 +101,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     answer: list[int] = []  # the token ids, which a next turn goes on from
     answer_text: str = ""
-    adapter: str = ""  # the name that the steps use; "": the base model, or not recorded
+    adapter: str = ""  # the name that the steps use; "": the base model
     first_token: float | None = None
     wrong_token: int | None = None  # the first position of the answer that is not as cold
     wrong_token_at: float | None = None

@@ -326,7 +326,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     totals: dict[str, int]
     timing: Timing
     fault: InjectedFault | None = None
-    progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
+    progress: list[ProgressPoint] = []  # at most a hundred moments
     losses: list[EngineLoss] = []
     dropped_kinds: list[DroppedKind] = []
     growth: list[Growth] = []  # of a soak

@@ -115,8 +115,8 @@ def test_the_page_draws_the_panels_and_says_the_same_as_a_table() -> None:
     assert "2, 11.9 s to 12.4 s each; 1 lost and restarted, in hybrid" in page.text
 
 
-def test_a_run_from_before_there_was_progress_is_still_drawn() -> None:
-    """An older results.json has neither progress nor losses."""
+def test_a_run_that_ends_before_its_first_example_has_no_progress() -> None:
+    """The page says so."""
     page = Page(render_html(samples.results(progress=[], losses=[])))
     assert "No example was recorded with a time." in page.text
 
