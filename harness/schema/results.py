@@ -321,7 +321,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration | None
     requirements: list[RequirementResult]
     cases: list[Case]
-    causes: list[Cause] = []
+    causes: list[Cause]
     waivers: list[Waiver]
     totals: dict[str, int]
     timing: Timing

@@ -82,6 +82,9 @@ def test_results_hold_progress_and_losses_of_the_events(tmp_path: Path) -> None:
         "history": {"outcomes": [{}, {}]},
         "evidence": {Requests.HIT_TOKENS: 96, Reuse.CHATS: 4},
         "findings": [{}],
+        "weight_pairs": [],
+        "reach": {},
+        "seen": [],
     }
     lost = {"event": "engine_lost", "at": 104.5, "cell": "default", "log_tail": "killed"}
     log = [STARTED, SOUND, announced("R-1"), written, lost, concluded("R-1", Verdict.CONFORMS), FINISHED]
