@@ -45,14 +45,14 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     test: str
     rule: Rule
     exclusive: bool
-    finding: str  # of which it is a replay; "": of none
+    finding: str = ""  # of which it is a replay
     history: History
     answers: tuple[tuple[Question, Answer], ...]
     evidence: dict[str, float]
     findings: tuple[Finding, ...]
     noise: tuple[Finding, ...]
-    permitted: tuple[Finding, ...]
-    weight_pairs: list[PairCount]  # empty for the examples of minimising too
+    permitted: tuple[Finding, ...] = ()
+    weight_pairs: list[PairCount] = []  # empty for the examples of minimising too
 
     @property
     def place(self) -> Place:
