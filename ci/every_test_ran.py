@@ -33,9 +33,7 @@ def never_ran(files: Iterable[Path]) -> dict[str, str]:
     skipped: dict[str, str] = {}
     for file in files:
         for case in ET.parse(file).iter("testcase"):
-            name = re.split(r"[\[@]", case.get("name", ""), maxsplit=1)[
-                0
-            ]  # without parameters and a group of pytest-xdist
+            name = PARAMETERS_OR_GROUP.split(case.get("name", ""), maxsplit=1)[0]
             test = f"{case.get('classname')}::{name}"
             skip = case.find("skipped")
             if skip is None or skip.get("type") == "pytest.xfail":  # an expected failure ran

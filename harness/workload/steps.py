@@ -275,11 +275,6 @@ def weight_updates(workload: Workload) -> list[UpdateWeights]:
     return [change for change in all_changes(workload) if isinstance(change, UpdateWeights)]
 
 
-def resets_of(workload: Workload) -> list[Reset]:
-    """Return every cache reset of a workload, in order."""
-    return [change for change in all_changes(workload) if isinstance(change, Reset)]
-
-
 def save_of(workload: Workload, step: int) -> int | None:
     """Return the step that saved what the restore in `step` brings back; None without one, or if it is no restore."""
     restored = workload.steps[step]

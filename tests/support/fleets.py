@@ -26,7 +26,7 @@ from coldproof.harness.fleet.store import Record, Store
 
 SOURCES = "s" * 64
 CELLS = {"llamacpp": "one", "llamacpp-one-slot": "two"}  # an engine's cells, and those of the bundles' small suite
-GATE, GO = "COLDPROOF_TEST_GATE", "go"
+GO = "go"
 Script = Sequence[Message | NodeLost | TaskFailed]
 
 
