@@ -47,7 +47,7 @@ def reached_cells(examples: Iterable[Event]) -> dict[str, int]:
 
 def table(family: dict[str, Any], counts: dict[str, int], seen: set[str]) -> StateTable:
     """Return one family with its counts."""
-    absent = family.get("absent", {})
+    absent = family["absent"]
     return StateTable(
         id=family["id"],
         title=family["title"],
