@@ -92,12 +92,6 @@ class TextAndTokens(msgspec.Struct, frozen=True):
     tokens: list[Count]
 
 
-class IncompleteDetails(msgspec.Struct, frozen=True):
-    """Why a response is incomplete."""
-
-    reason: str | None = None
-
-
 class ResponsesUsage(msgspec.Struct, frozen=True):
     """The counts of a response."""
 

@@ -20,7 +20,6 @@ from coldproof.adapters.protocol.requests import Completion, CompletionRequest, 
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import Reader, option_fields
 from coldproof.adapters.server.doors import (
-    IncompleteDetails,
     ResponsesUsage,
     Retokenize,
     TextBlock,
@@ -112,7 +111,6 @@ class ResponsesAnswer(msgspec.Struct, frozen=True):
     output: list[Item]
     status: str
     usage: ResponsesCounts
-    incomplete_details: IncompleteDetails | None = None
 
 
 def read(door: Door, content: bytes, at: float, retokenize: Retokenize, *, counts: bool) -> Completion:

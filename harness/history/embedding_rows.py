@@ -32,7 +32,7 @@ class Difference(enum.StrEnum):
 
 def places(outcome: Outcome, start: int, end: int) -> list[Place]:
     """Return what a prompt with rows carries from position `start` to `end`."""
-    seen, hidden = outcome.prompt[start:end], (outcome.hidden or ())[start:end]
+    seen, hidden = outcome.prompt[start:end], outcome.hidden[start:end]
     pairs = zip(seen, hidden, strict=True)
     return [Place(h, NO_ROW if s == ZERO_ROW else s, True) if is_row(s) else Place(s, h, False) for s, h in pairs]
 
@@ -75,7 +75,7 @@ def same_rows_until(other: Outcome, outcome: Outcome) -> float:
     An engine may key its blocks by all rows of a request that has any, also by those under tokens, so that no reuse is
     promised from there on.
     """
-    theirs, own = other.hidden or (), outcome.hidden or ()
+    theirs, own = other.hidden, outcome.hidden
     same = common_prefix(theirs, own)
     return math.inf if 0 < same == min(len(theirs), len(own)) else same
 

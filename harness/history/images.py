@@ -25,7 +25,7 @@ from coldproof.harness.history.records import (
 
 def sent_images(outcome: Outcome) -> Iterator[tuple[int, int, SentImage]]:
     """Yield the images of a prompt: first position, image, how it was sent."""
-    hidden = outcome.hidden or ()
+    hidden = outcome.hidden
     for place, image in images_of(outcome.prompt):
         yield place, image, sent_image(hidden[place] if place < len(hidden) else 0)
 

@@ -37,7 +37,7 @@ def hidden_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> 
     """
     prompt = request.prompt
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
-    earlier = (before.hidden or ()) if before is not None else ()
+    earlier = before.hidden if before is not None else ()
     if not earlier and not any(segment.rows or segment.image for segment in prompt.segments):
         return ()
     own = tuple(t for segment in prompt.segments for t in hidden_tokens(nonce, segment))

@@ -38,7 +38,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: EngineChange = EngineChange.NOTHING
 
 
-class CachePartition(msgspec.Struct, frozen=True):
+class CachePartition(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine may key a prefix by: an adapter name, one of its loads, a salt, the number of weight updates.
 
     Reuse is required only within one partition; it is allowed within one identity, on one rank.
@@ -49,10 +49,10 @@ class CachePartition(msgspec.Struct, frozen=True):
     load: int
     salt: str | None
     updates: int = 0
-    rank: int | msgspec.UnsetType = msgspec.UNSET
+    rank: int | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request as sent and as answered. Times are seconds since the run began.
 
     `prompt`: the ids of what the model sees, tokens and embedding rows. So equal ids are equal content.
@@ -68,14 +68,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     identities: tuple[Identity, ...]
     residence: CachePartition
     surface: ResponseOptions = PLAIN
-    hidden: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET  # of a prompt with rows: see CompletionRequest
-    session: str | msgspec.UnsetType = msgspec.UNSET  # of which it is a turn; its prompt includes what that held
-    streaming: bool | msgspec.UnsetType = msgspec.UNSET  # whether that keeps whole answers, and its KV to itself
+    hidden: tuple[int, ...] = ()  # of a prompt with rows: see CompletionRequest
+    session: str | None = None  # of which it is a turn; its prompt includes what that held
+    streaming: bool = False  # whether that keeps whole answers, and its KV to itself
     tokens: tuple[Token, ...] = ()
     text: str = ""
     others: tuple[tuple[Token, ...], ...] = ()
     prompt_logprobs: tuple[float | None, ...] | None = None
-    pooled: Rows | msgspec.UnsetType = msgspec.UNSET  # of an answer in vectors
+    pooled: Rows | None = None  # of an answer in vectors
     rendered: tuple[int, ...] | None = None  # the prompt's ids as the engine reports them, if it does
     finish_reason: str | None = None
     cached_tokens: int | None = None
@@ -88,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     refused: bool = False  # the error is the engine's refusal
     silent: bool = False
-    busy: int | msgspec.UnsetType = msgspec.UNSET  # how often the server refused it as busy before it took it, if ever
+    busy: int = 0  # how often the server refused it as busy before it took it
 
     @property
     def token_ids(self) -> tuple[int, ...]:

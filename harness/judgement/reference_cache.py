@@ -101,7 +101,7 @@ def writers(history: History, outcome: Outcome) -> list[Outcome]:
 def may_share_a_cache(other: Outcome, outcome: Outcome) -> bool:
     """Return whether two requests may have been served by one rank: neither of them is known to be another one's."""
     ranks = (other.residence.rank, outcome.residence.rank)
-    return msgspec.UNSET in ranks or ranks[0] == ranks[1]
+    return None in ranks or ranks[0] == ranks[1]
 
 
 def everything(_other: Outcome, _outcome: Outcome) -> float:
@@ -143,7 +143,7 @@ def at_least(
 def must_hit(history: History, outcome: Outcome) -> bool:
     """Return whether a request is looked up like any other, on a known rank. A streaming session has its own KV."""
     surface = outcome.surface
-    if history.shape.ranks > 1 and not isinstance(outcome.residence.rank, int):
+    if history.shape.ranks > 1 and outcome.residence.rank is None:
         return False
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return False

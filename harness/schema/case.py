@@ -68,7 +68,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `changed` and `swapped` are indices within it; `inherited`: taken over from that request, which this one goes on
     from. `rows`: the ranges of its positions, from the first to one after the last, at which the model gets embedding
-    rows in place of tokens.
+    rows in place of tokens. A file leaves `rows` and `image` out of a segment that has none.
     """
 
     name: str
@@ -101,7 +101,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     answer: list[int] = []  # the token ids, which a next turn goes on from
     answer_text: str = ""
-    adapter: str = ""  # the name that the steps use; "": the base model, or not recorded
+    adapter: str = ""  # the name that the steps use; "": the base model
     first_token: float | None = None
     wrong_token: int | None = None  # the first position of the answer that is not as cold
     wrong_token_at: float | None = None

@@ -322,12 +322,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration | None
     requirements: list[RequirementResult]
     cases: list[Case]
-    causes: list[Cause] = []
+    causes: list[Cause]
     waivers: list[Waiver]
     totals: dict[str, int]
     timing: Timing
     fault: InjectedFault | None = None
-    progress: list[ProgressPoint] = []  # at most a hundred moments; empty in files from before there was this
+    progress: list[ProgressPoint] = []  # at most a hundred moments
     losses: list[EngineLoss] = []
     dropped_kinds: list[DroppedKind] = []
     growth: list[Growth] = []  # of a soak

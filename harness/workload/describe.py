@@ -37,7 +37,7 @@ def describe_request(request: Request, number: int) -> str:
     text += f": {request.prompt}, {wanted}"
     text += "".join(f", {option}" for option in describe_options(request.surface))
     text += f", priority {request.priority}" if request.priority else ""
-    text += f", on rank {request.rank}" if isinstance(request.rank, int) else ""
+    text += f", on rank {request.rank}" if request.rank is not None else ""
     text += f", {request.offset_ms} ms later" if request.offset_ms else ""
     text += f", handed over after {request.hand_over_ms} ms" if request.hand_over_ms else ""
     return text + (f", {describe_abort(request.abort)}" if request.abort is not None else "")

@@ -98,7 +98,7 @@ class Image(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"image {self.name!r}{pixel}{uuid}, sent as {self.encoding.name.lower()}{told}"
 
 
-class Segment(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """`length` tokens that are computed from the name. With `rows`, the model gets embedding rows at some positions.
     With `image`, it is an image, which takes as many positions.
 
@@ -110,8 +110,8 @@ class Segment(msgspec.Struct, frozen=True):
     length: int
     changed: int | None = None
     swapped: int | None = None
-    rows: Rows | msgspec.UnsetType = msgspec.UNSET
-    image: Image | msgspec.UnsetType = msgspec.UNSET
+    rows: Rows | None = None
+    image: Image | None = None
 
     def __str__(self) -> str:
         edits = [] if self.changed is None else [f"token {self.changed} changed"]
@@ -130,7 +130,7 @@ def first_part(segment: Segment, length: int) -> Segment:
     if not segment.rows:
         return msgspec.structs.replace(segment, length=length)
     spans = tuple((first, min(end, length)) for first, end in segment.rows.spans if first < length)
-    rows = msgspec.structs.replace(segment.rows, spans=spans) if spans else msgspec.UNSET
+    rows = msgspec.structs.replace(segment.rows, spans=spans) if spans else None
     return msgspec.structs.replace(segment, length=length, rows=rows)
 
 
@@ -159,7 +159,7 @@ class Prompt(msgspec.Struct, frozen=True):
         return self.start != 0 or self.end is not None
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request. `adapter` is a symbolic name (None: the base model). `offset_ms` counts from the burst's start.
 
     A chat's segments are its messages: the system's, then user and assistant alternately. After `continues`, the
@@ -169,6 +169,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     its messages to.
     `session`: the session of which it is a turn. The first turn opens it; a later one continues the one before it.
     `streaming`: in a session that keeps whole answers, and whose turns may have different adapters.
+    Files leave defaults out, so that no default may change.
     """
 
     prompt: Prompt
@@ -180,17 +181,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     surface: ResponseOptions = PLAIN
     abort: Abort | None = None
-    door: Door | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: completions, or chats
-    rank: int | msgspec.UnsetType = msgspec.UNSET  # the rank that serves it; unset: the engine chooses
-    hand_over_ms: int | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: at once
-    session: str | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the answer ends the request
-    streaming: bool | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: the last token is dropped
+    door: Door | None = None  # None: completions, or chats
+    rank: int | None = None  # the rank that serves it; None: the engine chooses
+    hand_over_ms: int = 0
+    session: str | None = None  # None: the answer ends the request
+    streaming: bool = False  # False: a session drops the last token of an answer
 
 
 Change = SetAdapter | Reset | UpdateWeights | Pause | Resume | Sleep | Wake | RestartSide
 
 
-class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
+class Meanwhile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change that starts when the burst's first request has produced `after_tokens` tokens (0: when it is sent).
 
     `then`: further changes, each `gap_ms` milliseconds after the end of the one before.
@@ -201,7 +202,7 @@ class Meanwhile(msgspec.Struct, frozen=True, kw_only=True):
     after_tokens: int
     then: tuple[Change, ...] = ()
     gap_ms: int = 0
-    first: Side | msgspec.UnsetType = msgspec.UNSET  # unset, as in older case files: on both at once
+    first: Side | None = None  # None: on both at once
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -272,11 +273,6 @@ def adapter_changes(workload: Workload) -> list[SetAdapter]:
 def weight_updates(workload: Workload) -> list[UpdateWeights]:
     """Return every update of the weights, in order, also those during a burst."""
     return [change for change in all_changes(workload) if isinstance(change, UpdateWeights)]
-
-
-def resets_of(workload: Workload) -> list[Reset]:
-    """Return every cache reset of a workload, in order."""
-    return [change for change in all_changes(workload) if isinstance(change, Reset)]
 
 
 def save_of(workload: Workload, step: int) -> int | None:

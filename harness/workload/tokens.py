@@ -7,8 +7,6 @@ import random
 import secrets
 from collections.abc import Sequence
 
-import msgspec
-
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, VARIANTS, ZERO_ROW, row_id
 from coldproof.adapters.protocol.images import SentImage, image_id, image_positions, uuid_number
 from coldproof.harness.workload.steps import Prompt, Rows, Segment
@@ -104,7 +102,7 @@ def first_tokens(nonce: str, segments: Sequence[Segment]) -> tuple[int, ...]:
     """Return the first ids of a prompt with these segments: its nonce's tokens, or rows in place of them if the first
     segment begins with a row.
     """
-    rows = segments[0].rows if segments else msgspec.UNSET
+    rows = segments[0].rows if segments else None
     if not rows or not rows.covers(0):
         return nonce_tokens(nonce)
     return tuple(row_id(f"{nonce} {place}") for place in range(NONCE_TOKENS))

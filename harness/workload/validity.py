@@ -61,8 +61,8 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
     return (
         (request.max_tokens > 0 if request.surface.pooled is None else is_pooled(request))
         and request.offset_ms >= 0
-        and (not isinstance(request.rank, int) or request.rank >= 0)
-        and (not request.hand_over_ms or request.hand_over_ms > 0)
+        and (request.rank is None or request.rank >= 0)
+        and request.hand_over_ms >= 0
         and all(s.length > 0 and (s.changed is None or 0 <= s.changed < s.length) for s in segments)
         and all(s.swapped is None or 0 <= s.swapped < s.length - 1 for s in segments)
         and all(not s.rows or rows_fit(s.rows, s.length) for s in segments)
@@ -107,11 +107,11 @@ def is_turn(turn: Request, before: int | None, earlier: Sequence[Request]) -> bo
     """Return whether a request can be the next turn of a session. `before`: its latest turn; None opens it."""
     if turn.chat or turn.door or turn.surface not in (PLAIN, PLAIN.with_scores()) or turn.rank:
         return False
-    prompt, streaming = turn.prompt, bool(turn.streaming)
+    prompt, streaming = turn.prompt, turn.streaming
     if before is None:
         return not prompt.cuts_history
     known = earlier[before]
-    same = (bool(known.streaming), known.salt, known.priority) == (streaming, turn.salt, turn.priority)
+    same = (known.streaming, known.salt, known.priority) == (streaming, turn.salt, turn.priority)
     place = (prompt.continues, prompt.start, prompt.end) == (before, 0, None if streaming else -1)
     return same and place and bool(prompt.segments) and (streaming or known.adapter == turn.adapter)
 

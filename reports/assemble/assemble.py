@@ -56,21 +56,21 @@ LAST_TIME = 253_402_300_799  # seconds since 1970: the end of the last year that
 EXAMPLE = b'{"event":"example",'
 
 
-class Example(msgspec.Struct, frozen=True):
+class Example(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an example event that reports need."""
 
     at: float = 0.0
     process: str = ""
     number: int = -1
-    requirement: str = ""
-    cell: str = ""
+    requirement: str
+    cell: str
     layer: str = ""
-    weight_pairs: list[PairFields] = []
-    findings: tuple[msgspec.Raw, ...] = ()
-    history: History = History()
-    evidence: dict[str, float] = {}
-    reach: dict[str, int] = {}
-    seen: tuple[str, ...] = ()
+    weight_pairs: list[PairFields]
+    findings: tuple[msgspec.Raw, ...]
+    history: History
+    evidence: dict[str, float]
+    reach: dict[str, int]
+    seen: tuple[str, ...]
 
 
 def read_events(path: Path) -> list[Event]:

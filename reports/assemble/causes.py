@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.results import Cause, Results
+from coldproof.harness.schema.results import Cause
 from coldproof.reports.format.text import listed, many
 
 _DIGITS = 8  # short enough to read out; two of 1,000 signatures collide with probability 1 : 8600
@@ -46,11 +46,6 @@ def _cause(cases: list[Case]) -> Cause:
         cases=[case.id for case in cases],
         waived=sum(case.known_issue is not None for case in cases),
     )
-
-
-def causes_of(results: Results) -> list[Cause]:
-    """Return the causes of a run. For older results without causes, compute them from the cases."""
-    return results.causes or causes(results.cases)
 
 
 def cause_summary(found: Sequence[Cause]) -> str:

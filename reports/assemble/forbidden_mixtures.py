@@ -27,7 +27,7 @@ def without_forbidden_mixtures(events: list[Event]) -> list[Event]:
 
 def settled(verdict: Event, cases: dict[str, Any], forbidden: dict[tuple[str, str], set[str]]) -> Event:
     """Return the verdict, which is INCONCLUSIVE in place of VIOLATED if a forbidden mixture may explain its case."""
-    case = cases.get(verdict.get("case") or "", {})
+    case = cases.get(verdict["case"], {})
     found = {*case.get("mixtures", ())} & forbidden.get((verdict.get("layer", ""), verdict["cell"]), set())
     if verdict["verdict"] != Verdict.VIOLATED or not found:
         return verdict

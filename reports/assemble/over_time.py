@@ -46,7 +46,7 @@ def progress(events: list[dict[str, Any]], began: float) -> list[ProgressPoint]:
 
 
 def _after(point: ProgressPoint, event: dict[str, Any], began: float) -> ProgressPoint:
-    seen = msgspec.convert(event.get("evidence", {}), EvidenceSample)
+    seen = msgspec.convert(event["evidence"], EvidenceSample)
     return ProgressPoint(
         at=max(point.at, round(event["at"] - began, 1)),  # clocks of several workers may differ a little
         examples=point.examples + 1,
@@ -55,7 +55,7 @@ def _after(point: ProgressPoint, event: dict[str, Any], began: float) -> Progres
         evicted_tokens=point.evicted_tokens + seen.evicted,
         preemptions=point.preemptions + seen.preemptions,
         telling=point.telling + seen.telling,
-        failing=point.failing + event.get("failed", False),
+        failing=point.failing + event["failed"],
     )
 
 
@@ -87,7 +87,7 @@ def dropped_kinds(events: list[dict[str, Any]], began: float) -> list[DroppedKin
 def narrowed_by(events: list[dict[str, Any]], layer: str, kind: str) -> list[str]:
     """Return the ids of the requirements with tests that did not send a kind of request."""
     verdicts = (event for event in events if event["event"] == "verdict" and event.get("layer", "") == layer)
-    return sorted({event["requirement"] for event in verdicts if kind in event.get("narrowed", ())})
+    return sorted({event["requirement"] for event in verdicts if kind in event["narrowed"]})
 
 
 def growths(events: list[dict[str, Any]], began: float) -> list[Growth]:

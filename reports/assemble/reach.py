@@ -35,19 +35,19 @@ def state_tables(events: list[Event]) -> list[StateTable]:
     )
     examples = [event for event in events if event["event"] == "example"]
     counts = reached_cells(examples)
-    seen = {need for event in examples for need in event.get("seen", ())}
+    seen = {need for event in examples for need in event["seen"]}
     return [table(family, counts, seen) for family in announced]
 
 
 def reached_cells(examples: Iterable[Event]) -> dict[str, int]:
     """Return how many of these examples reached each cell, by its identifier."""
-    counts = Counter(cell for event in examples for cell in event.get("reach", ()))
+    counts = Counter(cell for event in examples for cell in event["reach"])
     return dict(sorted(counts.items()))
 
 
 def table(family: dict[str, Any], counts: dict[str, int], seen: set[str]) -> StateTable:
     """Return one family with its counts."""
-    absent = family.get("absent", {})
+    absent = family["absent"]
     return StateTable(
         id=family["id"],
         title=family["title"],

@@ -52,15 +52,15 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                 requests=sum(cell.requests for cell in merged),
                 layers=layer_verdicts(merged),
                 evidence=sum_evidence([cell.evidence for cell in merged]),
-                needed=list(dict.fromkeys(name for test in ran or tests for name in test.get("shows", ()))),
+                needed=list(dict.fromkeys(name for test in ran or tests for name in test["shows"])),
                 cells=merged,
                 cases=[
                     e["case"]["id"]
                     for e in events
                     if e["event"] == "case" and e["case"]["requirement"] == requirement_id
                 ],
-                upstream=list(dict.fromkeys(link for test in tests for link in test.get("upstream", ()))),
-                fails_on=list(dict.fromkeys(words for test in tests for words in test.get("fails_on", ()))),
+                upstream=list(dict.fromkeys(link for test in tests for link in test["upstream"])),
+                fails_on=list(dict.fromkeys(words for test in tests for words in test["fails_on"])),
                 distributions=distributions(e["tally"] for e in examples if e["requirement"] == requirement_id),
                 reach=reached_cells(e for e in examples if e["requirement"] == requirement_id),
             )
@@ -84,7 +84,7 @@ def cells_with_excess(verdicts: Iterable[Event]) -> dict[tuple[str, str], str]:
     found = {}
     for where, events in by_cell.items():
         evidence = sum_evidence([event["evidence"] for event in events])
-        cold = [msgspec.convert(event.get("cold", {}), ColdAnswers).rate for event in events]
+        cold = [msgspec.convert(event["cold"], ColdAnswers).rate for event in events]
         largest = max(cold, key=lambda rate: rate.tokens)
         if exceeds(*divergence_rates(evidence), largest):
             found[where] = describe(evidence, largest)
@@ -145,16 +145,11 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
             evidence={},
             seconds=0.0,
         )
-    fields = ("cell", "reason", "examples", "requests", "evidence", "seconds")
+    recorded = ("cell", "reason", "examples", "requests", "evidence", "seconds", "drawn", "share", "exhausted")
     return CellResult(
         layer=verdict.get("layer", ""),
         verdict=Verdict(verdict["verdict"]),
-        exhausted=verdict.get("exhausted", False),
-        drawn=verdict.get("drawn", 0.0),
-        share=verdict.get("share", 0.0),
-        absent=verdict.get("absent", []),
-        missing=verdict.get("missing", []),
-        **{name: verdict[name] for name in fields},
+        **{name: verdict[name] for name in (*recorded, "absent", "missing")},
     )
 
 

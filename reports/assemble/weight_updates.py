@@ -18,7 +18,7 @@ def update_counts(events: list[dict[str, Any]]) -> list[UpdateCount]:
     """
     sums: dict[tuple[str, ...], UpdateCount] = {}
     for event in events:
-        for pair in event.get("weight_pairs", ()) if event["event"] == "example" else ():
+        for pair in event["weight_pairs"] if event["event"] == "example" else ():
             fields = {"requirement": event["requirement"], "cell": event["cell"], "layer": event.get("layer", "")}
             one = msgspec.convert({**fields, **pair}, UpdateCount)
             place = (one.requirement, one.layer, one.cell, one.route, one.invalidation)

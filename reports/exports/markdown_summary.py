@@ -7,7 +7,7 @@ import functools
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.reports.assemble.causes import cause_places, cause_summary, causes_of
+from coldproof.reports.assemble.causes import cause_places, cause_summary
 from coldproof.reports.assemble.over_time import growth_text
 from coldproof.reports.exports.weight_updates import weight_updates_markdown
 from coldproof.reports.format.markdown import code, escaped, section, table
@@ -90,7 +90,7 @@ def _row(requirement: RequirementResult) -> tuple[str, ...]:
 
 
 def _causes(results: Results) -> list[str]:
-    found = causes_of(results)
+    found = results.causes
     return _section(
         cause_summary(found),
         (f"- {code(one.fingerprint)} {escaped(cause_places(one))}: {escaped(one.sentence)}" for one in found),

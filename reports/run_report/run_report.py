@@ -50,7 +50,7 @@ def render_html(results: Results) -> str:
         requirement_anchors={view.requirement.id: view.anchor for view in requirements},
         found=[verdict for verdict, count in overview.counts(results) if count],
         filtered="rows and cases",
-        causes=causes.causes_of(results),
+        causes=results.causes,
         run=run_view(results),
         run_files=_FILES,
         anchors={view.case.id: view.anchor for view in reversed(cases)},

@@ -144,13 +144,13 @@ def _difference(trait: Trait, runs: Sequence[Column]) -> Difference:
 
 
 def _given(results: Results) -> float:
-    """Return the average seconds for drawing one requirement's examples in one cell; 0 if not recorded."""
+    """Return the average seconds for drawing one requirement's examples in one cell; 0 if none was given."""
     shares = [cell.share for requirement in results.requirements for cell in requirement.cells if cell.share]
     return run_facts.budget(results) / len(shares) if shares else 0.0
 
 
 def _similar_budgets(one: Results, other: Results) -> bool:
-    """Return whether two budgets are similar. A run without a recorded budget is similar to all.
+    """Return whether two budgets are similar. A run without a budget is similar to all.
 
     The seconds for drawing examples are redistributed during a run, so that only a large factor counts.
     """

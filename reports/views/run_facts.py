@@ -21,7 +21,7 @@ def facts(runs: Sequence[Results]) -> list[tuple[str, list[str]]]:
 
 
 def budget(results: Results) -> float:
-    """Return the seconds budgeted for generating examples; 0 if the run did not record them."""
+    """Return the seconds budgeted for generating examples."""
     return sum(cell.share for requirement in results.requirements for cell in requirement.cells)
 
 

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from support import report_samples
 from support.histories import ask, burst, contents, put
+from support.run_events import UNREMARKABLE
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.spec.cell import Cell
@@ -29,10 +30,12 @@ from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.features.events.evidence import Events
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
+from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.release.bundle.merge import bundle_results
 from coldproof.harness.release.bundle.run_folder import EVENTS, SHARDS
 from coldproof.harness.release.bundle.verify import verify
@@ -160,6 +163,8 @@ def write(folder: Path, *, shard: str = "", places: Sequence[Place] = tuple(PLAC
             statement=test.statement,
             parts=statement_parts(test.statement),
             shows=test.declared.shows,
+            upstream=test.declared.upstream,
+            fails_on=failing_checks(test.declared),
             cell=place.cell,
             test=place.test,
         )
@@ -237,13 +242,18 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
             requirement=place.requirement,
             cell=place.cell,
             test=place.test,
+            finding="",
             rule=one.rule,
             exclusive=one.exclusive,
             history=one.history,
             answers=[[question, answer] for question, answer in one.answers.items()],
             evidence=one.evidence,
+            weight_pairs=pair_counts(one.history, one.findings),
             findings=one.findings,
             noise=one.noise,
+            permitted=one.permitted,
+            reach={},
+            seen=(),
         )
     verdict = {"CHAT-9": Verdict.CONFORMS, "EVENT-9": Verdict.UNSUPPORTED, "LORA-9": Verdict.KNOWN_ISSUE}
     found = case() if place.requirement == "LORA-9" else None
@@ -252,6 +262,12 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
         log.emit("case", case=found)
     log.emit(
         "verdict",
+        **{
+            **UNREMARKABLE,
+            "cold": drawn[-1].rule.cold if drawn else {},
+            "case": found.id if found is not None else None,
+            "absent": [Capability.KV_EVENTS] if place.requirement == "EVENT-9" else [],
+        },
         requirement=place.requirement,
         title="t",
         cell=place.cell,
@@ -262,8 +278,6 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
         requests=sum(len(one.history.outcomes) for one in drawn),
         evidence=dict(evidence),
         seconds=0.0,
-        case=found.id if found is not None else None,
-        absent=[Capability.KV_EVENTS] if place.requirement == "EVENT-9" else [],
     )
 
 

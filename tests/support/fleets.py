@@ -24,7 +24,7 @@ from coldproof.reports.files.own_folder import OwnFolder
 
 SOURCES = "s" * 64
 CELLS = {"llamacpp": "one", "llamacpp-one-slot": "two"}  # an engine's cells, and those of the bundles' small suite
-GATE, GO = "COLDPROOF_TEST_GATE", "go"
+GO = "go"
 
 
 def matrix(*runs: MatrixRun, machines: Sequence[str] = ("cpu",)) -> Matrix:

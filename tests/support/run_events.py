@@ -23,17 +23,32 @@ FINISHED = {"event": "run_finished", "complete": True}
 SOUND = {"event": "selftest", "rows": [{"planted": "none", "caught": True, "said": "no alarm"}]}
 
 
+# The other fields of a verdict, where there is nothing to report.
+UNREMARKABLE = {
+    "case": None,
+    "cold": {},
+    "drawn": 0.0,
+    "share": 0.0,
+    "exhausted": False,
+    "absent": [],
+    "missing": [],
+    "narrowed": [],
+    "known": [],
+    "ended": None,
+}
+
+
 def announced(name: str, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
     """Return the event that announces a requirement's test."""
     said = {"title": name, "statement": "s", "parts": {}, "cell": cell, "test": test}
-    return {"event": "requirement", "id": name, **said, **more}
+    return {"event": "requirement", "id": name, **said, "shows": [], "upstream": [], "fails_on": [], **more}
 
 
 def concluded(name: str, verdict: Verdict, *, cell: str = "default", test: str = "test_it", **more: Any) -> Event:
     """Return the event of a verdict, after 40 examples of 30 requests with 64 hit tokens."""
     facts = {"reason": f"{name} {verdict.value}", "examples": 40, "requests": 30, "seconds": 1.5}
     seen = {"event": "verdict", "requirement": name, "verdict": verdict.value, "cell": cell, "test": test}
-    return {**seen, **facts, "evidence": {"hit tokens": 64}, **more}
+    return {**seen, **facts, **UNREMARKABLE, "evidence": {"hit tokens": 64}, **more}
 
 
 HOSTILE = "[red]not red[/red] [/nope] [link=file:///etc]\x00\x07\x08\r\n\x9b31m ‮ {braces} %s"

@@ -46,8 +46,6 @@ AS_DATACLASSES = (
     ("(msgspec.Struct, frozen=True, omit_defaults=True)", ""),
     ("(msgspec.Struct, frozen=True)", ""),
     ("(msgspec.Struct, ", "("),
-    (" | msgspec.UnsetType", " | None"),
-    ("msgspec.UNSET", "None"),
 )
 
 

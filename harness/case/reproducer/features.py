@@ -71,7 +71,7 @@ def features(case: Case, workload: Workload, *, generated: bool) -> dict[str, bo
         "CHATS": any(request.chat for request in requests),
         "DOORS": any(request.door for request in requests),
         "SALTS": any(request.salt is not None for request in requests),
-        "HEADERS": any(isinstance(request.rank, int) or request.hand_over_ms for request in requests),
+        "HEADERS": any(request.rank is not None or request.hand_over_ms for request in requests),
         "EXTRA": noisy or any(request.surface != request.surface.plain() or request.priority for request in requests),
         "WHOLE": noisy or any(surface.prompt_logprobs for surface in options),
         "SEVERAL": any(surface.answers > 1 for surface in options),

@@ -143,7 +143,7 @@ def request_options(request: Request) -> dict[str, Any]:
         "door": request.door.value if request.door else None,
         "headers": sent or None,
         "pooled": None if request.surface.pooled is None else request.surface.pooled.value,
-        "session": request.session or None,
+        "session": request.session,
         "streaming": (request.streaming or None) if request.session else None,
         "abort": None if request.abort is None else (request.abort.after_tokens, request.abort.after_ms),
         "extra": extra or None,
@@ -153,7 +153,7 @@ def request_options(request: Request) -> dict[str, Any]:
 
 def sent_headers(request: Request) -> dict[str, str]:
     """Return the headers that this request is sent with, beside the usual ones."""
-    return headers(request.rank if isinstance(request.rank, int) else None, request.hand_over_ms or 0)
+    return headers(request.rank, request.hand_over_ms)
 
 
 def extra_fields(request: Request) -> dict[str, Any]:

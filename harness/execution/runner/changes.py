@@ -37,7 +37,7 @@ class Changes:
 
     def during(self, meanwhile: Meanwhile) -> Change:
         """Return the changes that a burst makes while its requests are in flight."""
-        if isinstance(meanwhile.first, Side):
+        if meanwhile.first is not None:
             first, gap_ms = meanwhile.first, meanwhile.gap_ms
             return Change(meanwhile, lambda change: self.make_apart(change, self.sides(first, gap_ms)), self.clock)
         return Change(meanwhile, self.make, self.clock)

@@ -51,7 +51,7 @@ class RunRequests:
             step=step,
             model=self.adapters.model(request.adapter),
             prompt=self.prompt(number, request),
-            hidden=self.hidden(request),
+            hidden=hidden_of(request, self.nonce, self.outcomes),
             session=request.session,
             streaming=request.streaming,
             max_tokens=request.max_tokens,
@@ -71,19 +71,15 @@ class RunRequests:
         self.chats[number] = messages_of(request, self.nonce, self.chats, self.outcomes)
         return self.engine.render(self.chats[number])
 
-    def rank(self, request: Request) -> int | msgspec.UnsetType:
-        """Return the rank that a request names; unset where requests cannot choose it: then one cache serves all."""
-        return request.rank if self.engine.capabilities[Capability.RANK_CHOICE].present is True else msgspec.UNSET
-
-    def hidden(self, request: Request) -> tuple[int, ...] | msgspec.UnsetType:
-        """Return what a prompt with rows also carries; unset for other prompts, so that their records stay small."""
-        return hidden_of(request, self.nonce, self.outcomes) or msgspec.UNSET
+    def rank(self, request: Request) -> int | None:
+        """Return the rank that a request names; None where requests cannot choose it: then one cache serves all."""
+        return request.rank if self.engine.capabilities[Capability.RANK_CHOICE].present is True else None
 
     def wire(self, plan: Outcome, request: Request) -> Arrival:
         """Return the request as the adapter gets it, with its time. Doors other than completions and chats return no
         scores.
         """
-        door = request.door or None
+        door = request.door
         scored = self.scored and door in (None, Door.COMPLETIONS, Door.CHAT)
         sent = CompletionRequest(
             model=plan.model,
@@ -94,13 +90,13 @@ class RunRequests:
             messages=self.chats.get(plan.request) if door is None or not door.takes_ids else None,
             surface=request.surface.with_scores() if scored else request.surface,
             abort=request.abort,
-            hidden=plan.hidden or (),
+            hidden=plan.hidden,
             door=door,
-            rank=plan.residence.rank if isinstance(plan.residence.rank, int) else None,
-            hand_over_ms=request.hand_over_ms or 0,
+            rank=plan.residence.rank,
+            hand_over_ms=request.hand_over_ms,
             session=self.session(request),
             held=held_tokens(plan, request),
-            streaming=bool(request.streaming),
+            streaming=request.streaming,
             tag=request_tag(self.nonce, plan.request) if self.tagged else "",
         )
         return Arrival(sent, request.offset_ms)
@@ -178,7 +174,7 @@ def answered(plan: Outcome, answer: Completion) -> Outcome:
         text=answer.text,
         others=answer.others,
         prompt_logprobs=answer.prompt_logprobs,
-        pooled=msgspec.UNSET if answer.pooled is None else answer.pooled,
+        pooled=answer.pooled,
         rendered=answer.prompt,
         finish_reason=answer.finish_reason,
         cached_tokens=answer.cached_tokens,
@@ -186,5 +182,5 @@ def answered(plan: Outcome, answer: Completion) -> Outcome:
         preemptions=answer.preemptions,
         preempted_at=answer.preempted_at,
         aborted=answer.aborted,
-        busy=answer.busy or msgspec.UNSET,
+        busy=answer.busy,
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import msgspec
-
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence, computes
 from coldproof.harness.judgement.evidence.cache import shares
@@ -30,7 +28,7 @@ def rank_facts(history: History) -> dict[str, float]:
             record.error is None and asked_everywhere(history, record.step, end)
             for record, end in zip(changed, ends, strict=False)
         ),
-        Ranks.HITS: sum(bool(rank_of(outcome)) for outcome in hits),
+        Ranks.HITS: sum(bool(outcome.residence.rank) for outcome in hits),
         Ranks.OTHER_RANK: sum(map(functools.partial(only_elsewhere, history), history.outcomes))
         if history.shape.ranks > 1
         else 0,
@@ -42,12 +40,12 @@ def asked_everywhere(history: History, step: int, end: int) -> bool:
     shares a block with one that this rank had answered before the change.
     """
     asked = (
-        rank_of(outcome)
+        outcome.residence.rank
         for outcome in history.outcomes
         if step < outcome.step <= end
         and outcome.answered
         and any(
-            before.step <= step and rank_of(before) == rank_of(outcome) and shares(history, before, outcome)
+            before.step <= step and before.residence.rank == outcome.residence.rank and shares(history, before, outcome)
             for before in history.outcomes
         )
     )
@@ -64,13 +62,8 @@ def changes(history: History, step: int) -> bool:
 def only_elsewhere(history: History, outcome: Outcome) -> bool:
     """Return whether only another rank had computed a block of this request's prompt under its identity."""
     known = [
-        rank_of(other)
+        other.residence.rank
         for other in history.outcomes
         if other.sent < outcome.sent and other.identities == outcome.identities and shares(history, other, outcome)
     ]
-    return bool(known) and None not in (rank_of(outcome), *known) and rank_of(outcome) not in known
-
-
-def rank_of(outcome: Outcome) -> int | None:
-    """Return the rank that served a request; None where the engine chose it or has one cache."""
-    return None if outcome.residence.rank is msgspec.UNSET else outcome.residence.rank
+    return bool(known) and None not in (outcome.residence.rank, *known) and outcome.residence.rank not in known

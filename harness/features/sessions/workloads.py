@@ -83,8 +83,7 @@ class SessionBuilder:
 
     def in_session(self, request: Request, session: DrawnSession) -> Request:
         """Return a request as a turn of a session."""
-        streaming = True if self.streaming else msgspec.UNSET
-        return msgspec.structs.replace(request, session=session.name, streaming=streaming)
+        return msgspec.structs.replace(request, session=session.name, streaming=self.streaming)
 
     def beside(self, session: DrawnSession) -> Request:
         """Return a request with what a session had: up to its latest answer, up to one that it went on from, or a
@@ -159,7 +158,7 @@ class SessionBuilder:
         if burst:
             self.send(burst)
             if burst[-1].session and self.draw(st.sampled_from((True, False))):
-                self.send([msgspec.structs.replace(burst[-1], session=msgspec.UNSET, streaming=msgspec.UNSET)])
+                self.send([msgspec.structs.replace(burst[-1], session=None, streaming=False)])
 
 
 @st.composite

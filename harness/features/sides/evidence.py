@@ -27,7 +27,7 @@ def transfer_facts(history: History) -> dict[str, float]:
     fetched = {record.step: fetched_tokens(record) for record in history.steps}
     moved = [step for step, tokens in fetched.items() if tokens > 0]
     sent = {step: [o for o in history.outcomes if o.step == step and o.answered] for step in moved}
-    late = {number: request.hand_over_ms or 0 for number, _, request in history.workload.requests()}
+    late = {number: request.hand_over_ms for number, _, request in history.workload.requests()}
     return {
         Sides.FETCHED: sum(map(len, sent.values())),
         Sides.PARTLY_FETCHED: sum(fetched_in_part(history, outcomes, fetched[step]) for step, outcomes in sent.items()),

@@ -77,7 +77,15 @@ def error_verdict(announced: Event, record: Record) -> Event:
         "examples": 0,
         "requests": 0,
         "evidence": {},
+        "cold": {},
         "seconds": 0.0,
+        "drawn": 0.0,
+        "share": 0.0,
+        "exhausted": False,
+        "case": None,
+        "absent": [],
+        "missing": [],
+        "narrowed": [],
     }
 
 

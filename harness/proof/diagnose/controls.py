@@ -211,7 +211,7 @@ def unrelated_prompts(workload: Workload, failing: int | None) -> tuple[Workload
 def on_both_sides(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Make each change on both sides of a pair at once."""
     steps = [
-        msgspec.structs.replace(step, meanwhile=msgspec.structs.replace(step.meanwhile, first=msgspec.UNSET, gap_ms=0))
+        msgspec.structs.replace(step, meanwhile=msgspec.structs.replace(step.meanwhile, first=None, gap_ms=0))
         if step.meanwhile is not None and step.meanwhile.first
         else step
         for step in workload.steps
@@ -250,5 +250,5 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),
     ("no response options", OPTIONS, plain_requests),
     ("equal priorities", PRIORITIES, in_all_requests(priority=0)),
-    ("every request at its usual door", DOORS, in_all_requests(door=msgspec.UNSET)),
+    ("every request at its usual door", DOORS, in_all_requests(door=None)),
 )

@@ -12,15 +12,16 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.judgement.dropped_kind import DroppedKind
+from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Absent, absent_everywhere, missing_everywhere
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import OpenedEngine, Part, RejudgedTest
 from coldproof.harness.release.requirements.frozen import Place
-from coldproof.harness.schema.case import MOST_CASE, Case, NoiseBand
+from coldproof.harness.schema.case import MOST_CASE, Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
-from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.results import Calibration, encode
 from coldproof.harness.schema.stored_files import read_bytes
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event
@@ -55,7 +56,7 @@ def check_counts(place: Place, verdict: Event, seen: RejudgedTest) -> Iterator[R
     for what, counted in (("examples", seen.examples), ("requests", seen.requests)):
         if (recorded := verdict[what]) != counted:
             yield altered(f"{place}: the verdict counts {recorded} {what}, the log has {counted}")
-    if seen.examples and msgspec.convert(verdict.get("cold") or {}, ColdAnswers) != seen.trial.cold:
+    if seen.examples and msgspec.convert(verdict["cold"], ColdAnswers) != seen.trial.cold:
         yield altered(f"{place}: the verdict rests on other cold answers than its examples")
     evidence = seen.trial.evidence
     for name in sorted(evidence.keys() | verdict["evidence"].keys()):
@@ -78,10 +79,10 @@ def check_verdict(
     if given is Verdict.CONFORMS and engines and all(engine.lacks(seen.trial.requirement.needs) for engine in engines):
         lacks = "; ".join(map(str, engines[0].lacks(seen.trial.requirement.needs)))
         yield altered(f"{place} CONFORMS, but the engine lacks what it needs: {lacks}")
-    if found := [one for one in verdict.get("missing", ()) if seen.trial.evidence[one]]:
+    if found := [one for one in verdict["missing"] if seen.trial.evidence[one]]:
         yield altered(f"{place} is {given} with missing evidence: {', '.join(found)}; but its examples show it")
-    known = [cases[name] for name in verdict.get("known", ()) if name in cases]
-    if verdict["case"] is not None and verdict["case"] not in verdict.get("known", ()):
+    known = [cases[name] for name in verdict["known"] if name in cases]
+    if verdict["case"] is not None and verdict["case"] not in verdict["known"]:
         yield from check_case(part, place, verdict, seen, cases)
     elif seen.failing and not known:
         yield altered(f"{place} is {given}, but {seen.failing} of its examples fail")
@@ -110,7 +111,7 @@ def check_unsupported(
     elif not any(possible):
         unopened = "its cell was not opened, and no other shows that the engine lacks what it needs in all cells"
         yield altered(f"{place} is UNSUPPORTED, but {'the engine has all that it needs' if engines else unopened}")
-    elif [*(absent := verdict.get("absent", ()))] not in [capabilities_of(lacks) for lacks in possible]:
+    elif [*(absent := verdict["absent"])] not in [capabilities_of(lacks) for lacks in possible]:
         named = ", ".join(absent) or "nothing"
         yield altered(f"{place} is UNSUPPORTED for lack of {named}; from the engine follows: {texts(possible)}")
 
@@ -139,7 +140,7 @@ def check_without_counterexample(
     `known`: the cases of its replayed findings.
     """
     given = Verdict(verdict["verdict"])
-    for name in verdict.get("known", ()):
+    for name in verdict["known"]:
         if name not in cases:
             yield left_out(f"{place} is {given} because of case {name}, which is missing")
     for case in known:
@@ -155,7 +156,7 @@ def check_without_counterexample(
     except UsageError as problem:
         yield altered(f"{place}: {problem}")
         return
-    ended = cases.get(verdict.get("ended") or "")
+    ended = cases.get(verdict["ended"] or "")
     follows = {}
     # Whether the time was over, when the kinds of requests that were not sent do not count, is not recorded.
     for narrowed in ([], dropped_kinds(part, verdict)):
@@ -170,7 +171,7 @@ def check_without_counterexample(
 def dropped_kinds(part: Part, verdict: Event) -> list[DroppedKind]:
     """Return the kinds of requests that a trial did not send, of those that the run stopped sending."""
     dropped = [msgspec.convert(event["dropped"], DroppedKind) for event in part.all("kind_dropped")]
-    latest = {one.kind: one for one in dropped if one.kind in verdict.get("narrowed", ())}
+    latest = {one.kind: one for one in dropped if one.kind in verdict["narrowed"]}
     return list(latest.values())
 
 
@@ -216,10 +217,10 @@ def check_rules(part: Part) -> Iterator[Reason]:
     """
     found, own = set(), set()
     for event in part.all("calibration"):
-        calibration, mine = event["calibration"], event["own_rule"]
-        noise = None if calibration["exact"] else calibration["noise_nats"]
-        found.add((calibration["exact"], noise, *measured(calibration)))
-        own.add((mine["exact"], mine["noise"], *measured(mine)))
+        measured, mine = msgspec.convert(event["calibration"], Calibration), msgspec.convert(event["own_rule"], Rule)
+        noise = None if measured.exact else measured.noise_nats
+        found.add((measured.exact, noise, measured.band, measured.rounding, measured.cold))
+        own.add((mine.exact, mine.noise, mine.band, mine.rounding, mine.cold))
     for place, seen in sorted(part.rejudged.items()):
         allowed = found | own if place.requirement.startswith("GROUND") else found
         lossy = CELLS[place.cell].lossy if place.cell in CELLS else ""
@@ -227,19 +228,6 @@ def check_rules(part: Part) -> Iterator[Reason]:
             yield altered(f"{place}: its examples were judged with another lossy mode than the cell's")
         if any((rule.exact, rule.noise, rule.band, rule.rounding, rule.cold) not in allowed for rule in seen.rules):
             yield altered(f"{place}: its examples were compared by a rule that no calibration of the run found")
-
-
-def measured(event: Event) -> tuple[NoiseBand | None, float | None, ColdAnswers]:
-    """Return what a calibration or rule event measured: the noise tolerance, the rounding, the facts on cold answers.
-
-    Older files have none of them.
-    """
-    band, cold = event.get("band"), event.get("cold") or {}
-    return (
-        None if band is None else msgspec.convert(band, NoiseBand),
-        event.get("rounding", 0.0),
-        msgspec.convert(cold, ColdAnswers),
-    )
 
 
 def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:

@@ -17,7 +17,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
-from coldproof.reports.assemble.causes import cause_summary, causes_of
+from coldproof.reports.assemble.causes import cause_summary
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
 from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.format.shell import command_line
@@ -198,7 +198,7 @@ class Terminal:
         self.line("")
         self.line(results.headline)
         if results.cases:
-            self.line(cause_summary(causes_of(results)))
+            self.line(cause_summary(results.causes))
         self.print_first(
             [
                 f"known issue {waiver.state_text}: {waiver.requirement} in {waiver.cell}, "

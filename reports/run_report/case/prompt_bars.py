@@ -120,10 +120,10 @@ class PromptBars:
 
 
 def prompt_bars(case: Case) -> PromptBars | None:
-    """Return the chart, or None if the segments of the prompts were not recorded."""
+    """Return the chart, or None without a prompt that has tokens."""
     shown = shown_requests(case)
     end = max((row.prompt_tokens for row in shown), default=0)
-    if end <= 0 or not any(row.segments for row in shown):
+    if end <= 0:
         return None
     scale = Scale(float(end))
     block = case.block_size if case.block_size and scale.x(case.block_size) - scale.x(0) >= _CLOSEST else None

@@ -16,7 +16,7 @@ _MAX_NOTE = 30  # letters of a note beside a bar
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a bar: prefill, cached, decode or preempted; whole if the phases are not known."""
+    """A part of a bar: prefill, cached, decode or preempted."""
 
     kind: str
     x: float
@@ -74,8 +74,6 @@ def bar(row: RequestRow, lane: float, scale: Scale, *, failing: bool, roomy: boo
 
 def _phases(row: RequestRow, x: float, width: float, scale: Scale) -> list[Phase]:
     """Return the phases in drawing order: later ones are on top."""
-    if row.first_token is None and row.output_tokens:
-        return [Phase("whole", x, width)]  # older files do not record the time of the first token
     first = x + width if row.first_token is None else min(max(scale.x(row.first_token), x), x + width)
     prefill = round(first - x, 1)
     share = (row.cached_tokens or 0) / row.prompt_tokens if row.prompt_tokens else 0.0

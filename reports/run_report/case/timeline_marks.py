@@ -61,7 +61,7 @@ def labels_bottom(drawn: list[Mark]) -> float:
 def _events(case: Case) -> list[_Event]:
     """Return changes, resets and every other step that sends no request."""
     sending = {row.step for row in case.requests} | {change.step for change in case.changes}
-    kind = "pause" if case.changes else "change"  # older files do not record the kind of a step
+    kind = "pause" if case.changes else "change"  # a step has no kind: beside other changes, most of these are pauses
     others = [_Event(s.step, kind, s.started, s.finished, s.words) for s in case.steps if s.step not in sending]
     return others + [
         _Event(change.step, "reset" if change.kind == "reset" else "change", change.began, change.ended, words)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from support import report_samples as samples
+from support.run_events import UNREMARKABLE
 
 from coldproof.harness.case.known_issue_proposals import (
     NO_VERSION,
@@ -305,10 +306,10 @@ def finish_run(folder: Path, proposals: Path | None) -> tuple[int, Results, Conf
     """Finish a run that found one violation, and return its exit code, its results and the run."""
     run = ConformanceRun(Options(engine="vllm", report_dir=folder, proposals=proposals), Role.ALONE)
     common = {"cell": "default", "test": "test_it", "title": "t"}
-    run.log.emit("requirement", id="LORA-3", statement="s", parts={}, **common)
+    run.log.emit("requirement", id="LORA-3", statement="s", parts={}, shows=[], upstream=[], fails_on=[], **common)
     run.log.emit("selftest", rows=[{"planted": "none", "caught": True, "said": "no alarm"}])
     run.reports.save_case(case(), "s")
-    facts = {"reason": "r", "examples": 3, "requests": 9, "seconds": 1.0, "evidence": {}}
+    facts = {**UNREMARKABLE, "reason": "r", "examples": 3, "requests": 9, "seconds": 1.0, "evidence": {}}
     run.log.emit("verdict", requirement="LORA-3", verdict=Verdict.VIOLATED, **common, **facts)
     code = run.finish(interrupted=False)
     return code, read_results(folder / "results.json"), run

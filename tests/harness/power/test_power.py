@@ -294,6 +294,10 @@ def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[
         "cell": "default",
         "history": {"outcomes": [{}] * requests},
         "findings": [{}] if found else [],
+        "evidence": {},
+        "weight_pairs": [],
+        "reach": {},
+        "seen": [],
     }
 
 

@@ -86,7 +86,7 @@ def test_a_request_is_described_with_its_session() -> None:
     assert describe(CloseSession("a", aborted=True), 0) == "abort session 'a'"
 
 
-def test_an_older_workload_reads_as_it_did() -> None:
+def test_a_workload_is_written_with_its_sessions() -> None:
     """The field is absent without a session, and survives with one."""
     for workload in (alone(ask(("stem", 40))), alone(FIRST, turn(), CLOSE)):
         written = msgspec.json.encode(workload)
@@ -112,7 +112,7 @@ def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
     later = msgspec.structs.replace(known, prompt=tokens_of(turn(), "n", {0: known}))
     assert held_tokens(known, FIRST) == 0
     assert held_tokens(later, turn()) == len(own) - 1 == NONCE_TOKENS + 39
-    assert held_tokens(later, msgspec.structs.replace(turn(), session=msgspec.UNSET)) == 0
+    assert held_tokens(later, msgspec.structs.replace(turn(), session=None)) == 0
 
 
 def test_a_smaller_workload_has_valid_sessions() -> None:

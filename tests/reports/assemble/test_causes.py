@@ -21,7 +21,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import Results
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import assemble
-from coldproof.reports.assemble.causes import cause_places, cause_summary, causes, causes_of, fingerprint
+from coldproof.reports.assemble.causes import cause_places, cause_summary, causes, fingerprint
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
@@ -117,13 +117,6 @@ def test_results_hold_the_causes_of_their_cases() -> None:
     results = assemble([{**start, "environment": {}, "allowed": []}, *events])
     assert results.causes == causes(FIVE)
     assert results.cases == list(FIVE)
-
-
-def test_older_results_without_causes_show_causes() -> None:
-    """A page of an older file shows the causes too."""
-    older = msgspec.structs.replace(samples.results(*FIVE), causes=[])
-    assert causes_of(older) == causes(FIVE)
-    assert render_html(older) == render_html(samples.results(*FIVE))
 
 
 def test_the_page_lists_causes_above_their_cases() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import report_samples
 from support.evidence import evidence
 from support.histories import history, outcome
 
@@ -20,7 +19,7 @@ from coldproof.harness.judgement.criteria import BOUNDS, CRITERIA, NOT_OF_SHARED
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement, address, requirement
-from coldproof.harness.schema.results import RequirementResult, Results
+from coldproof.harness.schema.results import Results
 from coldproof.harness.workload.steps import Burst, Meanwhile, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.distributions import History, bin_index, bin_label, distributions, tally
@@ -116,18 +115,20 @@ def run(path: Path) -> Results:
         test="test_it",
     )
     for name in ("LORA-1", "SALT-1"):
-        log.emit("example", requirement=name, cell="default", history=seen, evidence=evidence(history(), {}))
+        log.emit(
+            "example",
+            requirement=name,
+            cell="default",
+            history=seen,
+            evidence=evidence(history(), {}),
+            weight_pairs=[],
+            findings=[],
+            reach={},
+            seen=[],
+        )
     log.close()
     path.write_bytes(path.read_bytes() + b'{"event":"example","requirement":"LORA-1","hist')
     return assemble(read_events(path))
-
-
-def test_older_results_have_no_distributions() -> None:
-    """Results of older versions can still be read."""
-    older = msgspec.to_builtins(report_samples.requirement("LORA-1", "reload"))
-    for added in ("upstream", "fails_on", "distributions"):
-        del older[added]
-    assert msgspec.convert(older, RequirementResult).distributions == []
 
 
 # What a requirement declares

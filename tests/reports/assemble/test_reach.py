@@ -36,6 +36,7 @@ def example(requirement: str, *cells: str, seen: tuple[str, ...] = ()) -> dict[s
         "history": {"outcomes": []},
         "evidence": {},
         "findings": [],
+        "weight_pairs": [],
         "reach": dict.fromkeys(cells, 7),
         "seen": seen,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.run_events import UNREMARKABLE
 
 from coldproof.reports.assemble.requirement_results import one_text, requirement_results
 
@@ -27,12 +28,12 @@ def test_reasons_are_joined_without_a_full_stop_within(reasons: list[str], text:
 
 def events_of(test: str, verdict: str, shows: str) -> list[dict[str, Any]]:
     """Return the events of a test that needs one kind of evidence."""
-    about = {"title": test, "statement": "It is so.", "parts": {}, "shows": [shows]}
+    about = {"title": test, "statement": "It is so.", "parts": {}, "shows": [shows], "upstream": [], "fails_on": []}
     counts = {"reason": "", "examples": 1, "requests": 1, "evidence": {}, "seconds": 1.0}
     where = {"cell": "default", "layer": "exact", "test": test}
     return [
         {"event": "requirement", "id": "MM-1", **where, **about},
-        {"event": "verdict", "requirement": "MM-1", "verdict": verdict, **where, **counts},
+        {"event": "verdict", "requirement": "MM-1", "verdict": verdict, **UNREMARKABLE, **where, **counts},
     ]
 
 

@@ -75,10 +75,11 @@ def test_the_first_wrong_token_is_marked_at_its_time() -> None:
     assert (good.kind, bad.kind, bad.failing) == ("right", "wrong", True)
 
 
-def test_an_older_file_has_bars_of_one_piece() -> None:
-    """An older file has no time of the first token, and none is made up."""
+def test_without_a_time_of_its_first_token_a_request_is_drawn_as_prefill() -> None:
+    """No time is made up."""
     picture = drawn(samples.case())
-    assert [[phase.kind for phase in one.phases] for one in picture.bars] == [["whole"]] * 4
+    assert [one.phases[0].kind for one in picture.bars] == ["prefill"] * 4
+    assert not any(phase.kind == "decode" for one in picture.bars for phase in one.phases)
     assert (picture.strips, picture.grounds, picture.arrows, picture.pool) == ([], [], [], None)
     assert [mark.kind for mark in picture.marks] == ["change"]
 
@@ -248,9 +249,8 @@ def test_very_small_blocks_have_no_ticks() -> None:
     assert {lane.blocks for lane in bars.lanes} == {None}
 
 
-def test_prompts_of_which_nothing_is_recorded_are_not_drawn() -> None:
-    """The case may come from an older file or have no requests."""
-    assert prompt_bars(samples.case()) is None
+def test_a_case_without_requests_has_no_prompts() -> None:
+    """Then there is no chart."""
     assert prompt_bars(samples.case(requests=[])) is None
 
 

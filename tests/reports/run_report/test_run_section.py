@@ -82,6 +82,9 @@ def test_results_hold_progress_and_losses_of_the_events(tmp_path: Path) -> None:
         "history": {"outcomes": [{}, {}]},
         "evidence": {Requests.HIT_TOKENS: 96, Reuse.CHATS: 4},
         "findings": [{}],
+        "weight_pairs": [],
+        "reach": {},
+        "seen": [],
     }
     lost = {"event": "engine_lost", "at": 104.5, "cell": "default", "log_tail": "killed"}
     log = [STARTED, SOUND, announced("R-1"), written, lost, concluded("R-1", Verdict.CONFORMS), FINISHED]
@@ -115,8 +118,8 @@ def test_the_page_draws_the_panels_and_says_the_same_as_a_table() -> None:
     assert "2, 11.9 s to 12.4 s each; 1 lost and restarted, in hybrid" in page.text
 
 
-def test_a_run_from_before_there_was_progress_is_still_drawn() -> None:
-    """An older results.json has neither progress nor losses."""
+def test_a_run_that_ends_before_its_first_example_has_no_progress() -> None:
+    """The page says so."""
     page = Page(render_html(samples.results(progress=[], losses=[])))
     assert "No example was recorded with a time." in page.text
 

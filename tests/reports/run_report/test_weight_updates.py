@@ -202,10 +202,11 @@ def test_the_page_and_the_summary_show_the_table() -> None:
 
 
 def test_the_data_is_summed_over_the_examples_of_a_stored_run(tmp_path: Path) -> None:
-    """Counts are added by requirement, cell, layer and pair. Examples of older runs have none."""
+    """Counts are added by requirement, cell, layer and pair. Most examples have none."""
     pair = {"route": PATH, "invalidation": "update, cache reset", "policy": "on reset", "requests": 2, "wrong": 1}
     nothing = {**pair, "invalidation": "update, nothing else", "wrong": 0}
-    example = {"event": "example", "requirement": "WEIGHT-1", "cell": "default", "history": {}, "findings": []}
+    example: dict[str, Any] = {"event": "example", "requirement": "WEIGHT-1", "cell": "default", "history": {}}
+    example |= {"findings": [], "evidence": {}, "reach": {}, "seen": [], "weight_pairs": []}
     events = [
         STARTED,
         SOUND,

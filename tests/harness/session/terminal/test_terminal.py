@@ -193,7 +193,7 @@ def test_the_summary_fits_a_screen_and_ends_with_the_report(log: tuple[Terminal,
 
 
 def test_the_summary_says_how_many_states_were_reached(log: tuple[Terminal, io.StringIO]) -> None:
-    """The line comes before the report's path. Older results have no tables of states."""
+    """The line comes before the report's path. A run that ends early has no tables of states."""
     terminal, file = log
     rows, columns = [Heading("idle", "none")], [Heading("done", "is done"), Heading("refused", "is refused")]
     table = StateTable(

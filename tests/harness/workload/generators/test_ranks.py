@@ -70,5 +70,5 @@ def test_with_one_cache_the_workload_stays_as_it_is(data: st.DataObject) -> None
 def test_a_conversation_may_move_to_another_rank(found: Workload) -> None:
     """Only ranks are added."""
     assert {one.rank for one in requests_of(found)} <= {0, 1}
-    unnamed = [msgspec.structs.replace(one, rank=msgspec.UNSET) for one in requests_of(found)]
+    unnamed = [msgspec.structs.replace(one, rank=None) for one in requests_of(found)]
     assert unnamed == requests_of(TURNS)
