@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,15 @@ def test_a_runs_folder_arrives_as_it_was_written(tmp_path: Path) -> None:
     assert list(manifest_differences(folder, read_manifest(folder))) == []
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let interrupts arrive: a process that a shell started in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_run_ends_with_its_task(tmp_path: Path) -> None:
     """If Ray cancels the task, which interrupts it, the run ends and its folder is removed."""
     found: list[tuple[psutil.Process, Path]] = []
