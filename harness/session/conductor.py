@@ -133,7 +133,7 @@ class ConformanceRun:
             self.log.emit("phase", words=f"keeping the earlier report in {self.kept}")
         return self.reports.terminal
 
-    def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+    def announce(self, requirement: Requirement, cell: str, statement: str, test: str, *, area: str) -> None:
         """Emit that a requirement will be tested, so that the report lists it even if the run ends early."""
         self.plan.announced += 1
         self.log.emit(
@@ -145,6 +145,7 @@ class ConformanceRun:
             shows=(*requirement.shows, *requirement.shows_where.values()),
             upstream=requirement.upstream,
             fails_on=failing_checks(requirement),
+            area=area,
             cell=cell,
             test=test,
         )
