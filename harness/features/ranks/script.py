@@ -1,0 +1,11 @@
+"""Scripts of cases about engines on several ranks."""
+
+from __future__ import annotations
+
+from coldproof.harness.case.reproducer.registry import Told, flag
+
+
+@flag("HEADERS")
+def chooses_ranks(told: Told) -> bool:
+    """Return whether some requests choose their rank, with a header."""
+    return any(isinstance(request.rank, int) for request in told.requests)
