@@ -1,0 +1,91 @@
+"""What is registered for scripts of cases: flags, checks, and classes of attempts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from support.scripts import case_of
+
+from coldproof.harness import feature_files
+from coldproof.harness.case.reproducer import registry
+from coldproof.harness.case.reproducer.features import features
+from coldproof.harness.case.reproducer.kit.checks import is_out_of_bounds, is_wrong
+from coldproof.harness.case.reproducer.kit.story import Story
+from coldproof.harness.case.reproducer.modules import Conflict, offers
+from coldproof.harness.case.reproducer.registry import Call, Check, Told, first_call, script_check
+from coldproof.harness.case.reproducer.script import begun, reproducer, told_of
+from coldproof.harness.features.pressure.script import OrderedStory
+from coldproof.harness.features.sessions.script import SessionStory
+from coldproof.harness.schema.case import Case
+
+CLIENTS = "coldproof.adapters.vllm.script:InProcess", "coldproof.adapters.vllm.script_server:Server"
+
+
+def in_a_session(case: Case) -> Case:
+    """Return a case whose first request is a turn of a session."""
+    workload = msgspec.json.decode(msgspec.json.encode(case.workload))
+    burst = next(step for step in workload["steps"] if step["type"] == "burst")
+    burst["requests"][0]["session"] = "s"
+    return msgspec.structs.replace(case, workload=workload)
+
+
+def test_what_no_feature_registers_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the folder of a feature, its branches are left out of scripts."""
+    told = told_of(in_a_session(case_of("vllm")))
+    assert features(told)["SESSIONS"]
+    monkeypatch.setattr(registry, "FLAGS", [])
+    found = features(told)
+    assert not any(found[name] for name in ("SESSIONS", "POOLED", "IMAGES", "EVENTS", "FAILS"))
+    assert found["GENERATED"]
+
+
+def test_an_attempt_is_of_the_class_of_a_feature() -> None:
+    """Only cases of the feature have its class."""
+    case = case_of("vllm")
+    assert "SessionStory" not in reproducer(case)
+    assert "    story = SessionStory(story.client)\n" in reproducer(in_a_session(case))
+
+
+def test_an_attempt_may_be_of_several_classes() -> None:
+    """It then has what each of them adds."""
+    client: Any = SimpleNamespace(hit_count=lambda: 0)
+    names: dict[str, Any] = {"SessionStory": SessionStory, "OrderedStory": OrderedStory, "story": Story(client)}
+    (line,) = begun([SessionStory, OrderedStory])
+    exec(line, names)  # a line of a script
+    assert isinstance(names["story"], SessionStory)
+    assert isinstance(names["story"], OrderedStory)
+    assert names["story"].order == []
+    assert begun([]) == []
+
+
+def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose flag is off is left out."""
+    told = told_of(case_of("vllm"))
+
+    def knows(_: Told) -> Call:
+        """Know each case."""
+        return Call(is_out_of_bounds, (1, 0, "x"))
+
+    monkeypatch.setitem(registry.CHECKS, 1, Check(order=1, call=lambda _: None))
+    monkeypatch.setitem(registry.CHECKS, 2, Check(order=2, call=knows, flag="DOORS"))
+    assert str(first_call(told, {**features(told), "DOORS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
+    assert first_call(told, {**features(told), "DOORS": False}).function is is_wrong
+
+
+def test_two_checks_cannot_have_the_same_place() -> None:
+    """Which one decides would depend on the order of imports."""
+    feature_files.load("script")
+    with pytest.raises(ValueError, match="have the same place: 100"):
+        script_check(100)(lambda _: None)
+
+
+def test_a_client_lacks_what_its_class_has_not() -> None:
+    """A method, or an attribute that it sets itself; also one of a class above it."""
+    assert [offers(client, "events") for client in CLIENTS] == [True, False]
+    assert [offers(client, "hit_count") for client in CLIENTS] == [False, True]
+    assert offers(f"{SessionStory.__module__}:SessionStory", "during")
+    with pytest.raises(Conflict, match="defines no class Nothing"):
+        offers("coldproof.adapters.vllm.script:Nothing", "events")
