@@ -110,6 +110,7 @@ FEATURE_FILES = {
     "evidence": "harness/judgement",
     "checks": "harness/judgement",
     "bounds": "harness/judgement",
+    "states": "harness/judgement",
     "perform": "harness/execution",
     "script": "harness/case",
     "circumstances": "harness/case",

@@ -33,7 +33,7 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.trained import described_model
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.reach.model import FAMILIES
+from coldproof.harness.judgement.reach.states import families
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
@@ -118,7 +118,7 @@ class ConformanceRun:
             allowed=allowed_verdicts(options),
             least_shown=options.least_shown,
         )
-        self.log.emit("states", families=FAMILIES)
+        self.log.emit("states", families=families())
         if self.qualification is not None:
             keep_known_issues(options)
             self.log.emit("qualification", qualification=self.qualification)
