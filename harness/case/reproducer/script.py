@@ -60,7 +60,7 @@ def reproducer(case: Case) -> str:
     module, client = how.client.split(":")
     ways = {word: function.split(":") for word, function in how.modes(engine).items()}
     modes = "".join(f'{name}(sys.argv[2:]) if sys.argv[1:2] == ["{word}"] else ' for word, (_, name) in ways.items())
-    steps = [*begun(kinds), *scenario(told.workload)]
+    steps = scenario(told.workload)
     lines = [
         *imports([main, call.function, Story, *kinds]),
         f"from {module} import {client}",
@@ -77,19 +77,19 @@ def reproducer(case: Case) -> str:
         flags=flags | never_true(told),
         literals={name: literal(value) for name, value in {**given(case, how, engine), **flags}.items()},
         parts=how.parts(engine),
-        call=modes + f"main({client}, scenario)",
+        call=modes + f"main({client}, {played(kinds)})",
     )
 
 
-def begun(kinds: Sequence[type[Story]]) -> list[str]:
-    """Return the first lines of a scenario whose attempt is of these classes: an attempt of one class of them all."""
+def played(kinds: Sequence[type[Story]]) -> str:
+    """Return the scenario as an expression that takes a plain attempt, for attempts that are of all these classes."""
     names = ", ".join(kind.__name__ for kind in kinds)
     match len(kinds):
         case 0:
-            return []
+            return "scenario"
         case 1:
-            return [f"story = {names}(story.client)"]
-    return [f'story = type("Attempt", ({names}), {{}})(story.client)']
+            return f"lambda story: scenario({names}(story.client))"
+    return f'lambda story: scenario(type("Attempt", ({names}), {{}})(story.client))'
 
 
 def script_flags(told: Told, how: Reproduction) -> dict[str, bool]:

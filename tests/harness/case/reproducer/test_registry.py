@@ -16,7 +16,7 @@ from coldproof.harness.case.reproducer.kit.checks import is_out_of_bounds, is_wr
 from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.modules import Conflict, offers
 from coldproof.harness.case.reproducer.registry import Call, Check, Told, first_call, script_check
-from coldproof.harness.case.reproducer.script import begun, reproducer, told_of
+from coldproof.harness.case.reproducer.script import played, reproducer, told_of
 from coldproof.harness.features.pressure.script import OrderedStory
 from coldproof.harness.features.sessions.script import SessionStory
 from coldproof.harness.schema.case import Case
@@ -46,19 +46,18 @@ def test_an_attempt_is_of_the_class_of_a_feature() -> None:
     """Only cases of the feature have its class."""
     case = case_of("vllm")
     assert "SessionStory" not in reproducer(case)
-    assert "    story = SessionStory(story.client)\n" in reproducer(in_a_session(case))
+    assert "scenario(SessionStory(story.client))" in reproducer(in_a_session(case))
 
 
 def test_an_attempt_may_be_of_several_classes() -> None:
     """It then has what each of them adds."""
+    names = {"SessionStory": SessionStory, "OrderedStory": OrderedStory, "scenario": lambda story: story}
     client: Any = SimpleNamespace(hit_count=lambda: 0)
-    names: dict[str, Any] = {"SessionStory": SessionStory, "OrderedStory": OrderedStory, "story": Story(client)}
-    (line,) = begun([SessionStory, OrderedStory])
-    exec(line, names)  # a line of a script
-    assert isinstance(names["story"], SessionStory)
-    assert isinstance(names["story"], OrderedStory)
-    assert names["story"].order == []
-    assert begun([]) == []
+    story = eval(played([SessionStory, OrderedStory]), names)(Story(client))  # as the last line of a script calls it
+    assert isinstance(story, SessionStory)
+    assert isinstance(story, OrderedStory)
+    assert story.order == []
+    assert played([]) == "scenario"
 
 
 def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPatch) -> None:
