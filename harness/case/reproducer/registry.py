@@ -16,7 +16,7 @@ from coldproof.harness.schema.case import Case, RequestRow
 from coldproof.harness.workload.steps import Action, Request, Segment, Workload, all_changes
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptCase(msgspec.Struct, frozen=True, kw_only=True):
     """A case, with the workload that its script plays. `generated`: the script makes its model."""
 
     case: Case
@@ -67,7 +67,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    holds: Callable[[Told], bool]
+    holds: Callable[[ScriptCase], bool]
     method: str = ""
     alone: bool = False
     compared: bool = False
@@ -80,15 +80,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     order: int
-    call: Callable[[Told], Call | None]
+    call: Callable[[ScriptCase], Call | None]
     flag: str = ""
 
 
 FLAGS: list[Flag] = []
 CHECKS: dict[int, Check] = {}
 ATTEMPTS: dict[str, type[Story]] = {}
-Holds = Callable[[Told], bool]
-Chooses = Callable[[Told], Call | None]
+Holds = Callable[[ScriptCase], bool]
+Chooses = Callable[[ScriptCase], Call | None]
 
 
 def flag(name: str, *, method: str = "", alone: bool = False, compared: bool = False) -> Callable[[Holds], Holds]:
@@ -129,19 +129,19 @@ def flags_with(trait: Callable[[Flag], object]) -> set[str]:
     return {one.name for one in registered_flags() if trait(one)}
 
 
-def true_flags(told: Told) -> dict[str, bool]:
+def true_flags(about: ScriptCase) -> dict[str, bool]:
     """Return each registered flag of a case."""
     found: dict[str, bool] = {}
     for one in registered_flags():
-        found[one.name] = one.holds(told) or found.get(one.name, False)
+        found[one.name] = one.holds(about) or found.get(one.name, False)
     return found
 
 
-def first_call(told: Told, flags: dict[str, bool]) -> Call:
+def first_call(about: ScriptCase, flags: dict[str, bool]) -> Call:
     """Return the call that says whether a script has shown the bug."""
     feature_files.load("script")
     chosen = (one for _, one in sorted(CHECKS.items()) if not one.flag or flags[one.flag])
-    return next(call for one in chosen if (call := one.call(told)) is not None)
+    return next(call for one in chosen if (call := one.call(about)) is not None)
 
 
 def attempts(flags: dict[str, bool]) -> list[type[Story]]:

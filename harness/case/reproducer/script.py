@@ -30,7 +30,7 @@ from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.literals import WIDTH, literal
 from coldproof.harness.case.reproducer.modules import offers
 from coldproof.harness.case.reproducer.registry import (
-    Told,
+    ScriptCase,
     attempts,
     first_call,
     flags_with,
@@ -54,18 +54,18 @@ ATTEMPTS = 5
 
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
-    told, how, engine = told_of(case), reproduction(case), recorded_engine(case)
-    flags = script_flags(told, how)
-    call, kinds = first_call(told, flags), attempts(flags)
+    about, how, engine = script_case(case), reproduction(case), recorded_engine(case)
+    flags = script_flags(about, how)
+    call, kinds = first_call(about, flags), attempts(flags)
     module, client = how.client.split(":")
     ways = {word: function.split(":") for word, function in how.modes(engine).items()}
     modes = "".join(f'{name}(sys.argv[2:]) if sys.argv[1:2] == ["{word}"] else ' for word, (_, name) in ways.items())
-    steps = scenario(told.workload)
+    steps = scenario(about.workload)
     lines = [
         *imports([main, call.function, Story, *kinds]),
         f"from {module} import {client}",
         *(["import time"] if any("time.sleep" in line for line in steps) else []),
-        *imported_content(told.workload),
+        *imported_content(about.workload),
         *(f"from {module} import {name}" for module, name in ways.values()),
         "def scenario(story: Story) -> bool:",
         *(f"    {line}" for line in steps),
@@ -74,7 +74,7 @@ def reproducer(case: Case) -> str:
     return amalgamate(
         f'#!/usr/bin/env python3\n"""{heading(case, how, engine)}\n"""',
         "\n".join(lines),
-        flags=flags | never_true(told),
+        flags=flags | never_true(about),
         literals={name: literal(value) for name, value in {**given(case, how, engine), **flags}.items()},
         parts=how.parts(engine),
         call=modes + f"main({client}, {played(kinds)})",
@@ -92,12 +92,12 @@ def played(kinds: Sequence[type[Story]]) -> str:
     return f'lambda story: scenario(type("Attempt", ({names}), {{}})(story.client))'
 
 
-def script_flags(told: Told, how: Reproduction) -> dict[str, bool]:
+def script_flags(about: ScriptCase, how: Reproduction) -> dict[str, bool]:
     """Return which branches a case's script has: those of its features, as far as the client has them, and those of the
     shortest way to send its requests and to compare its answers.
     """
     absent = lacks(how)
-    flags = {name: on and name not in absent for name, on in features(told).items()}
+    flags = {name: on and name not in absent for name, on in features(about).items()}
     flags["DIES"] &= how.dies_with_it
     plain = not any(flags[name] for name in flags_with(lambda one: one.alone) | {*ALONE})
     together = how.together and plain and not any(flags[name] for name in how.steps_for)
@@ -184,13 +184,13 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 def reproduction(case: Case) -> Reproduction:
     """Return how the script uses the engine of a case: with the first client that has what it takes."""
     usual = reproduction_of(case.engine)
-    used = {name for name, on in features(told_of(case)).items() if on}
+    used = {name for name, on in features(script_case(case)).items() if on}
     return usual.otherwise() if usual.otherwise is not None and used & lacks(usual) else usual
 
 
-def told_of(case: Case) -> Told:
+def script_case(case: Case) -> ScriptCase:
     """Return a case with what its script plays."""
-    return Told(case=case, workload=recorded_workload(case), generated=uses_generated_model(case))
+    return ScriptCase(case=case, workload=recorded_workload(case), generated=uses_generated_model(case))
 
 
 def recorded_engine(case: Case) -> RecordedEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.spec.script.client import Client, Sent
 from coldproof.harness.case.reproducer.kit.story import Story
-from coldproof.harness.case.reproducer.registry import Call, Told, attempt_with, flag, script_check
+from coldproof.harness.case.reproducer.registry import Call, ScriptCase, attempt_with, flag, script_check
 from coldproof.harness.features.drafts.circumstances import FEWER_DRAFTS
 
 
@@ -25,15 +25,15 @@ class CountingStory(Story):
 
 
 @flag("DRAFTS", method="draft_counts", alone=True)
-def is_about_drafts(told: Told) -> bool:
+def is_about_drafts(about: ScriptCase) -> bool:
     """Return whether a case is about accepted drafts."""
-    return told.case.signature.endswith(FEWER_DRAFTS)
+    return about.case.signature.endswith(FEWER_DRAFTS)
 
 
 @script_check(200, flag="DRAFTS")
-def by_drafts(told: Told) -> Call | None:
+def by_drafts(about: ScriptCase) -> Call | None:
     """Return the check of a case about accepted drafts."""
-    return Call(has_fewer_drafts, (told.case.failing_request,))
+    return Call(has_fewer_drafts, (about.case.failing_request,))
 
 
 def has_fewer_drafts(story: CountingStory, number: int) -> bool:

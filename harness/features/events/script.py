@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from coldproof.adapters.spec.script.given import FILES
 from coldproof.harness.case.reproducer.kit.story import Story
-from coldproof.harness.case.reproducer.registry import Call, Told, flag, script_check
+from coldproof.harness.case.reproducer.registry import Call, ScriptCase, flag, script_check
 
 
 @flag("EVENTS", method="events")
-def is_about_events(told: Told) -> bool:
+def is_about_events(about: ScriptCase) -> bool:
     """Return whether a case is about KV events that a script can look at."""
-    return by_events(told) is not None
+    return by_events(about) is not None
 
 
 @script_check(400, flag="EVENTS")
-def by_events(told: Told) -> Call | None:
+def by_events(about: ScriptCase) -> Call | None:
     """Return the check of a case about KV events, by words of its signature and its sentence."""
-    if told.case.failing_request is not None:
+    if about.case.failing_request is not None:
         return None
     known = {
         "only adapters' hashes": lacks_the_path,
         "announced late": announced_no_reset,
         "stores no block": stores_no_block,
     }
-    words = f"{told.case.signature} {told.case.sentence}"
+    words = f"{about.case.signature} {about.case.sentence}"
     return next((Call(function) for part, function in known.items() if part in words), None)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 
 
 @flag("CONTENT")
 @flag("IMAGES")
-def has_images(told: Told) -> bool:
+def has_images(about: ScriptCase) -> bool:
     """Return whether some prompts have images."""
-    return any(segment.image for segment in told.segments)
+    return any(segment.image for segment in about.segments)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 
 
 @flag("POOLED", compared=True)
-def has_pooled(told: Told) -> bool:
+def has_pooled(about: ScriptCase) -> bool:
     """Return whether some answers are vectors."""
-    return any(request.surface.pooled for request in told.requests)
+    return any(request.surface.pooled for request in about.requests)

@@ -6,7 +6,7 @@ import re
 
 from coldproof.adapters.spec.script.client import Client, Event
 from coldproof.harness.case.reproducer.kit.story import Story
-from coldproof.harness.case.reproducer.registry import Call, Told, attempt_with, flag, script_check
+from coldproof.harness.case.reproducer.registry import Call, ScriptCase, attempt_with, flag, script_check
 
 ROOM = re.compile(r"room for (\d+) at a time; .* at most \d+ ran")
 
@@ -24,22 +24,22 @@ class OrderedStory(Story):
         return super().take(place, event)
 
 
-def room_of(told: Told) -> int | None:
+def room_of(about: ScriptCase) -> int | None:
     """Return how many requests the pool has room for, in a case about fewer that ran. None for other cases."""
-    found = None if told.case.failing_request is not None else ROOM.search(told.case.sentence)
+    found = None if about.case.failing_request is not None else ROOM.search(about.case.sentence)
     return None if found is None else int(found[1])
 
 
 @flag("ORDERED", alone=True)
-def is_about_room(told: Told) -> bool:
+def is_about_room(about: ScriptCase) -> bool:
     """Return whether a case is about how many requests run at the same time."""
-    return room_of(told) is not None
+    return room_of(about) is not None
 
 
 @script_check(500, flag="ORDERED")
-def by_room(told: Told) -> Call | None:
+def by_room(about: ScriptCase) -> Call | None:
     """Return the check of such a case."""
-    return Call(ran_too_few, (room_of(told),))
+    return Call(ran_too_few, (room_of(about),))
 
 
 def ran_too_few(story: OrderedStory, room: int) -> bool:

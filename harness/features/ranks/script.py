@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 
 
 @flag("HEADERS")
-def chooses_ranks(told: Told) -> bool:
+def chooses_ranks(about: ScriptCase) -> bool:
     """Return whether some requests choose their rank, with a header."""
-    return any(isinstance(request.rank, int) for request in told.requests)
+    return any(isinstance(request.rank, int) for request in about.requests)

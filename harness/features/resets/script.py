@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 from coldproof.harness.workload.steps import Reset
 
 
 @flag("SCOPES")
-def has_scopes(told: Told) -> bool:
+def has_scopes(about: ScriptCase) -> bool:
     """Return whether a reset names caches beside the prefix cache, or leaves that one as it is."""
-    return any(isinstance(one, Reset) and bool(one.scope or not one.prefix) for one in told.changes)
+    return any(isinstance(one, Reset) and bool(one.scope or not one.prefix) for one in about.changes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 
 
 @flag("CONTENT")
 @flag("ROWS")
-def has_rows(told: Told) -> bool:
+def has_rows(about: ScriptCase) -> bool:
     """Return whether some prompts have embedding rows."""
-    return any(segment.rows for segment in told.segments)
+    return any(segment.rows for segment in about.segments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coldproof.harness.case.reproducer.kit.story import Story
-from coldproof.harness.case.reproducer.registry import Told, attempt_with, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, attempt_with, flag
 from coldproof.harness.case.reproducer.steps import step_call
 from coldproof.harness.workload.steps import RestoreState, SaveState
 from coldproof.harness.workload.tokens import wire_name
@@ -22,9 +22,9 @@ class SavingStory(Story):
 
 
 @flag("SAVES")
-def saves(told: Told) -> bool:
+def saves(about: ScriptCase) -> bool:
     """Return whether the cache is saved or restored."""
-    return any(isinstance(change, SaveState | RestoreState) for change in told.changes)
+    return any(isinstance(change, SaveState | RestoreState) for change in about.changes)
 
 
 @step_call.register(SaveState)

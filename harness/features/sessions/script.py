@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.spec.script.client import Sent
 from coldproof.harness.case.reproducer.kit.story import Story
-from coldproof.harness.case.reproducer.registry import Told, attempt_with, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, attempt_with, flag
 from coldproof.harness.case.reproducer.steps import step_call
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload.tokens import wire_name
@@ -29,15 +29,15 @@ class SessionStory(Story):
 
 
 @flag("SESSIONS", alone=True)
-def has_sessions(told: Told) -> bool:
+def has_sessions(about: ScriptCase) -> bool:
     """Return whether some requests are turns of sessions."""
-    return any(request.session for request in told.requests)
+    return any(request.session for request in about.requests)
 
 
 @flag("CRASHES")
-def may_end_the_engine(told: Told) -> bool:
+def may_end_the_engine(about: ScriptCase) -> bool:
     """Return whether there are sessions and drafts: a turn that is wrongly taken for computed may end the engine."""
-    return has_sessions(told) and DRAFTING in told.command
+    return has_sessions(about) and DRAFTING in about.command
 
 
 @step_call.register(CloseSession)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.weights import WeightRoute
-from coldproof.harness.case.reproducer.registry import Told, flag
+from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 from coldproof.harness.case.reproducer.steps import step_call
 from coldproof.harness.workload.kinds.weights import Pause, Resume, Sleep, UpdateWeights, Wake
 
 
 @flag("UPDATES")
-def has_updates(told: Told) -> bool:
+def has_updates(about: ScriptCase) -> bool:
     """Return whether the weights are updated."""
-    return any(isinstance(change, UpdateWeights) for change in told.changes)
+    return any(isinstance(change, UpdateWeights) for change in about.changes)
 
 
 @flag("PAUSES")
-def has_pauses(told: Told) -> bool:
+def has_pauses(about: ScriptCase) -> bool:
     """Return whether generation is paused, or the engine sleeps."""
-    return any(isinstance(change, Pause | Resume | Sleep | Wake) for change in told.changes)
+    return any(isinstance(change, Pause | Resume | Sleep | Wake) for change in about.changes)
 
 
 @step_call.register(UpdateWeights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +12,14 @@ import pytest
 from support.scripts import case_of
 
 from coldproof.harness import feature_files
+from coldproof.harness.case.reproducer import features as features_module
 from coldproof.harness.case.reproducer import registry
-from coldproof.harness.case.reproducer.features import features
+from coldproof.harness.case.reproducer.features import GIVEN, features
 from coldproof.harness.case.reproducer.kit.checks import is_out_of_bounds, is_wrong
 from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.modules import Conflict, offers
-from coldproof.harness.case.reproducer.registry import Call, Check, Told, first_call, script_check
-from coldproof.harness.case.reproducer.script import played, reproducer, told_of
+from coldproof.harness.case.reproducer.registry import Call, Check, ScriptCase, first_call, script_check
+from coldproof.harness.case.reproducer.script import played, reproducer, script_case
 from coldproof.harness.features.pressure.script import OrderedStory
 from coldproof.harness.features.sessions.script import SessionStory
 from coldproof.harness.schema.case import Case
@@ -34,12 +37,25 @@ def in_a_session(case: Case) -> Case:
 
 def test_what_no_feature_registers_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the folder of a feature, its branches are left out of scripts."""
-    told = told_of(in_a_session(case_of("vllm")))
-    assert features(told)["SESSIONS"]
+    about = script_case(in_a_session(case_of("vllm")))
+    assert features(about)["SESSIONS"]
     monkeypatch.setattr(registry, "FLAGS", [])
-    found = features(told)
+    found = features(about)
     assert not any(found[name] for name in ("SESSIONS", "POOLED", "IMAGES", "EVENTS", "FAILS"))
     assert found["GENERATED"]
+
+
+def test_every_flag_has_a_use() -> None:
+    """It is in branches of clients and of the kit, or decides about a check or an attempt."""
+    used = {*GIVEN, *registry.ATTEMPTS, *(check.flag for check in registry.CHECKS.values())}
+    assert {one.name for one in registry.registered_flags()} <= used
+
+
+def test_every_flag_of_a_client_is_that_of_some_case() -> None:
+    """Nothing else would turn it on. Five follow from the way in which a script sends its requests."""
+    of_room = re.findall(r'"([A-Z_]+)"', Path(features_module.__file__).read_text())
+    registered = registry.flags_with(lambda _: True)
+    assert GIVEN.keys() - registered - {*of_room} == {"AT_ONCE", "STEPPED", "ONE_BY_ONE", "COUNTS", "TOKENS_ONLY"}
 
 
 def test_an_attempt_is_of_the_class_of_a_feature() -> None:
@@ -62,16 +78,16 @@ def test_an_attempt_may_be_of_several_classes() -> None:
 
 def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose flag is off is left out."""
-    told = told_of(case_of("vllm"))
+    about = script_case(case_of("vllm"))
 
-    def knows(_: Told) -> Call:
+    def knows(_: ScriptCase) -> Call:
         """Know each case."""
         return Call(is_out_of_bounds, (1, 0, "x"))
 
     monkeypatch.setitem(registry.CHECKS, 1, Check(order=1, call=lambda _: None))
     monkeypatch.setitem(registry.CHECKS, 2, Check(order=2, call=knows, flag="DOORS"))
-    assert str(first_call(told, {**features(told), "DOORS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
-    assert first_call(told, {**features(told), "DOORS": False}).function is is_wrong
+    assert str(first_call(about, {**features(about), "DOORS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
+    assert first_call(about, {**features(about), "DOORS": False}).function is is_wrong
 
 
 def test_two_checks_cannot_have_the_same_place() -> None:
