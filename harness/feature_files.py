@@ -1,8 +1,9 @@
 """Finds the files of features by their names, so that nothing names a feature.
 
-A feature is a folder below `harness/features`. The last word of a file's name says to which room the file adds: `steps`
-to the workload's kinds of steps, `checks` and `evidence` to the judgement, `perform` to the runner, `script` to scripts
-of cases, `circumstances` to their signatures. Files with the last words `workloads` and `facts` register nothing.
+A feature is a folder below `harness/features`. The last word of a file's name says to which room the file adds:
+`steps` to the workload's kinds of steps, `checks`, `evidence`, `bounds` and `states` to the judgement, `perform` to
+the runner, `script` to scripts of cases, `circumstances` to their signatures. Files with the last words `workloads`
+and `facts` register nothing.
 """
 
 from __future__ import annotations

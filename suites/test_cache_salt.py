@@ -15,6 +15,8 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "cache salts"
+
 
 @requirement(
     "SALT-1",

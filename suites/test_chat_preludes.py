@@ -15,6 +15,7 @@ from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.edges import chunks_at_edges, crowds, long_neighbours
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "shared system prompts and multi-turn chats"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 TURN_CELLS = (CellTrait.PLAIN, CellTrait.CONVERSATIONS, CellTrait.KV_LAYOUT)
 PREFIX_CELLS = (*TURN_CELLS, CellTrait.WAITING, CellTrait.INTERLEAVED)

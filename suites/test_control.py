@@ -30,6 +30,7 @@ from coldproof.harness.workload.generators.ageing import many_resets
 from coldproof.harness.workload.generators.edges import chunks_at_edges
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "cache resets and client disconnects"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 COUNTED = (*TOKENS, Capability.CACHED_TOKENS)
 RESET_CELLS = (CellTrait.PLAIN, CellTrait.RESETS, CellTrait.KV_LAYOUT, CellTrait.WAITING)

@@ -11,6 +11,7 @@ from coldproof.harness.features.doors.workloads import at_two_doors, impossible_
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "doors of a server"
 DOORS = (Capability.DOORS, Capability.CHAT, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 
 

@@ -11,6 +11,7 @@ from coldproof.harness.features.drafts.workloads import hits_left_beside_a_full_
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "speculative decoding"
 NEEDS = (
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,

@@ -12,6 +12,7 @@ from coldproof.harness.features.rows.workloads import conversations_with_rows, n
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "prompts with embedding rows"
 ROWS = (Capability.EMBEDDING_ROWS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 BOTH = (*ROWS, Capability.HIDDEN_ROWS)  # a row and a token id for each position, of which the model gets one
 

@@ -26,6 +26,7 @@ from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import traffic
 from coldproof.harness.workload.steps import Route
 
+AREA = "KV events"
 PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 EXPLAINED = (Events.STORED, Events.EXPLAINED, Events.OWED)
 NAMED = (Capability.CACHE_SALT, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)

@@ -12,6 +12,8 @@ from coldproof.harness.features.lora.workloads import mixed_bursts
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "prefix caching off"
+
 
 @requirement(
     "GROUND-1",

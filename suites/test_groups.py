@@ -19,6 +19,7 @@ from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import boundaries, long_conversations, long_returns, returns
 from coldproof.harness.workload.steps import Route
 
+AREA = "several KV cache groups"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 NEEDS = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE, Capability.SEVERAL_GROUPS)
 BLOCK_CELLS = ("groups", "groups with unequal blocks")

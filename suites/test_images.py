@@ -29,6 +29,7 @@ from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "prompts with images"
 IMAGES = (Capability.IMAGES, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 
 CACHES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)

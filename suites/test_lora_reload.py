@@ -35,6 +35,7 @@ from coldproof.harness.workload.generators.ageing import (
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.steps import Route
 
+AREA = "LoRA adapter changes"
 CHOSEN = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.ADAPTER_CHOICE)
 ADAPTERS = (*CHOSEN, Capability.STREAMING, Capability.CACHED_TOKENS)
 RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)

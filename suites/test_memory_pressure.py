@@ -26,6 +26,7 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.edges import crowds
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "memory pressure and eviction"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 SIZED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 

@@ -14,6 +14,7 @@ from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "all areas combined"
 NEEDS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.STREAMING)
 
 

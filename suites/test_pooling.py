@@ -12,6 +12,7 @@ from coldproof.harness.features.pooling.workloads import pooled_neighbours, pool
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "pooled answers"
 KNOWN = (Capability.TOKEN_PROMPTS, Capability.CACHE_SALT)
 
 

@@ -14,6 +14,7 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "preemption"
 SIZED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 NEEDS = (*SIZED, Capability.METRICS, Capability.PREEMPTION_COUNTS)
 

@@ -34,6 +34,7 @@ from coldproof.harness.workload.generators.reuse import returns, traffic
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.transform import with_reset_scope
 
+AREA = "prefill and decode apart"
 APART = (Capability.PREFILL_APART, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 PAIR_CELLS = ("prefill apart",)
 

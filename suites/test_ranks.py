@@ -21,6 +21,7 @@ from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.generators.reuse import returns, traffic
 
+AREA = "several ranks"
 RANKS = (Capability.SEVERAL_RANKS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 OWN_CACHES = {Capability.RANK_CHOICE: Ranks.HITS}
 

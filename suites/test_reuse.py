@@ -16,6 +16,7 @@ from coldproof.harness.workload.generators.edges import any_length, chunks_at_ed
 from coldproof.harness.workload.generators.rare import with_rare
 from coldproof.harness.workload.generators.reuse import repeats, returns, traffic
 
+AREA = "expected cache hits"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 COUNTED = (*TOKENS, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 HIT_CELLS = (CellTrait.PLAIN, CellTrait.HITS, CellTrait.KV_LAYOUT)

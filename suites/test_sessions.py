@@ -16,6 +16,7 @@ from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "sessions"
 SESSION_CELLS = ("sessions",)
 
 

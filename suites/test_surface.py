@@ -19,6 +19,7 @@ from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "response options"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 ANSWER_CELLS = (CellTrait.PLAIN, CellTrait.KV_LAYOUT, CellTrait.RESPONSE_OPTIONS)
 

@@ -34,6 +34,7 @@ from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.generators.rare import with_rare
 
+AREA = "second KV tier"
 COUNTED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 TIER = (Capability.SECOND_TIER, *COUNTED, Capability.METRICS)
 SAVED = (Capability.SAVED_STATE, *COUNTED)

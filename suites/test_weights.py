@@ -22,6 +22,7 @@ from coldproof.harness.features.weights.workloads import (
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+AREA = "weights that change"
 TOKENS = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS)
 UPDATES = (*TOKENS, Capability.WEIGHT_UPDATES)
 PAUSES = (*TOKENS, Capability.STREAMING, Capability.PAUSE_KEEP)

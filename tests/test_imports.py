@@ -109,6 +109,8 @@ FEATURE_FILES = {
     "facts": "harness/history",
     "evidence": "harness/judgement",
     "checks": "harness/judgement",
+    "bounds": "harness/judgement",
+    "states": "harness/judgement",
     "perform": "harness/execution",
     "script": "harness/case",
     "circumstances": "harness/case",

@@ -28,9 +28,11 @@ OTHER_MEANINGS = {
     ("harness/execution/models/gguf_conversion.py", "default"),  # a tokenizer of llama.cpp
     ("harness/execution/models/gguf_conversion.py", "transformers"),  # a module
     ("harness/features/events/checks.py", "events"),  # a check
+    ("harness/features/events/script.py", "events"),  # a method of an engine
     ("harness/features/images/circumstances.py", "images"),  # a circumstance
     ("harness/judgement/reach/model.py", "priority"),  # a state, as is the next one
     ("harness/judgement/reach/scheduling.py", "priority"),
+    ("harness/judgement/reach/states.py", "states"),  # a file of a feature
     ("harness/proof/minimise/reduce.py", "priority"),  # a field of requests
     ("harness/release/bundle/check_events.py", "states"),  # an event, as is the next one
     ("harness/selection/command_line.py", "default"),  # a value of --allow-not-exercised

@@ -64,5 +64,4 @@ LLAMACPP = Reproduction(
     packages=("xllamacpp",),
     started=lambda _engine: True,
     dies_with_it=True,
-    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -49,5 +49,4 @@ OPENVINO = Reproduction(
     steps_for=("IMAGES", "SCORES", "BOUNDED"),
     counts=False,
     dies_with_it=True,
-    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

@@ -23,5 +23,4 @@ SGLANG = Reproduction(
     client="coldproof.adapters.sglang.script:SglangServer",
     command=command,
     settings=settings,
-    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

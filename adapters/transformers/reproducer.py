@@ -36,5 +36,4 @@ TRANSFORMERS = Reproduction(
     settings=settings,
     packages=("torch", "transformers", "peft", "accelerate"),
     in_process=True,
-    lacks=("COUNTED", "DRAFTS", "EVENTS"),
 )

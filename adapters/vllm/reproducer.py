@@ -209,7 +209,7 @@ IN_PROCESS = Reproduction(
     note=note,
     layers=layers,
     parts=parts,
-    lacks=("CHATS", "DOORS", "POOLED", "HEADERS", "SIDES", "COUNTED", "DRAFTS", "PAUSES", "SCORES", "NOISY"),
+    lacks=("CHATS", "DOORS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
     otherwise=lambda: server_reproduction(),
 )
 OPENAI = Reproduction(
@@ -221,7 +221,7 @@ OPENAI = Reproduction(
     modes=lambda engine: PAIR_MODE if "SCRIPT pair " in command(engine) else {},
     note=server_note,
     layers=layers,
-    lacks=("SESSIONS", "CONTENT", "EVENTS"),
+    lacks=("SESSIONS", "CONTENT"),
     otherwise=lambda: IN_PROCESS,
 )
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.harness import feature_files
 from coldproof.harness.history.content import carry_the_same_until
 from coldproof.harness.history.non_prefix_reuse import reusable_tokens
 from coldproof.harness.history.records import (
@@ -34,6 +35,8 @@ from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, blocks
 from coldproof.harness.workload.steps import Burst, RestoreState, save_of
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 
+LeavesOut = Callable[[History], int]
+UNPUBLISHED: list[LeavesOut] = []
 MIN_SHARED = 16  # tokens of a prefix: more than a nonce, which all prompts of a run share
 
 
@@ -196,14 +199,22 @@ def junctions(history: History) -> dict[int, int]:
     return found
 
 
+def may_leave_out(function: LeavesOut) -> LeavesOut:
+    """Register a function that returns how many tokens at the end of an answer an engine may leave unpublished."""
+    UNPUBLISHED.append(function)
+    return function
+
+
 def published_tokens(history: History, other: Outcome) -> tuple[int, ...]:
-    """Return the tokens of a request in blocks that an engine must have published. With speculative decoding, it may
-    leave out the drafts that the last step accepted: vLLM publishes a step's blocks before it verifies the drafts.
+    """Return the tokens of a request in blocks that an engine must have published. A file `bounds` of a feature may say
+    that the last ones need not be.
     """
+    feature_files.load("bounds")
     written = written_tokens(other)
     if not history.shape.publishes_answers:
         return other.prompt[: len(written)]
-    return written[: max(len(other.prompt), len(written) - AHEAD)] if counts_drafts(history) else written
+    left_out = max((leaves_out(history) for leaves_out in UNPUBLISHED), default=0)
+    return written[: max(len(other.prompt), len(written) - left_out)]
 
 
 def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
@@ -379,8 +390,3 @@ def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
 def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
     """Return a key for each whole block: its cache partition and the tokens up to its end."""
     return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
-
-
-def counts_drafts(history: History) -> bool:
-    """Return whether the engine counts drafts, which it does with speculative decoding."""
-    return bool(history.steps) and history.steps[-1].after.drafted_tokens is not None

@@ -108,6 +108,7 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     title: str
+    area: str = ""  # the title of its area, which the first part of the id names
     statement: str
     parts: StatementParts  # of the statement
     verdict: Verdict

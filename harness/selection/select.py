@@ -159,6 +159,11 @@ def test_name(item: pytest.Item) -> str:
     return str(getattr(item, "originalname", item.name))
 
 
+def area_of(item: pytest.Item) -> str:
+    """Return the title of the area of the test's requirement, which its module gives as AREA; empty without one."""
+    return str(getattr(getattr(item, "module", None), "AREA", ""))
+
+
 def statement_of(item: pytest.Item) -> str:
     """Return the test's docstring, which states the requirement."""
     function = getattr(item, "function", None)

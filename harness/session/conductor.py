@@ -33,7 +33,7 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.trained import described_model
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.reach.model import FAMILIES
+from coldproof.harness.judgement.reach.states import families
 from coldproof.harness.judgement.requirement import Requirement, statement_parts
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
@@ -118,7 +118,7 @@ class ConformanceRun:
             allowed=allowed_verdicts(options),
             least_shown=options.least_shown,
         )
-        self.log.emit("states", families=FAMILIES)
+        self.log.emit("states", families=families())
         if self.qualification is not None:
             keep_known_issues(options)
             self.log.emit("qualification", qualification=self.qualification)
@@ -133,7 +133,7 @@ class ConformanceRun:
             self.log.emit("phase", words=f"keeping the earlier report in {self.kept}")
         return self.reports.terminal
 
-    def announce(self, requirement: Requirement, cell: str, statement: str, test: str) -> None:
+    def announce(self, requirement: Requirement, cell: str, statement: str, test: str, *, area: str) -> None:
         """Emit that a requirement will be tested, so that the report lists it even if the run ends early."""
         self.plan.announced += 1
         self.log.emit(
@@ -145,6 +145,7 @@ class ConformanceRun:
             shows=(*requirement.shows, *requirement.shows_where.values()),
             upstream=requirement.upstream,
             fails_on=failing_checks(requirement),
+            area=area,
             cell=cell,
             test=test,
         )

@@ -31,6 +31,7 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.selection.command_line import add_options, declare_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
+    area_of,
     cell_name,
     cells_for,
     engine_name,
@@ -201,7 +202,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     run.plan.expected = [(cell_name(item), r) for item, r in items if r is not None]
     for item, requirement in items:
         if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
-            run.announce(requirement, cell_name(item), statement_of(item), test_name(item))
+            run.announce(requirement, cell_name(item), statement_of(item), test_name(item), area=area_of(item))
 
 
 def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> ConformanceRun:

@@ -44,6 +44,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
             RequirementResult(
                 id=requirement_id,
                 title="; ".join(dict.fromkeys(test["title"] for test in tests)),
+                area=next((test["area"] for test in tests if test.get("area")), ""),
                 statement="\n\n".join(dict.fromkeys(test["statement"] for test in tests)),
                 parts=statement_parts(tests),
                 verdict=verdict,

@@ -20,11 +20,11 @@ from coldproof.reports.side_by_side.kinds import Kind
 from coldproof.reports.side_by_side.slowdowns import Slowdown, slowdowns
 from coldproof.reports.views import overview, run_facts
 from coldproof.reports.views.requirements import (
-    AREA_TITLES,
     WIDE_MATRIX,
     Area,
     RequirementView,
     area,
+    area_titles,
     requirement_views,
     verdict_class,
 )
@@ -152,6 +152,7 @@ def side_by_side(sources: Sequence[Source], kind: Kind, made: Made = _MADE) -> S
     found = changes(runs) if kind.series else []
     views = [_views(run) for run in runs]
     marks = {(one.column.label, one.requirement): one.kind for one in reversed(found) if one.kind not in STILL}
+    titles = area_titles(view.requirement for one in views for view in one.values())
     taken: set[str] = set()
     areas: dict[str, list[Row]] = {}
     for name in sorted({name for one in views for name in one}, key=_by_number):
@@ -161,7 +162,7 @@ def side_by_side(sources: Sequence[Source], kind: Kind, made: Made = _MADE) -> S
         kind=kind,
         made=made,
         columns=runs,
-        areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
+        areas=[Area(name, titles.get(name, ""), rows) for name, rows in areas.items()],
         changes=found if len(runs) == 2 else [one for one in found if one.kind not in STILL],
         slower=slowdowns(runs) if kind.series else [],
     )

@@ -6,7 +6,7 @@ The matrix and the sections use the same view objects, so that every field of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,31 +20,6 @@ LAYER_ORDER = ("exact", "model", "server")  # others come last
 COLUMN_ABOUT = {
     "cell": "A cell is one engine configuration.",
     "layer": "A layer is one way to run the requirements; the results by cell are under each requirement.",
-}
-
-AREA_TITLES = {
-    "CHAT": "shared system prompts and multi-turn chats",
-    "CTRL": "cache resets and client disconnects",
-    "DIST": "several ranks",
-    "EMBED": "prompts with embedding rows",
-    "ENTRY": "doors of a server",
-    "EVENT": "KV events",
-    "GROUND": "prefix caching off",
-    "GROUP": "several KV cache groups",
-    "LORA": "LoRA adapter changes",
-    "MIXED": "all areas combined",
-    "MM": "prompts with images",
-    "PD": "prefill and decode apart",
-    "PREEMPT": "preemption",
-    "PRESS": "memory pressure and eviction",
-    "REUSE": "expected cache hits",
-    "SALT": "cache salts",
-    "SESS": "sessions",
-    "SPEC": "speculative decoding",
-    "POOL": "pooled answers",
-    "SURFACE": "response options",
-    "TIER": "second KV tier",
-    "WEIGHT": "weights that change",
 }
 
 AnyRow = TypeVar("AnyRow")
@@ -156,11 +131,12 @@ def matrix(views: Sequence[RequirementView]) -> Matrix:
     areas: dict[str, list[Row]] = {}
     for view, named in zip(views, fields, strict=True):
         areas.setdefault(area(view.requirement.id), []).append(Row(view, [named.get(name) for name in names]))
+    titles = area_titles(view.requirement for view in views)
     one_cell_each = all([cell.row.verdict for cell in view.cells] == [view.requirement.verdict] for view in views)
     return Matrix(
         columns="layer" if layered else "cell",
         cells=[(name, unique(f"cell-{slug(name)}", taken)) for name in names],
-        areas=[Area(name, AREA_TITLES.get(name, ""), rows) for name, rows in areas.items()],
+        areas=[Area(name, titles.get(name, ""), rows) for name, rows in areas.items()],
         overall=len(names) != 1 or not one_cell_each,
         wide=len(names) > WIDE_MATRIX,
     )
@@ -175,6 +151,11 @@ def by_layer(view: RequirementView) -> dict[str, FieldView]:
 def area(requirement_id: str) -> str:
     """Return the area of a requirement: the part of its id before the dash."""
     return requirement_id.partition("-")[0]
+
+
+def area_titles(requirements: Iterable[RequirementResult]) -> dict[str, str]:
+    """Return the titles of the areas that have one."""
+    return {area(one.id): one.area for one in requirements if one.area}
 
 
 def areas(requirement_ids: Sequence[str]) -> str:

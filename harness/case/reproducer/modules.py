@@ -137,3 +137,32 @@ def together(imports: set[str]) -> list[str]:
         *(f"import {line.rstrip(',')}" for line in textwrap.wrap(modules, WIDTH - len("import "))),
         *(f"from {module} import {', '.join(names[module])}" for module in sorted(names)),
     ]
+
+
+@functools.cache
+def offers(client: str, name: str) -> bool:
+    """Return whether a class of ours, `module:name`, or one above it has a method, or an attribute that it sets itself.
+
+    Raises Conflict for a class that is not there.
+    """
+    place, kind = client.split(":")
+    module = parsed(place, source(place))
+    if kind in module.own:
+        return offers(f"{module.own[kind]}:{kind}", name)
+    node = module.definitions.get(kind)
+    if not is_class(node):
+        raise Conflict(f"{place} defines no class {kind}")
+    above = [one.id for one in node.bases if isinstance(one, ast.Name)]
+    ours = [base for base in above if base in module.own or is_class(module.definitions.get(base))]
+    return any(sets(one, name) for one in ast.walk(node)) or any(offers(f"{place}:{base}", name) for base in ours)
+
+
+def sets(node: ast.AST, name: str) -> bool:
+    """Return whether a node defines a method of this name, or sets such an attribute of `self`."""
+    match node:
+        case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found):
+            return found == name
+        case ast.Attribute(value=ast.Name(id="self"), attr=found, ctx=ast.Store()):
+            return found == name
+        case _:
+            return False

@@ -12,6 +12,7 @@ import json
 import re
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,19 @@ from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS, OTHER_SEED
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.harness.case.reproducer.amalgamate import amalgamate
-from coldproof.harness.case.reproducer.features import check, features, never_true
+from coldproof.harness.case.reproducer.features import ALONE, COMPARED, features, never_true
+from coldproof.harness.case.reproducer.kit.checks import main
+from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.literals import WIDTH, literal
+from coldproof.harness.case.reproducer.modules import offers
+from coldproof.harness.case.reproducer.registry import (
+    ScriptCase,
+    attempts,
+    first_call,
+    flags_with,
+    imports,
+    registered_flags,
+)
 from coldproof.harness.case.reproducer.steps import imported_content, scenario
 from coldproof.harness.judgement.checkers.noise_tolerance import MATCHED, flips_needed
 from coldproof.harness.judgement.vectors import ROUNDING
@@ -36,27 +48,24 @@ from coldproof.harness.workload.steps import (
 from coldproof.harness.workload.transform import change_requests, with_timed_aborts
 from coldproof.reports.format.python import docstring_line
 
-KIT = "coldproof.harness.case.reproducer.kit"
 GENERATED = re.compile(r"/models/[0-9a-f]{16}(?=[/\s]|$)")  # the folder of a generated model; users have others
 ATTEMPTS = 5
-NEED_STEPS = ("ABORTS", "CRASHES", "HANGS", "SESSIONS", "LATE", "MEANWHILE", "ORDERED")  # not just answers
-COMPARED = ("NOISY", "MIDWAY_ADAPTERS", "SEVERAL", "ENDS", "SCORES", "POOLED", "ABORTS")  # more than one's tokens
 
 
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
-    workload, how, engine = recorded_workload(case), reproduction(case), recorded_engine(case)
-    flags, call = script_flags(case, how), check(case, workload, lacks=how.lacks)
+    about, how, engine = script_case(case), reproduction(case), recorded_engine(case)
+    flags = script_flags(about, how)
+    call, kinds = first_call(about, flags), attempts(flags)
     module, client = how.client.split(":")
     ways = {word: function.split(":") for word, function in how.modes(engine).items()}
     modes = "".join(f'{name}(sys.argv[2:]) if sys.argv[1:2] == ["{word}"] else ' for word, (_, name) in ways.items())
-    steps = scenario(workload)
+    steps = scenario(about.workload)
     lines = [
-        f"from {KIT}.checks import main, {call.partition('(')[0]}",
-        f"from {KIT}.story import Story",
+        *imports([main, call.function, Story, *kinds]),
         f"from {module} import {client}",
         *(["import time"] if any("time.sleep" in line for line in steps) else []),
-        *imported_content(workload),
+        *imported_content(about.workload),
         *(f"from {module} import {name}" for module, name in ways.values()),
         "def scenario(story: Story) -> bool:",
         *(f"    {line}" for line in steps),
@@ -65,20 +74,32 @@ def reproducer(case: Case) -> str:
     return amalgamate(
         f'#!/usr/bin/env python3\n"""{heading(case, how, engine)}\n"""',
         "\n".join(lines),
-        flags=flags | never_true(case, workload),
+        flags=flags | never_true(about),
         literals={name: literal(value) for name, value in {**given(case, how, engine), **flags}.items()},
         parts=how.parts(engine),
-        call=modes + f"main({client}, scenario)",
+        call=modes + f"main({client}, {played(kinds)})",
     )
 
 
-def script_flags(case: Case, how: Reproduction) -> dict[str, bool]:
+def played(kinds: Sequence[type[Story]]) -> str:
+    """Return the scenario as an expression that takes a plain attempt, for attempts that are of all these classes."""
+    names = ", ".join(kind.__name__ for kind in kinds)
+    match len(kinds):
+        case 0:
+            return "scenario"
+        case 1:
+            return f"lambda story: scenario({names}(story.client))"
+    return f'lambda story: scenario(type("Attempt", ({names}), {{}})(story.client))'
+
+
+def script_flags(about: ScriptCase, how: Reproduction) -> dict[str, bool]:
     """Return which branches a case's script has: those of its features, as far as the client has them, and those of the
     shortest way to send its requests and to compare its answers.
     """
-    flags = {name: on and name not in how.lacks for name, on in flags_of(case).items()}
+    absent = lacks(how)
+    flags = {name: on and name not in absent for name, on in features(about).items()}
     flags["DIES"] &= how.dies_with_it
-    plain = not any(flags[name] for name in ("FAILS", "DRAFTS", *NEED_STEPS))
+    plain = not any(flags[name] for name in flags_with(lambda one: one.alone) | {*ALONE})
     together = how.together and plain and not any(flags[name] for name in how.steps_for)
     stepped = how.steps and not together
     return flags | {
@@ -86,8 +107,14 @@ def script_flags(case: Case, how: Reproduction) -> dict[str, bool]:
         "STEPPED": stepped,
         "ONE_BY_ONE": plain and not (together or stepped or flags["TOGETHER"]),
         "COUNTS": how.counts or stepped,
-        "TOKENS_ONLY": not any(flags[name] for name in COMPARED),
+        "TOKENS_ONLY": not any(flags[name] for name in flags_with(lambda one: one.compared) | {*COMPARED}),
     }
+
+
+def lacks(how: Reproduction) -> set[str]:
+    """Return the flags of what a client has not: what it says, and what needs a method that its class has not."""
+    needed = {one.name: one.method for one in registered_flags() if one.method}
+    return {*how.lacks, *(name for name, method in needed.items() if not offers(how.client, method))}
 
 
 def heading(case: Case, how: Reproduction, engine: RecordedEngine) -> str:
@@ -157,13 +184,13 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 def reproduction(case: Case) -> Reproduction:
     """Return how the script uses the engine of a case: with the first client that has what it takes."""
     usual = reproduction_of(case.engine)
-    used = {name for name, on in flags_of(case).items() if on}
-    return usual.otherwise() if usual.otherwise is not None and used & set(usual.lacks) else usual
+    used = {name for name, on in features(script_case(case)).items() if on}
+    return usual.otherwise() if usual.otherwise is not None and used & lacks(usual) else usual
 
 
-def flags_of(case: Case) -> dict[str, bool]:
-    """Return which features a case uses."""
-    return features(case, recorded_workload(case), generated=uses_generated_model(case))
+def script_case(case: Case) -> ScriptCase:
+    """Return a case with what its script plays."""
+    return ScriptCase(case=case, workload=recorded_workload(case), generated=uses_generated_model(case))
 
 
 def recorded_engine(case: Case) -> RecordedEngine:

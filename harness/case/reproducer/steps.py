@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.common.wake_route import WAKE_TAGS
-from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.server.completions import headers, option_fields
 from coldproof.harness import feature_files
 from coldproof.harness.case.reproducer.features import has_content
@@ -18,21 +16,13 @@ from coldproof.harness.workload.kinds.kind import StepKind
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
-    Pause,
     Request,
     Reset,
     Restart,
-    RestartSide,
-    RestoreState,
-    Resume,
     Route,
-    SaveState,
     Segment,
     SetAdapter,
-    Sleep,
     Unload,
-    UpdateWeights,
-    Wake,
     Workload,
 )
 
@@ -87,10 +77,6 @@ def step_call(step: StepKind, loaded: set[str]) -> str:
     match step:
         case Unload(name=name):
             return f"story.unload({name!r})"
-        case SaveState(name=name):
-            return f"story.save({name!r})"
-        case RestoreState(name=name):
-            return f"story.restore({name!r})"
         case Restart(before=before):
             return f"story.restart({before.value!r})"
         case Idle(ms=ms):
@@ -102,19 +88,6 @@ def step_call(step: StepKind, loaded: set[str]) -> str:
         case Reset():
             words = [repr(scope.value) for scope in step.scope] + ([] if step.prefix else ["prefix=False"])
             return f"story.client.reset({', '.join(words)})"
-        case UpdateWeights(version=version, route=route):
-            same = ", same_path=True" if route is WeightRoute.SAME_PATH else ""
-            return f"story.client.update_weights({version!r}{same})"
-        case Pause(mode=mode, clear=clear):
-            return f"story.client.pause({mode.value!r}, clear={clear!r})"
-        case Resume():
-            return "story.client.resume()"
-        case Sleep(level=level):
-            return f"story.client.sleep({level})"
-        case Wake(part=part):
-            return f"story.client.wake({WAKE_TAGS[part]!r})" if part in WAKE_TAGS else "story.client.wake()"
-        case RestartSide(side=side):
-            return f"story.client.restart_side({side.value!r})"
     raise TypeError(f"no script makes {type(step).__name__}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coldproof.harness.case.circumstances import Failure, circumstances, true_ones
-from coldproof.harness.case.reproducer.features import FEWER_DRAFTS
 from coldproof.harness.features.drafts.facts import cold_and_hit
 from coldproof.harness.schema.verdict import FailureClass
+
+FEWER_DRAFTS = "fewer drafts accepted"
 
 
 @circumstances(320)

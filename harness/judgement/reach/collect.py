@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from coldproof.harness.history.records import History
-from coldproof.harness.judgement.reach.changes import changes
-from coldproof.harness.judgement.reach.lookups import lookups
-from coldproof.harness.judgement.reach.model import ABSENT, Needs
-from coldproof.harness.judgement.reach.scheduling import scheduling
-from coldproof.harness.judgement.reach.sizes import sizes
+from coldproof.harness.judgement.reach.model import Needs
+from coldproof.harness.judgement.reach.states import absent, all_states
 from coldproof.harness.judgement.reach.timeline import Timeline
 
 
@@ -20,9 +17,9 @@ def reached(history: History) -> dict[str, int]:
     """
     timeline = Timeline(history)
     counts: Counter[str] = Counter()
-    for part in (lookups, scheduling, changes, sizes):
-        counts.update("/".join(cell) for cell in part(timeline))
-    return {cell: count for cell, count in sorted(counts.items()) if cell not in ABSENT}
+    for part in all_states():
+        counts.update("/".join(cell) for cell in part.function(timeline))
+    return {cell: count for cell, count in sorted(counts.items()) if cell not in absent()}
 
 
 def seen_by(history: History) -> list[Needs]:

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 from coldproof.harness.history.records import Outcome, restart_times
+from coldproof.harness.judgement.reach.model import LOOKUPS
+from coldproof.harness.judgement.reach.states import Cell, states
 from coldproof.harness.judgement.reach.timeline import Phase, Start, Timeline
 from coldproof.harness.workload.steps import SetAdapter
 
-Cell = tuple[str, str, str]
 WRITERS = {
     Phase.ABSENT: "over",
     Phase.DECODE: "decode",
@@ -19,6 +20,7 @@ WRITERS = {
 }
 
 
+@states(*LOOKUPS, order=100)
 def lookups(timeline: Timeline) -> Iterator[Cell]:
     """Yield the cells of all lookups of new requests."""
     for start in timeline.starts:

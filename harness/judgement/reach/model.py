@@ -321,57 +321,6 @@ CHANGES = (
             "queued/running": "nothing runs: it is a plain reset",
         },
     ),
-    Family(
-        id="load",
-        title="Load of an adapter",
-        row_is="route",
-        column_is="requests that run",
-        rows={
-            "load": "first load",
-            "in-place": "in-place reload",
-            "unload-load": "unload, then load",
-            "switch": "switch for all requests",
-        },
-        columns={"idle": "none", "same": "of this name", "others": "of others only"},
-        absent={"load/same": "a name has no requests before its first load"},
-    ),
-    Family(
-        id="reload",
-        title="Another content under a loaded name",
-        row_is="route",
-        column_is="files",
-        rows={
-            "in-place": "in-place reload",
-            "unload-load": "unload, then load",
-            "switch": "switch for all requests",
-        },
-        columns={"other": "in another path", "same": "in the same path", "back": "of an earlier content"},
-    ),
-    Family(
-        id="update",
-        title="Update of the weights",
-        row_is="route",
-        column_is="requests",
-        rows={"path": "another path", "same-path": "the same path", "in-place": "in place"},
-        columns={"idle": "none", "paused": "are paused", "running": "run"},
-    ),
-    Family(
-        id="pause",
-        title="Pause",
-        row_is="requests are",
-        column_is="the prefix cache",
-        rows={"keep": "kept", "abort": "aborted", "wait": "awaited"},
-        columns={"kept": "is kept", "cleared": "is cleared"},
-    ),
-    Family(
-        id="tier",
-        title="Second tier",
-        row_is="blocks",
-        column_is="the pool lost them by",
-        rows={"load": "are loaded", "resumed": "are loaded for a resumed request", "failed": "fail to load"},
-        columns={"eviction": "eviction", "reset": "a reset", "restart": "a restart"},
-        needs=Needs.TIER,
-    ),
 )
 SIZES = (
     Family(
@@ -439,6 +388,3 @@ SIZES = (
         columns=NTH,
     ),
 )
-FAMILIES = (*LOOKUPS, *SCHEDULING, *CHANGES, *SIZES)
-CELLS = frozenset(cell for family in FAMILIES for cell in family.cells())
-ABSENT = frozenset(f"{family.id}/{cell}" for family in FAMILIES for cell in family.absent)

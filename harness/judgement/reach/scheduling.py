@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from coldproof.adapters.protocol.engine_steps import Chunk, EngineStep
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.reach.lookups import Cell
+from coldproof.harness.judgement.reach.model import SCHEDULING
+from coldproof.harness.judgement.reach.states import Cell, states
 from coldproof.harness.judgement.reach.timeline import MOMENT, Phase, Start, Timeline, bucket
 
 ROOM = 0.25  # of the pool that is free: less is scarce
 
 
+@states(*SCHEDULING, order=200)
 def scheduling(timeline: Timeline) -> Iterator[Cell]:
     """Yield the cells of all steps, admissions, preemptions and ends."""
     begun: set[int] = set()  # requests with a chunk of the current prefill

@@ -8,7 +8,8 @@ import msgspec
 
 from coldproof.harness.history.engine_age import deeds
 from coldproof.harness.history.records import Outcome
-from coldproof.harness.judgement.reach.lookups import Cell
+from coldproof.harness.judgement.reach.model import SIZES
+from coldproof.harness.judgement.reach.states import Cell, states
 from coldproof.harness.judgement.reach.timeline import Timeline, bucket
 from coldproof.harness.workload.steps import adapter_changes
 
@@ -16,6 +17,7 @@ LONGEST = 0.9  # of what fits
 AGES = (1, 2, 3, 16, 64)
 
 
+@states(*SIZES, order=400)
 def sizes(timeline: Timeline) -> Iterator[Cell]:
     """Yield the cells of all sizes and numbers."""
     for outcome in timeline.history.outcomes:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
-from coldproof.harness.judgement.reach.model import CELLS, FAMILIES
+from coldproof.harness.judgement.reach.states import families
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import assemble, read_events
@@ -89,7 +89,7 @@ def test_a_run_that_announced_no_model_has_no_tables(tmp_path: Path) -> None:
 
 def test_the_model_survives_the_events(tmp_path: Path) -> None:
     """Every cell of the model is in the tables, in the order of the model."""
-    tables = results(tmp_path, families=FAMILIES).reach
+    tables = results(tmp_path, families=families()).reach
     cells = {
         f"{table.id}/{row.key}/{column.key}"
         for table in tables
@@ -97,5 +97,5 @@ def test_the_model_survives_the_events(tmp_path: Path) -> None:
         for column, count in zip(table.columns, counts, strict=True)
         if count is not None
     }
-    assert cells == CELLS
-    assert [table.id for table in tables] == [family.id for family in FAMILIES]
+    assert cells == {cell for family in families() for cell in family.cells()}
+    assert [table.id for table in tables] == [family.id for family in families()]

@@ -16,7 +16,6 @@ from coldproof.adapters.spec.script.given import (
     DIES,
     FAILS,
     FAILURE,
-    FILES,
     HANGS,
     MIDWAY_ADAPTERS,
     NOISY,
@@ -74,66 +73,12 @@ def is_out_of_bounds(story: Story, number: int, at_least: int, at_most: int) -> 
     return not at_least <= cached <= at_most
 
 
-def ignores_what_others_refuse(story: Story, number: int) -> bool:
-    """Return whether a request was answered, while another one with the same invalid field was refused."""
-    same = [n for n, sent in enumerate(story.sent) if sent.get("extra") == story.sent[number]["extra"] and n != number]
-    refused = [n for n in same if story.replies[n].failed]
-    print(f"request {number}: {story.replies[number].ids or 'no answer'}; refused: {refused}")
-    return bool(story.replies[number].ids) and bool(refused)
-
-
 def counted_too_many(story: Story, most: int) -> bool:
     """Return whether the engine has counted more hits than the requests of the scenario may have had."""
     time.sleep(2)  # a counter may be published late
     counted = story.client.hit_count() - story.hits_before
     print(f"the server's hit counter grew by {counted:.0f} tokens; {most} are allowed")
     return counted > most
-
-
-def has_fewer_drafts(story: Story, number: int) -> bool:
-    """Return whether fewer drafts were accepted for a request than for the same prompt and answer without a hit."""
-    for n, (drafted, accepted) in story.drafts.items():
-        cached, total = story.replies[n].cached or 0, len(story.sent[n]["ids"])
-        print(f"request {n}: {cached} of {total} tokens cached; {accepted:.0f} of {drafted:.0f} drafts accepted")
-    ids, answer = story.sent[number]["ids"], story.replies[number].ids
-    cold = [n for n in story.drafts if story.sent[n]["ids"] == ids and not story.replies[n].cached]
-    equal = [story.drafts[n][1] for n in cold if story.replies[n].ids == answer]
-    return bool(equal) and story.drafts[number][1] < min(equal)
-
-
-def ran_too_few(story: Story, room: int) -> bool:
-    """Return whether fewer requests ran at the same time than the pool has room for, as they share blocks."""
-    order, most = story.order, 0
-    spans = [(order.index(n), len(order) - order[::-1].index(n)) for n in dict.fromkeys(order)]
-    for place in range(len(order)):
-        most = max(most, sum(first <= place < end for first, end in spans))
-    print(f"at most {most} requests ran at the same time; the pool has room for {room}")
-    return most < room
-
-
-def stores_no_block(story: Story) -> bool:
-    """Return whether an event's tokens are not those of its blocks."""
-    stored = [event for event in story.client.events if type(event).__name__ == "BlockStored"]
-    wrong = [one for one in stored if len(one.token_ids) != len(one.block_hashes) * one.block_size]
-    for one in wrong:
-        print(f"an event stores {len(one.block_hashes)} blocks of {one.block_size} with {len(one.token_ids)} tokens")
-    return bool(wrong)
-
-
-def lacks_the_path(story: Story) -> bool:
-    """Return whether the event of an adapter's block lacks the adapter's path, which is in the block's hash."""
-    stored = [event for event in story.client.events if type(event).__name__ == "BlockStored"]
-    wrong = [one for one in stored if one.lora_name and str(FILES) not in str(one.extra_keys)]
-    for one in wrong:
-        print(f"an event of {one.lora_name!r} has the keys {one.extra_keys}; the hash has the adapter's path, too")
-    return bool(wrong)
-
-
-def announced_no_reset(story: Story) -> bool:
-    """Return whether no event says that the cache has been reset."""
-    names = [type(event).__name__ for event in story.client.events]
-    print(f"events after the reset and the silence: {', '.join(names)}")
-    return "AllBlocksCleared" not in names
 
 
 def nothing_to_compare(_story: Story) -> bool:

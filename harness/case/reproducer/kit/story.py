@@ -18,15 +18,12 @@ from coldproof.adapters.spec.script.given import (
     CONTINUES,
     COUNTED,
     CUTS,
-    DRAFTS,
     EDITS,
     LATE,
     MEANWHILE,
     MIDWAY_ADAPTERS,
     ONE_BY_ONE,
-    ORDERED,
     SALTS,
-    SESSIONS,
     STALL_SECONDS,
     STEPPED,
     TOGETHER,
@@ -58,10 +55,6 @@ class Story:
             self.change: Callable[[], object] | None = None
         if COUNTED:
             self.hits_before = client.hit_count()
-        if ORDERED:
-            self.order: list[int] = []  # the requests of all events, as they came
-        if DRAFTS:
-            self.drafts: dict[int, list[float]] = {}
 
     def load(self, name: str, content: str, path: str, **how: bool) -> None:
         """Load an adapter under a name, or replace it."""
@@ -77,23 +70,11 @@ class Story:
         self.client.unload(wire_name(name, self.nonce))
         self.behind.pop(name, None)
 
-    def save(self, name: str) -> None:
-        """Save the whole cache under a name."""
-        self.client.save(wire_name(name, self.nonce))
-
-    def restore(self, name: str) -> None:
-        """Replace the whole cache by what was saved under a name."""
-        self.client.restore(wire_name(name, self.nonce))
-
     def restart(self, before: str) -> None:
         """Start the engine again over the same storage. `before`: what was different about it up to here."""
         if ADAPTED:
             self.behind.clear()
         self.client.restart(before)
-
-    def close_session(self, name: str, *, aborted: bool) -> None:
-        """End a session."""
-        self.client.close_session(wire_name(name, self.nonce), aborted=aborted)
 
     def during(self, change: Callable[[], object], after_tokens: int, *specs: Sent) -> None:
         """Send requests together, and make a change once the first one has `after_tokens` tokens of its answer."""
@@ -115,8 +96,6 @@ class Story:
             for spec in specs:
                 self.sent.append(self.prepared(spec))
                 self.replies.append(Reply())
-            if DRAFTS:
-                before = self.client.draft_counts()
             if STEPPED:
                 if MEANWHILE:
                     self.client.serve(self.sent[self.first :], self.take, self.between)
@@ -129,9 +108,6 @@ class Story:
                 self.send_together(len(specs))
             else:
                 self.receive(0)
-            if DRAFTS and len(specs) == 1:  # the engine counts for all requests together
-                counted = zip(self.client.draft_counts(), before, strict=True)
-                self.drafts[self.first] = [now - then for now, then in counted]
 
     def between(self) -> None:
         """Make the change of a burst between two steps, if it is due."""
@@ -172,9 +148,6 @@ class Story:
             sent["contents"] = [sent["content"]]
         if SALTS and "salt" in spec:
             sent["salt"] = wire_name(spec["salt"], self.nonce)
-        if SESSIONS and "session" in spec:
-            sent["new"] = sum(length for _, length, *_ in spec["prompt"])
-            sent["session"] = wire_name(spec["session"], self.nonce)
         return sent
 
     def receive(self, place: int) -> None:
@@ -201,8 +174,6 @@ class Story:
         """Add a part of the answer to one of the last requests, and return whether its client waits for more."""
         number = self.first + place
         self.replies[number].add(event)
-        if ORDERED:
-            self.order.append(number)
         if MEANWHILE and not place and len(self.replies[number].ids) >= self.after_tokens:
             self.due.set()
         if ABORTS:

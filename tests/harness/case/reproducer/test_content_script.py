@@ -44,7 +44,7 @@ def case(*requests: Request, engine: str = "vllm-inproc") -> Case:
 def story_of(found: Case, nonce: str) -> tuple[Any, list[list[dict[str, Any]]]]:
     """Return an attempt of a case's script with this nonce and without an engine, and the requests of its bursts."""
     names = module_of(found)
-    story = names["Story"](None)
+    story = names.get("SessionStory", names["Story"])(None)
     story.nonce = nonce
     bursts: list[list[dict[str, Any]]] = []
     story.ask = lambda *specs: bursts.append(list(specs))

@@ -10,9 +10,9 @@ from support.evidence import evidence
 from support.histories import ask, burst, history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.harness.case.reproducer.features import FEWER_DRAFTS
 from coldproof.harness.case.signature import signature
 from coldproof.harness.features.drafts.checks import check_drafts
+from coldproof.harness.features.drafts.circumstances import FEWER_DRAFTS
 from coldproof.harness.features.drafts.evidence import Drafts
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import EXACT, Rule

@@ -27,8 +27,8 @@ from coldproof.harness.history.records import (
     WeightUpdate,
 )
 from coldproof.harness.judgement.reach.collect import reached, seen_by
-from coldproof.harness.judgement.reach.model import ABSENT, CELLS, Needs
-from coldproof.harness.judgement.reach.model import FAMILIES as TABLES
+from coldproof.harness.judgement.reach.model import CHANGES, LOOKUPS, SCHEDULING, SIZES, Needs
+from coldproof.harness.judgement.reach.states import absent, all_states, families, states
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Meanwhile, Reset, Restart, Route, Workload
 
@@ -404,6 +404,7 @@ def loads_of_tier(between: Any, *, failed: float = 0.0) -> dict[str, int]:
     return cells(outcome(0, PROMPT, step=1), workload=workload, steps_of=steps, shape=shape(second_tier=True))
 
 
+CELLS = {cell for family in families() for cell in family.cells()}
 CASES = {**lookup_cells(), **scheduler_cells(), **change_cells(), **size_cells()}
 
 
@@ -418,15 +419,31 @@ def test_a_history_reaches_the_cell_and_a_similar_one_does_not(cell: str) -> Non
 
 def test_every_family_is_tested() -> None:
     """A family without a tested history could count anything."""
-    assert {family.id for family in TABLES} == {cell.split("/")[0] for cell in CASES}
+    assert {family.id for family in families()} == {cell.split("/")[0] for cell in CASES}
+
+
+def test_features_add_their_tables_between_those_of_the_room() -> None:
+    """Reports show the tables in the order that is registered."""
+    names = [family.id for family in families()]
+    assert (
+        names.index("reset") < names.index("load") < names.index("update") < names.index("tier") < names.index("length")
+    )
+    assert "update" not in {family.id for family in (*LOOKUPS, *SCHEDULING, *CHANGES, *SIZES)}
+
+
+def test_two_functions_cannot_have_the_same_place() -> None:
+    """Their order in reports would depend on the order of imports."""
+    all_states()
+    with pytest.raises(ValueError, match="have the same place: 300"):
+        states(order=300)(lambda _: iter(()))
 
 
 def test_cells_that_cannot_exist_are_named_in_their_families() -> None:
     """A key of `absent` that names no cell would leave the cell in."""
-    for family in TABLES:
+    for family in families():
         assert set(family.absent) <= {f"{row}/{column}" for row in family.rows for column in family.columns}
-    assert not CELLS & ABSENT
-    assert all(family.absent[cell] for family in TABLES for cell in family.absent)
+    assert not CELLS & absent()
+    assert all(family.absent[cell] for family in families() for cell in family.absent)
 
 
 def test_a_cell_that_cannot_exist_is_not_counted() -> None:
