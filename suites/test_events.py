@@ -28,7 +28,7 @@ from coldproof.harness.workload.steps import Route
 
 AREA = "KV events"
 PUBLISHED = (Capability.KV_EVENTS, Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
-EXPLAINED = (Events.STORED, Events.EXPLAINED, Events.OWED)
+EXPLAINED = (Events.STORED, Events.EXPLAINED, Events.RESIDENT)
 NAMED = (Capability.CACHE_SALT, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE)
 ROUTES = (Route.IN_PLACE, Route.UNLOAD_LOAD)
 ROOMY_CELLS = ("KV events", "KV events of a tier")

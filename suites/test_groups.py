@@ -30,7 +30,7 @@ BLOCK_CELLS = ("groups", "groups with unequal blocks")
     "A, B, A with a shared prefix",
     needs=NEEDS,
     suits=BLOCK_CELLS,
-    shows=(Reuse.RETURN_HITS, Reuse.OWED),
+    shows=(Reuse.RETURN_HITS, Reuse.EXPECTED),
     upstream=("vllm#32802", "vllm#51771", "vllm#42948", "vllm#54360"),
 )
 @given(data=st.data())
@@ -51,7 +51,7 @@ def test_a_prompt_sent_again_over_groups(sut: SystemUnderTest, data: st.DataObje
     "A, A, B, A with the longest prompts",
     needs=NEEDS,
     suits=BLOCK_CELLS,
-    shows=(Reuse.RETURN_HITS, Reuse.OWED),
+    shows=(Reuse.RETURN_HITS, Reuse.EXPECTED),
 )
 @given(data=st.data())
 def test_the_longest_prompts_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -87,7 +87,7 @@ def test_next_turns_over_groups(sut: SystemUnderTest, data: st.DataObject) -> No
     "adapters",
     needs=(*NEEDS, Capability.RUNTIME_LORA, Capability.LORA_IN_PLACE),
     suits=BLOCK_CELLS,
-    shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
 )
 @given(data=st.data())
 def test_adapters_over_groups(sut: SystemUnderTest, data: st.DataObject) -> None:

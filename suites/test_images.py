@@ -225,7 +225,7 @@ def test_resets_of_one_cache_of_images(sut: SystemUnderTest, data: st.DataObject
     "images over new weights",
     needs=(*IMAGES, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, *CACHES),
     suits=("image caches",),
-    shows=(ImageCaches.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
+    shows=(ImageCaches.AFTER_UPDATE, Adapters.DISCRIMINATING, Weights.RETURNS),
 )
 @given(data=st.data())
 def test_images_over_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -42,7 +42,7 @@ RELOADS = (*ADAPTERS, Capability.RUNTIME_LORA)
 IN_PLACE = (*RELOADS, Capability.LORA_IN_PLACE)
 IN_PLACE_WHERE_SUPPORTED = {Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS}
 RARE_LOADS = (many_loads, loads_without_requests, loads_beside_others)
-RISK = (Adapters.WARM_HITS, Adapters.STALE_CHANCES, Adapters.TELLING)
+RISK = (Adapters.WARM_HITS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING)
 
 
 @requirement(
@@ -129,7 +129,7 @@ def test_unload_and_load_of_changed_files(sut: SystemUnderTest, data: st.DataObj
     "adapters and base model isolated",
     needs=CHOSEN,
     suits=(CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE),
-    shows=(Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     upstream=("vllm#3263", "vllm#8240", "vllm#30931", "llama.cpp#26207"),
 )
 @given(data=st.data())
@@ -150,7 +150,7 @@ def test_no_sharing_between_adapters_or_with_the_base_model(sut: SystemUnderTest
     "isolated with non-prefix KV reuse",
     needs=(*CHOSEN, Capability.MOVED_PIECES),
     suits=(CellTrait.ADAPTERS, CellTrait.ADAPTER_CHOICE),
-    shows=(Lossy.MOVED, Adapters.TELLING),
+    shows=(Lossy.MOVED, Adapters.DISCRIMINATING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())
@@ -216,7 +216,7 @@ def test_return_to_an_earlier_adapter_after_a_change_under_traffic(sut: SystemUn
     "more adapters than slots",
     needs=RELOADS,
     suits=(CellTrait.ADAPTERS,),
-    shows=(Adapters.BEYOND_SLOTS, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Adapters.BEYOND_SLOTS, Requests.HITS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     upstream=("vllm#38606",),
 )
 @given(data=st.data())
@@ -260,7 +260,7 @@ def test_reload_while_requests_run(sut: SystemUnderTest, data: st.DataObject) ->
     "adapter switched on for every request",
     needs=(*ADAPTERS, Capability.ADAPTER_SWITCH),
     suits=(CellTrait.ADAPTERS,),
-    shows=(Adapters.SWITCHES, Requests.HITS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Adapters.SWITCHES, Requests.HITS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())

@@ -50,7 +50,7 @@ def everywhere(sut: SystemUnderTest) -> Callable[[Workload], Workload]:
     "prefill and decode apart answer as one",
     needs=(*APART, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
     suits=("prefill apart", "prefill apart in small pools"),
-    shows=(Requests.HITS, Reuse.OWED, Sides.FETCHED, Sides.PARTLY_FETCHED, Pressure.IDENTICAL),
+    shows=(Requests.HITS, Reuse.EXPECTED, Sides.FETCHED, Sides.PARTLY_FETCHED, Pressure.IDENTICAL),
 )
 @given(data=st.data())
 def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -73,7 +73,7 @@ def test_prefill_and_decode_apart_answer_as_one(sut: SystemUnderTest, data: st.D
     "adapters with prefill and decode apart",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
     suits=PAIR_CELLS,
-    shows=(Sides.FETCHED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Sides.FETCHED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
 )
@@ -134,7 +134,7 @@ def test_resets_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Dat
     "weights with prefill and decode apart",
     needs=(*APART, Capability.WEIGHT_UPDATES),
     suits=PAIR_CELLS,
-    shows=(Sides.FETCHED, Weights.AFTER_UPDATE, Adapters.TELLING),
+    shows=(Sides.FETCHED, Weights.AFTER_UPDATE, Adapters.DISCRIMINATING),
     overlapped_too=False,
 )
 @given(data=st.data())
@@ -154,7 +154,7 @@ def test_weights_with_prefill_and_decode_apart(sut: SystemUnderTest, data: st.Da
     "adapters that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA, Capability.ONE_SIDE_FIRST),
     suits=PAIR_CELLS,
-    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
     overlapped_too=False,
 )
@@ -175,7 +175,7 @@ def test_adapters_that_reach_one_side_first(sut: SystemUnderTest, data: st.DataO
     "weights and resets that reach one side first",
     needs=(*APART, Capability.STREAMING, Capability.WEIGHT_UPDATES, Capability.CACHE_RESET, Capability.ONE_SIDE_FIRST),
     suits=PAIR_CELLS,
-    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Weights.AFTER_UPDATE, Adapters.TELLING, Control.AFTER_RESET),
+    shows=(Sides.FETCHED, Sides.HALF_CHANGED, Weights.AFTER_UPDATE, Adapters.DISCRIMINATING, Control.AFTER_RESET),
     overlapped_too=False,
 )
 @given(data=st.data())

@@ -31,7 +31,7 @@ OWN_CACHES = {Capability.RANK_CHOICE: Ranks.HITS}
     "adapters on every rank",
     needs=(*RANKS, Capability.STREAMING, Capability.ADAPTER_CHOICE, Capability.RUNTIME_LORA),
     suits=("ranks",),
-    shows=(Ranks.ASKED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.TELLING),
+    shows=(Ranks.ASKED, Adapters.WARM_HITS, Adapters.UNLOAD_LOADS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     shows_where={Capability.LORA_IN_PLACE: Adapters.IN_PLACE_RELOADS},
 )
 @given(data=st.data())
@@ -91,7 +91,7 @@ def test_pauses_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None
     "new weights on every rank",
     needs=(*RANKS, Capability.WEIGHT_UPDATES),
     suits=("ranks",),
-    shows=(Ranks.ASKED, Weights.UPDATES, Weights.AFTER_UPDATE, Adapters.TELLING),
+    shows=(Ranks.ASKED, Weights.UPDATES, Weights.AFTER_UPDATE, Adapters.DISCRIMINATING),
 )
 @given(data=st.data())
 def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -110,7 +110,7 @@ def test_new_weights_on_every_rank(sut: SystemUnderTest, data: st.DataObject) ->
     "several ranks answer as one",
     needs=(*RANKS, Capability.STREAMING, Capability.BLOCK_SIZE, Capability.POOL_SIZE),
     suits=("ranks", "pipeline stages"),
-    shows=(Requests.HITS, Reuse.OWED, Reuse.DECODE_HITS, Reuse.SHARED_HITS, Pressure.IDENTICAL),
+    shows=(Requests.HITS, Reuse.EXPECTED, Reuse.DECODE_HITS, Reuse.SHARED_HITS, Pressure.IDENTICAL),
     shows_where={Capability.RANK_CHOICE: Ranks.OTHER_RANK},
 )
 @given(data=st.data())

@@ -28,7 +28,7 @@ COUNTED_CELLS = (*HIT_CELLS, CellTrait.STEP_COUNTS)
     "the same prompt again: A, A",
     needs=COUNTED,
     suits=COUNTED_CELLS,
-    shows=(Reuse.REPEAT_HITS, Reuse.OWED),
+    shows=(Reuse.REPEAT_HITS, Reuse.EXPECTED),
     upstream=("vllm#17954", "kvcached#446", "LMCache#1139"),
 )
 @given(data=st.data())
@@ -48,7 +48,7 @@ def test_a_prompt_sent_again(sut: SystemUnderTest, data: st.DataObject) -> None:
     "the same prompt after others: A, B, A",
     needs=COUNTED,
     suits=COUNTED_CELLS,
-    shows=(Reuse.RETURN_HITS, Reuse.OWED),
+    shows=(Reuse.RETURN_HITS, Reuse.EXPECTED),
     upstream=("vllm#50630", "vllm#48435"),
 )
 @given(data=st.data())

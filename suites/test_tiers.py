@@ -152,7 +152,7 @@ def test_identities_across_tiers(sut: SystemUnderTest, data: st.DataObject) -> N
     "adapters across a save and its restore",
     needs=(*SAVED, Capability.ADAPTER_CHOICE),
     suits=KEEPING_CELLS,
-    shows=(SavedState.RESTORED_ELSE, Adapters.TELLING),
+    shows=(SavedState.RESTORED_ELSE, Adapters.DISCRIMINATING),
     upstream=("llama.cpp#26207",),
 )
 @given(data=st.data())

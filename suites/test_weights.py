@@ -45,7 +45,7 @@ UPDATE_CELLS = ("weight updates", "weight transfer")
     "new weights, and the invalidation that the engine documents",
     needs=UPDATES,
     suits=UPDATE_CELLS,
-    shows=(Weights.AFTER_UPDATE, Adapters.TELLING, Weights.RETURNS),
+    shows=(Weights.AFTER_UPDATE, Adapters.DISCRIMINATING, Weights.RETURNS),
     shows_where={**ROUTES, Capability.SLEEP: Pauses.SLEEPS, Capability.SLEEP_DISCARDS: Pauses.DEEP_SLEEPS},
     upstream=("sglang#26792", "omni#6739"),
 )
@@ -88,7 +88,7 @@ def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
     "new weights during a pause",
     needs=(*PAUSES, Capability.WEIGHT_UPDATES),
     suits=("weight updates",),
-    shows=(Weights.CONTINUED, Adapters.TELLING),
+    shows=(Weights.CONTINUED, Adapters.DISCRIMINATING),
 )
 @given(data=st.data())
 def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
@@ -108,7 +108,7 @@ def test_updates_during_pauses(sut: SystemUnderTest, data: st.DataObject) -> Non
     "requests in flight over an update",
     needs=(*UPDATES, Capability.STREAMING),
     suits=UPDATE_CELLS,
-    shows=(Weights.IN_FLIGHT, Weights.AFTER_IN_FLIGHT, Adapters.TELLING),
+    shows=(Weights.IN_FLIGHT, Weights.AFTER_IN_FLIGHT, Adapters.DISCRIMINATING),
     shows_where={Capability.CACHE_SALT: Weights.AFTER_IN_FLIGHT_SALT},
 )
 @given(data=st.data())
@@ -130,7 +130,7 @@ def test_requests_in_flight_over_an_update(sut: SystemUnderTest, data: st.DataOb
     "adapters over an update of the base weights",
     needs=(*UPDATES, Capability.RUNTIME_LORA),
     suits=UPDATE_CELLS,
-    shows=(Weights.ADAPTERS_AFTER_UPDATE, Adapters.TELLING),
+    shows=(Weights.ADAPTERS_AFTER_UPDATE, Adapters.DISCRIMINATING),
 )
 @given(data=st.data())
 def test_adapters_over_an_update(sut: SystemUnderTest, data: st.DataObject) -> None:

@@ -97,7 +97,7 @@ def sampled(_request: CompletionRequest, answer: Completion) -> Completion:
 
 def other_with_scores(request: CompletionRequest, answer: Completion) -> Completion:
     """Give another answer if scores are requested."""
-    return each_token(id=7)(request, answer) if request.surface.logprobs else answer
+    return each_token(id=7)(request, answer) if request.options.logprobs else answer
 
 
 def gone_from_the_queue(request: CompletionRequest, answer: Completion) -> Completion:

@@ -254,11 +254,14 @@ def test_features_use_one_another_without_a_circle() -> None:
         ("suites/test_ground.py", "from coldproof.harness.schema.verdict import Verdict"),
         ("suites/test_ground.py", "from harness.judgement.requirement import requirement"),
         ("harness/cli/run.py", "import adapters"),
-        ("harness/judgement/judge.py", "from coldproof.harness.features.doors.facts import usual_door"),
-        ("harness/session/trials.py", "from coldproof.harness.features.doors import checks"),
-        ("harness/features/doors/checks.py", "from coldproof.harness.execution.observer import Observer"),
-        ("harness/features/doors/facts.py", "from coldproof.harness.features.doors.checks import check_doors"),
-        ("harness/features/doors/checks.py", "from coldproof.harness.features.images.evidence import Images"),
+        ("harness/judgement/judge.py", "from coldproof.harness.features.endpoints.facts import usual_endpoint"),
+        ("harness/session/trials.py", "from coldproof.harness.features.endpoints import checks"),
+        ("harness/features/endpoints/checks.py", "from coldproof.harness.execution.observer import Observer"),
+        (
+            "harness/features/endpoints/facts.py",
+            "from coldproof.harness.features.endpoints.checks import check_endpoints",
+        ),
+        ("harness/features/endpoints/checks.py", "from coldproof.harness.features.images.evidence import Images"),
     ],
 )
 def test_a_wrong_import_is_detected(path: str, source: str) -> None:
@@ -272,8 +275,11 @@ def test_a_wrong_import_is_detected(path: str, source: str) -> None:
         ("suites/test_ground.py", "from coldproof.harness.session.system_under_test import SystemUnderTest"),
         ("harness/judgement/judge.py", "from coldproof.harness.schema.verdict import Verdict\nimport json, msgspec"),
         ("adapters/toy/spec.py", "from coldproof.adapters.toy.engine import start"),
-        ("harness/features/doors/checks.py", "from coldproof.harness.features.doors.facts import usual_door"),
-        ("harness/features/doors/workloads.py", "from coldproof.harness.features.salts.workloads import SALTS"),
+        (
+            "harness/features/endpoints/checks.py",
+            "from coldproof.harness.features.endpoints.facts import usual_endpoint",
+        ),
+        ("harness/features/endpoints/workloads.py", "from coldproof.harness.features.salts.workloads import SALTS"),
         ("harness/execution/oracles/closed_form.py", "from coldproof.adapters.vllm.fingerprint.digest import mix"),
         ("harness/cli/run.py", "from coldproof.harness.session.plugin import PLUGIN\nimport adapters_of_somebody_else"),
     ],

@@ -139,7 +139,7 @@ class LlamaCppClient(HttpClient):
             choice = self.adapters.scales(None)
         if choice is not None:
             fields["lora"] = choice
-        if request.surface.logprobs:
+        if request.options.logprobs:
             fields["n_probs"] = 2
         return fields
 

@@ -1,6 +1,6 @@
 """The images of a request in OpenVINO GenAI's form: tensors of their pixels.
 
-`seeing_ir.text_of_images` returns its text.
+`vision_ir.text_of_images` returns its text.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.common.stepping import STEP_MS, SteppedEngine, seconds
 from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.request import OpenVinoRequest, completion_of, first_batch
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, text_of_images
 from coldproof.adapters.openvino.setup import CPU_BLOCK, Output, StepResult, capabilities, registered
 from coldproof.adapters.openvino.step_counts import StepAccounting
+from coldproof.adapters.openvino.vision_ir import POSITIONS_OF_IMAGE, SIDE, text_of_images
 from coldproof.adapters.openvino.worker_client import EngineRefusal, WorkerClient
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
@@ -100,14 +100,19 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
 
     def send(self, request: CompletionRequest) -> OpenVinoRequest:
         """Add a request. Raises RequestRefused if the engine does not accept it."""
-        surface, name = request.surface, next(self._numbers)
+        response_options, name = request.options, next(self._numbers)
         self._adapter_of(request.model)
         try:
             if (image := self.shape.image) is not None:
                 content = (text_of_images(request.prompt), list(tensors_of(request, image.side)))
-                self._call(type(None), "add_text", name, *content, request.max_tokens, surface.logprobs)
+                self._call(type(None), "add_text", name, *content, request.max_tokens, response_options.logprobs)
             else:
-                wanted = (list(request.prompt), request.max_tokens, surface.logprobs, surface.prompt_logprobs)
+                wanted = (
+                    list(request.prompt),
+                    request.max_tokens,
+                    response_options.logprobs,
+                    response_options.prompt_logprobs,
+                )
                 self._call(type(None), "add", name, *wanted)
         except EngineRefusal as problem:
             raise RequestRefused(400, str(problem)) from problem

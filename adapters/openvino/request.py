@@ -32,12 +32,12 @@ class OpenVinoRequest(SteppedRequest):
     def take(self, output: Output, step: int) -> None:
         """Add new tokens, with logprobs if requested. The first output contains the echoed prompt."""
         ids, scores, at = output.ids, output.scores, seconds(step - self.step)
-        if self.request.surface.prompt_logprobs and self.prompt_logprobs is None:
+        if self.request.options.prompt_logprobs and self.prompt_logprobs is None:
             ids, echoed = ids[len(self.request.prompt) :], scores[: len(scores) - 1]
             scores = scores[len(scores) - 1 :]
             # The first token has no score: the engine returns 1 for it, unless the token came from the cache.
             self.prompt_logprobs = tuple(None if score > 0 else score for score in echoed)
-        scored = scores if self.request.surface.logprobs and len(scores) == len(ids) else [None] * len(ids)
+        scored = scores if self.request.options.logprobs and len(scores) == len(ids) else [None] * len(ids)
         self.tokens += [Token(id=token, at=at, logprob=score) for token, score in zip(ids, scored, strict=True)]
         self.finish_reason = ENDS.get(output.reason, self.finish_reason)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from coldproof.adapters.common.tiny_model import write_safetensors
 from coldproof.adapters.openvino.ir_model import write_decoder
-from coldproof.adapters.openvino.seeing_ir import SIDE, text_of_images, write_seeing_parts
+from coldproof.adapters.openvino.vision_ir import SIDE, text_of_images, write_seeing_parts
 from coldproof.adapters.protocol.images import Encoding, images_of, pixels, sent_image
 from coldproof.adapters.spec.script.client import Event, Sent
 from coldproof.adapters.spec.script.given import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.openvino.seeing_ir import can_see
+from coldproof.adapters.openvino.vision_ir import can_see
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.spec.engine_spec import StartOptions
 

@@ -18,7 +18,6 @@ import msgspec
 
 from coldproof.adapters.openvino.ir_model import CONFIG_FILE, write_model
 from coldproof.adapters.openvino.releases import NOT_REPORTED, Release, takes_images
-from coldproof.adapters.openvino.seeing_ir import write_seeing_model
 from coldproof.adapters.openvino.setup import (
     DEVICE,
     INT8,
@@ -30,6 +29,7 @@ from coldproof.adapters.openvino.setup import (
     sees,
     settings,
 )
+from coldproof.adapters.openvino.vision_ir import write_vision_model
 
 OVER = ("FINISHED", "IGNORED")
 
@@ -48,7 +48,7 @@ class Worker:
         self.handles: dict[int, Any] = {}
         seeing = sees(model, words) and takes_images(self.genai.ContinuousBatchingPipeline)
         if seeing:
-            write_seeing_model(Path(model), Path(folder))
+            write_vision_model(Path(model), Path(folder))
         else:
             write_model(Path(model), Path(folder), int8=INT8 in words)
         self.scheduler, properties = settings(self.genai, words, caching=caching)

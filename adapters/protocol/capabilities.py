@@ -22,10 +22,10 @@ class Capability(enum.StrEnum):
     LORA_IN_PLACE = "in-place adapter reload"
     CACHE_SALT = "cache salt"
     CHAT = "chat completions with known prompt ids"
-    DOORS = "several doors for one prompt"
-    GENERATE_DOOR = "a door for token ids beside completions"
-    RESPONSES_DOOR = "a door for responses"
-    MESSAGES_DOOR = "a door for messages"
+    ENDPOINTS = "several endpoints for one prompt"
+    GENERATE_ENDPOINT = "an endpoint for token ids beside completions"
+    RESPONSES_ENDPOINT = "an endpoint for responses"
+    MESSAGES_ENDPOINT = "an endpoint for messages"
     PRIORITY = "request priorities"
     ABORT = "client aborts"
     PROMPT_LOGPROBS = "prompt logprobs"
@@ -141,7 +141,12 @@ OPTIONAL_ABSENT = {
         "the engine generates tokens",
     ),
     **dict.fromkeys(
-        (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR),
+        (
+            Capability.ENDPOINTS,
+            Capability.GENERATE_ENDPOINT,
+            Capability.RESPONSES_ENDPOINT,
+            Capability.MESSAGES_ENDPOINT,
+        ),
         "the adapter sends each request by one way only",
     ),
     **dict.fromkeys(

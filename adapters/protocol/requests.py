@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.pooling import Rows, Task
 
 
@@ -96,13 +96,13 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, greedy unless its response options (`surface`) say otherwise.
+    """One request, greedy unless its response options (`response_options`) say otherwise.
 
     `model`: a served name of the base model or an adapter. `messages`: if given, the request uses the chat route and
     template; `prompt` is then the rendered token ids.
     `hidden`: for a prompt with embedding rows, what the request also carries at each position although the model does
     not see it: the token id under a row, the row under a token (see `embedding_rows.py`). Empty: nothing.
-    `door`: the route for it; None: completions, with messages chats.
+    `endpoint`: the route for it; None: completions, with messages chats.
     `rank`: the rank that serves it, of those that each have a cache; None: the engine chooses.
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it (SIDE_FAILURES).
     `session`: the session of which it is a turn; `held`: how many tokens of its prompt that session holds. 0 opens it.
@@ -115,10 +115,10 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     priority: int = 0
     messages: tuple[Message, ...] | None = None
-    surface: ResponseOptions = PLAIN
+    options: ResponseOptions = PLAIN
     abort: Abort | None = None
     hidden: tuple[int, ...] = ()
-    door: Door | None = None
+    endpoint: Endpoint | None = None
     rank: int | None = None
     hand_over_ms: int = 0
     session: str | None = None

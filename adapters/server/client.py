@@ -23,7 +23,7 @@ import urllib3
 
 from coldproof.adapters.common.redact import KEY_VARIABLE, hide
 from coldproof.adapters.common.reset_route import RESET_PATH, SIDE_PATHS, reset_path
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.pooling import Task, as_rows
@@ -31,7 +31,7 @@ from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
-from coldproof.adapters.server import completions, content, doors, pooling
+from coldproof.adapters.server import completions, content, endpoints, pooling
 from coldproof.adapters.server.answers import UNREADABLE, decoded, malformed, safe_start
 from coldproof.adapters.server.busy import sent_when_free
 from coldproof.adapters.server.completions import Reader
@@ -73,7 +73,7 @@ class HttpClient:
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
     filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
-    whole_doors: Collection[Door] = doors.READERS  # whose answers are read as a whole
+    whole_endpoints: Collection[Endpoint] = endpoints.READERS  # whose answers are read as a whole
     content_shape: EngineShape | None = None  # with the sizes of images and rows; None: prompts have tokens only
     reset_path = RESET_PATH
     load_path, unload_path = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -201,10 +201,10 @@ class HttpClient:
 
     def answer(self, request: CompletionRequest, on_token: Callable[[int], None] | None) -> Completion:
         """Send one generation and return its answer. Raises as `complete`."""
-        if request.surface.pooled is not None:
-            return self.pool(request, request.surface.pooled, on_token)
-        if request.door is not None and request.door in self.whole_doors:
-            return self.complete_at(request, request.door, on_token)
+        if request.options.pooled is not None:
+            return self.pool(request, request.options.pooled, on_token)
+        if request.endpoint is not None and request.endpoint in self.whole_endpoints:
+            return self.complete_at(request, request.endpoint, on_token)
         path, reader = self.path(request), self.reader(on_token)
         reader.expect(request)
         try:
@@ -243,27 +243,33 @@ class HttpClient:
             return send(self.session())
         return sent_unless_due(send, self.new_session(), abort, self.stage, self.time)
 
-    def complete_at(self, request: CompletionRequest, door: Door, on_token: Callable[[int], None] | None) -> Completion:
-        """Send one generation once at a door whose answers are read as a whole. Raises as `complete`, and NotExact."""
+    def complete_at(
+        self, request: CompletionRequest, endpoint: Endpoint, on_token: Callable[[int], None] | None
+    ) -> Completion:
+        """Send one generation to an endpoint whose answers are read as a whole. Raises as `complete`, and NotExact."""
         began = time.monotonic()
         headers = completions.headers(request.rank, request.hand_over_ms)
-        response, busy = self.posted(door.value, self.door_body(request, door), headers, waiting(on_token))
+        response, busy = self.posted(endpoint.value, self.endpoint_body(request, endpoint), headers, waiting(on_token))
         at = round(time.monotonic() - began, 6)
         try:
-            answer = self.read_door(door, response.content, at, lambda text: self.tokens_of(request.model, text))
+            answer = self.read_endpoint(
+                endpoint, response.content, at, lambda text: self.tokens_of(request.model, text)
+            )
         except UNREADABLE as problem:
-            raise malformed(response, response.text, doors.EXPECTED) from problem
+            raise malformed(response, response.text, endpoints.EXPECTED) from problem
         if on_token is not None and answer.tokens:
             on_token(len(answer.tokens))
         return msgspec.structs.replace(answer, busy=busy)
 
-    def door_body(self, request: CompletionRequest, door: Door) -> dict[str, Any]:
-        """Return the JSON body of a request at a door whose answers are read as a whole."""
-        return doors.body(request, door)
+    def endpoint_body(self, request: CompletionRequest, endpoint: Endpoint) -> dict[str, Any]:
+        """Return the JSON body of a request at an endpoint whose answers are read as a whole."""
+        return endpoints.body(request, endpoint)
 
-    def read_door(self, door: Door, content: bytes, at: float, retokenize: doors.Retokenize) -> Completion:
-        """Return the answer of such a door. Raises NotExact, and the errors of decoding or indexing."""
-        return doors.READERS[door](content, at, retokenize)
+    def read_endpoint(
+        self, endpoint: Endpoint, content: bytes, at: float, retokenize: endpoints.Retokenize
+    ) -> Completion:
+        """Return the answer of such an endpoint. Raises NotExact, and the errors of decoding or indexing."""
+        return endpoints.READERS[endpoint](content, at, retokenize)
 
     def pool(self, request: CompletionRequest, task: Task, on_token: Callable[[int], None] | None) -> Completion:
         """Send one request for a pooled answer once, and return the answer, whose arrival is progress, as that of a
@@ -295,7 +301,7 @@ class HttpClient:
         An answer with many more tokens than requested is not read to its end: it may have none.
         """
         abort = visible_abort(request)
-        if request.surface.prompt_logprobs:
+        if request.options.prompt_logprobs:
             reader.take(response.text)
             reader.done = True
             return None

@@ -30,21 +30,21 @@ def path(request: CompletionRequest) -> str:
 
 def body(request: CompletionRequest) -> dict[str, Any]:
     """Return the JSON body of a request. Streamed, except with prompt logprobs, which vLLM does not stream."""
-    surface = request.surface
+    response_options = request.options
     fields: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.max_tokens,
-        "temperature": 0 if surface.answers == 1 else 1,
+        "temperature": 0 if response_options.answers == 1 else 1,
         "seed": SEED,
         # Stop strings and patterns may end an answer early. Every other answer must have `max_tokens` tokens.
-        "ignore_eos": not surface.stop and surface.pattern is None,
+        "ignore_eos": not response_options.stop and response_options.pattern is None,
         "return_token_ids": True,
     }
     if request.messages is None:
         fields["prompt"] = list(request.prompt)
     else:
         fields["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
-    if not surface.prompt_logprobs:
+    if not response_options.prompt_logprobs:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.cache_salt is not None:
         fields["cache_salt"] = request.cache_salt
@@ -52,8 +52,8 @@ def body(request: CompletionRequest) -> dict[str, Any]:
         fields["request_id"] = request.tag
     if request.priority:
         fields["priority"] = request.priority
-    if surface != PLAIN:
-        fields |= option_fields(surface, chat=request.messages is not None)
+    if response_options != PLAIN:
+        fields |= option_fields(response_options, chat=request.messages is not None)
     return fields
 
 
@@ -63,18 +63,18 @@ def headers(rank: int | None, hand_over_ms: int) -> dict[str, str]:
     return late if rank is None else {RANK_HEADER: str(rank), **late}
 
 
-def option_fields(surface: ResponseOptions, *, chat: bool) -> dict[str, Any]:
+def option_fields(response_options: ResponseOptions, *, chat: bool) -> dict[str, Any]:
     """Return the body's fields for response options."""
     fields: dict[str, Any] = {}
-    if surface.answers > 1:
-        fields["n"] = surface.answers
-    if surface.stop:
-        fields["stop"] = list(surface.stop)
-    if surface.pattern is not None:
-        fields["structured_outputs"] = {"regex": surface.pattern}
-    if surface.prompt_logprobs:
+    if response_options.answers > 1:
+        fields["n"] = response_options.answers
+    if response_options.stop:
+        fields["stop"] = list(response_options.stop)
+    if response_options.pattern is not None:
+        fields["structured_outputs"] = {"regex": response_options.pattern}
+    if response_options.prompt_logprobs:
         fields["prompt_logprobs"] = 1
-    if surface.logprobs:
+    if response_options.logprobs:
         fields |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if chat else {"logprobs": TOP_LOGPROBS}
         fields["return_tokens_as_token_ids"] = True
     return fields
@@ -177,7 +177,7 @@ class Reader:
 
     def expect(self, request: CompletionRequest) -> None:
         """Expect the answer to a request: no more answers, and no more tokens, than it allows."""
-        self.most_answers, self.most_tokens = request.surface.answers, request.max_tokens
+        self.most_answers, self.most_tokens = request.options.answers, request.max_tokens
 
     @property
     def count(self) -> int:

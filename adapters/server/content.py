@@ -17,8 +17,8 @@ import msgspec
 
 from coldproof.adapters.common.image_files import TYPES, image_in_base64
 from coldproof.adapters.common.row_values import row_values
-from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.images import (
     arguments_of,
     has_images,
@@ -38,7 +38,7 @@ TEMPLATE = (
     "{{ part['text'] if part['type'] == 'text' else '<image>' }}"
     "{% endfor %}{% endfor %}"
 )
-COMPLETIONS, CHAT = Door.COMPLETIONS.value, Door.CHAT.value
+COMPLETIONS, CHAT = Endpoint.COMPLETIONS.value, Endpoint.CHAT.value
 Part = dict[str, Any]
 
 
@@ -58,8 +58,8 @@ def body(request: CompletionRequest, shape: EngineShape) -> dict[str, Any]:
     del fields["prompt"]
     if path(request) == COMPLETIONS:
         return fields | {"prompt_embeds": tensor(request.prompt, shape)}
-    if request.surface.logprobs:
-        fields |= completions.option_fields(request.surface, chat=True)
+    if request.options.logprobs:
+        fields |= completions.option_fields(request.options, chat=True)
     message = {"role": "user", "content": list(parts(request, shape))}
     arguments = arguments_of(request.prompt, request.hidden or ()).fields()
     fields |= {"mm_processor_kwargs": arguments} if arguments else {}

@@ -39,19 +39,19 @@ def probe_response_options(client: HttpClient, model: str, found: dict[Capabilit
     if answer is not None:
         aborted = answer.aborted is Stage.DECODE
         found[Capability.ABORT] = Support(aborted, f"the client disconnected after {len(answer.tokens)} of 200 tokens")
-    answer = attempt(found, Capability.PROMPT_LOGPROBS, "", lambda: send(surface=ResponseOptions(prompt_logprobs=True)))
+    answer = attempt(found, Capability.PROMPT_LOGPROBS, "", lambda: send(options=ResponseOptions(prompt_logprobs=True)))
     if answer is not None:
         count = len(answer.prompt_logprobs or ())
         how = f"{count} logprobs for {len(PROMPT)} prompt tokens"
         found[Capability.PROMPT_LOGPROBS] = Support(count == len(PROMPT), how)
     # The prompt is too short for chunked prefill: vLLM 0.32.0 on CPU crashes on a seeded sampled request in chunks.
     answer = attempt(
-        found, Capability.SEVERAL_ANSWERS, "", lambda: send(prompt=PROMPT[:4], surface=ResponseOptions(answers=2))
+        found, Capability.SEVERAL_ANSWERS, "", lambda: send(prompt=PROMPT[:4], options=ResponseOptions(answers=2))
     )
     if answer is not None:
         found[Capability.SEVERAL_ANSWERS] = Support(len(answer.others) == 1, f"{1 + len(answer.others)} answers of 2")
     probe_stop(found, send)
-    answer = attempt(found, Capability.STRUCTURED_OUTPUT, "", lambda: send(surface=ResponseOptions(pattern="[ab]{3}")))
+    answer = attempt(found, Capability.STRUCTURED_OUTPUT, "", lambda: send(options=ResponseOptions(pattern="[ab]{3}")))
     if answer is not None:
         count = len(answer.tokens)
         found[Capability.STRUCTURED_OUTPUT] = Support(count > 0, f"{count} tokens for the pattern [ab]{{3}}")
@@ -76,7 +76,7 @@ def probe_stop(found: dict[Capability, Support], send: Callable[..., Completion]
     """Probe stop strings: send the last character of a greedy answer as a stop string. The answer must end there."""
     plain = send(max_tokens=16)
     stop = ResponseOptions(stop=(plain.text[-1:] or " ",))
-    answer = attempt(found, Capability.STOP_STRINGS, "", lambda: send(surface=stop, max_tokens=32))
+    answer = attempt(found, Capability.STOP_STRINGS, "", lambda: send(options=stop, max_tokens=32))
     if answer is not None:
         how = f"finish reason {answer.finish_reason!r} after {len(answer.tokens)} of 32 tokens"
         found[Capability.STOP_STRINGS] = Support(answer.finish_reason == "stop", how)

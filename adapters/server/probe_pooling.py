@@ -52,13 +52,13 @@ def another_score(task: Task, found: dict[Capability, Support]) -> Support | Non
 
 def probe_task(client: HttpClient, model: str, task: Task) -> Support:
     """Return whether a server answers a prompt with vectors, also under a salt."""
-    surface = ResponseOptions(pooled=task)
+    response_options = ResponseOptions(pooled=task)
     salt = f"probe-{secrets.token_hex(8)}"
     try:
         if task.of_texts and client.tokens_of(model, "".join(map(chr, PROMPT))) != PROMPT:
             return NOT_TEXT
         answer = client.complete(
-            CompletionRequest(model=model, prompt=PROMPT, max_tokens=0, cache_salt=salt, surface=surface)
+            CompletionRequest(model=model, prompt=PROMPT, max_tokens=0, cache_salt=salt, options=response_options)
         )
     except RequestRefused as problem:
         return refusal(problem)

@@ -21,7 +21,7 @@ from coldproof.adapters.server.answers import UNREADABLE
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import RANK_HEADER
 from coldproof.adapters.server.metrics_page import Families
-from coldproof.adapters.server.probe_doors import probe_doors
+from coldproof.adapters.server.probe_endpoints import probe_endpoints
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.probe_pooling import probe_pooling
 from coldproof.adapters.server.served_model import served_model, server_version
@@ -92,7 +92,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     found[Capability.VERSION] = Support(version is not None, f"/version: {version}" if version else "no /version")
     null_is_miss = probe_completions(client, base_model, max_tokens, bool(cache_config), found)
     probe_response_options(client, base_model, found)
-    found |= probe_doors(client, base_model, found)
+    found |= probe_endpoints(client, base_model, found)
     probe_adapters(client, adapter_path, found)
     found |= probe_pooling(client, base_model, is_vllm=bool(cache_config), found=found)
     found |= probe_weights(client)
@@ -216,8 +216,8 @@ def probe_completions(
     prompt = tuple(random.SystemRandom().choices(range(FIRST_TOKEN, LAST_TOKEN + 1), k=length))
 
     def send(salt: str | None = None, *, logprobs: bool = False) -> Completion:
-        surface = ResponseOptions(logprobs=logprobs)
-        request = CompletionRequest(model=model, prompt=prompt, max_tokens=2, cache_salt=salt, surface=surface)
+        response_options = ResponseOptions(logprobs=logprobs)
+        request = CompletionRequest(model=model, prompt=prompt, max_tokens=2, cache_salt=salt, options=response_options)
         return client.complete(request)
 
     try:

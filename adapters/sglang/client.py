@@ -1,4 +1,4 @@
-"""The HTTP client of SGLang servers. `/generate` takes and returns token ids; other doors are in `doors.py`.
+"""The HTTP client of SGLang servers. `/generate` takes and returns token ids; other endpoints are in `endpoints.py`.
 
 The bodies, the reader and the scrapes are SGLang's own. Sending, client disconnects and connection errors are those of
 `HttpClient`.
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
@@ -20,9 +20,9 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import TOP_LOGPROBS, Reader, gap
-from coldproof.adapters.server.doors import Retokenize
-from coldproof.adapters.sglang import doors
-from coldproof.adapters.sglang.doors import NO_SAMPLING_SEED
+from coldproof.adapters.server.endpoints import Retokenize
+from coldproof.adapters.sglang import endpoints
+from coldproof.adapters.sglang.endpoints import NO_SAMPLING_SEED
 from coldproof.adapters.sglang.sessions import OpenSessions
 
 HITS, QUERIES, RETRACTIONS = "sglang:cached_tokens", "sglang:prompt_tokens", "sglang:num_retracted_requests"
@@ -65,8 +65,8 @@ class SglangClient(HttpClient):
     reset_path, load_path, unload_path = "/flush_cache", "/load_lora_adapter", "/unload_lora_adapter"
     base_model = "default"
     salt_field = "cache_salt"
-    counts_at_doors = False  # whether the doors beside /generate report cached tokens
-    whole_doors = doors.WHOLE
+    counts_at_endpoints = False  # whether the endpoints beside /generate report cached tokens
+    whole_endpoints = endpoints.WHOLE
     has_loads = True  # whether the server has /v1/loads; set by the first call of `loads`
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -78,8 +78,8 @@ class SglangClient(HttpClient):
 
         A chat is answered as a whole, so that its client does not disconnect. Raises as `HttpClient.complete`.
         """
-        if request.messages is not None and request.door is None:
-            request = msgspec.structs.replace(request, door=Door.CHAT)
+        if request.messages is not None and request.endpoint is None:
+            request = msgspec.structs.replace(request, endpoint=Endpoint.CHAT)
         if request.session is None:
             return super().complete(request, on_token)
         self.sessions.begin(self, request)
@@ -99,23 +99,23 @@ class SglangClient(HttpClient):
 
         Raises RequestRefused for sampled answers, which have no seed there.
         """
-        surface = request.surface
-        if surface.answers > 1:
+        response_options = request.options
+        if response_options.answers > 1:
             raise RequestRefused(501, NO_SAMPLING_SEED)
         sampling: dict[str, Any] = {
             "max_new_tokens": request.max_tokens,
             "temperature": 0,
-            "ignore_eos": not surface.stop and surface.pattern is None,
+            "ignore_eos": not response_options.stop and response_options.pattern is None,
         }
-        if surface.stop:
-            sampling["stop"] = list(surface.stop)
-        if surface.pattern is not None:
-            sampling["regex"] = surface.pattern
+        if response_options.stop:
+            sampling["stop"] = list(response_options.stop)
+        if response_options.pattern is not None:
+            sampling["regex"] = response_options.pattern
         fields: dict[str, Any] = {"input_ids": list(request.prompt), "sampling_params": sampling}
-        fields["stream"] = not surface.prompt_logprobs
-        if surface.prompt_logprobs or surface.logprobs:
+        fields["stream"] = not response_options.prompt_logprobs
+        if response_options.prompt_logprobs or response_options.logprobs:
             fields |= {"return_logprob": True, "top_logprobs_num": TOP_LOGPROBS}
-        if surface.prompt_logprobs:
+        if response_options.prompt_logprobs:
             fields["logprob_start_len"] = 0
         if request.model != self.base_model:
             fields["lora_path"] = request.model
@@ -131,13 +131,13 @@ class SglangClient(HttpClient):
         """Return a reader for one answer."""
         return SglangReader(on_token)
 
-    def door_body(self, request: CompletionRequest, door: Door) -> dict[str, Any]:
-        """Return the JSON body of a request at a door beside /generate."""
-        return doors.body(request, door, self.base_model, self.salt_field)
+    def endpoint_body(self, request: CompletionRequest, endpoint: Endpoint) -> dict[str, Any]:
+        """Return the JSON body of a request at an endpoint beside /generate."""
+        return endpoints.body(request, endpoint, self.base_model, self.salt_field)
 
-    def read_door(self, door: Door, content: bytes, at: float, retokenize: Retokenize) -> Completion:
-        """Return the answer of such a door."""
-        return doors.read(door, content, at, retokenize, counts=self.counts_at_doors)
+    def read_endpoint(self, endpoint: Endpoint, content: bytes, at: float, retokenize: Retokenize) -> Completion:
+        """Return the answer of such an endpoint."""
+        return endpoints.read(endpoint, content, at, retokenize, counts=self.counts_at_endpoints)
 
     def reset(self, scope: tuple[ResetScope, ...] = ()) -> tuple[bool, str]:  # noqa: ARG002 - /flush_cache has none
         """Send POST /flush_cache. Under load the server refuses with status 400, which is a valid answer."""

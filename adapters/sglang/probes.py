@@ -26,7 +26,7 @@ from coldproof.adapters.server.probes import (
 )
 from coldproof.adapters.server.served_model import served_model
 from coldproof.adapters.sglang.client import HITS, OTHER_LAYERS, QUERIES, SglangClient
-from coldproof.adapters.sglang.doors import NO_SAMPLING_SEED, probe_doors
+from coldproof.adapters.sglang.endpoints import NO_SAMPLING_SEED, probe_endpoints
 from coldproof.adapters.sglang.sessions import CLOSE, OPEN
 from coldproof.adapters.sglang.weights import probe_weights
 
@@ -116,10 +116,10 @@ def probe(client: SglangClient, facts: ServerFacts, adapter_path: str | None) ->
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         Capability.VERSION: Support(version is not None, f"/server_info: version {version}"),
     }
-    client.counts_at_doors = facts.flag("enable_cache_report") is True
+    client.counts_at_endpoints = facts.flag("enable_cache_report") is True
     probe_salted(client, longest, found)
     probe_response_options(client, client.base_model, found)
-    found |= probe_doors(client, client.base_model, found)
+    found |= probe_endpoints(client, client.base_model, found)
     probe_adapters(client, adapter_path, found)
     ranked = facts.flag("enable_priority_scheduling")
     found[Capability.PRIORITY] = Support(ranked, f"/server_info: enable_priority_scheduling {ranked}")

@@ -52,9 +52,9 @@ class SglangServer:
     def answers(self, sent: Sent, patience: float = STALL_SECONDS) -> Iterator[Event]:
         """Send a request and yield its answer."""
         if CHATS:
-            door = sent.get("door") or ("/v1/chat/completions" if "messages" in sent else None)
-            if door not in (None, "/inference/v1/generate"):  # this one stands for /generate
-                yield from self.at_door(door, sent)
+            endpoint = sent.get("endpoint") or ("/v1/chat/completions" if "messages" in sent else None)
+            if endpoint not in (None, "/inference/v1/generate"):  # this one stands for /generate
+                yield from self.at_endpoint(endpoint, sent)
                 return
         if SESSIONS:
             yield from self.stream(sent, patience, self.turn(sent))
@@ -130,23 +130,23 @@ class SglangServer:
         """Return the base model's name."""
         return str(get(self.url + "/v1/models")["data"][0]["id"])
 
-    def at_door(self, door: str, sent: Sent) -> Iterator[Event]:
+    def at_endpoint(self, endpoint: str, sent: Sent) -> Iterator[Event]:
         """Send a request at a route beside /generate, and yield its answer."""
         base, adapter, count = self.base(), sent.get("name"), sent["tokens"]
         # An adapter has two names: its own, which /v1/models lists, and BASE:ADAPTER.
-        name = base if adapter is None else adapter if door == "/v1/completions" else f"{base}:{adapter}"
+        name = base if adapter is None else adapter if endpoint == "/v1/completions" else f"{base}:{adapter}"
         body: dict[str, Any] = {"model": name, "temperature": 0, **sent.get("extra", {})}
         if sent.get("salt"):
             body["cache_salt"] = sent["salt"]
-        if door in ("/v1/completions", "/v1/chat/completions"):
-            body |= {"prompt": sent["ids"]} if door == "/v1/completions" else {"messages": sent["messages"]}
+        if endpoint in ("/v1/completions", "/v1/chat/completions"):
+            body |= {"prompt": sent["ids"]} if endpoint == "/v1/completions" else {"messages": sent["messages"]}
             body |= {"max_tokens": count, "ignore_eos": True, "return_token_ids": True}
-        elif door == "/v1/responses":  # which allows two tokens less than it is asked for
+        elif endpoint == "/v1/responses":  # which allows two tokens less than it is asked for
             body |= {"input": sent["messages"], "max_output_tokens": count + 2, "store": False}
         else:
             system, *others = sent["messages"]
             body |= {"system": system["content"], "messages": others, "max_tokens": count}
-        said = whole(self.url + door, body)
+        said = whole(self.url + endpoint, body)
         if "choices" in said:
             for choice in said["choices"]:
                 choice["token_ids"] = choice.get("response_token_ids") or choice["token_ids"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coldproof.adapters.common.seeing_model import make_seeing_model
 from coldproof.adapters.common.state_model import make_state_model
 from coldproof.adapters.common.tiny_model import make_model, make_sliding_window_model
+from coldproof.adapters.common.vision_model import make_vision_model
 from coldproof.adapters.spec.cell import ModelLayers
 
 OTHER_SEED = 7  # of the weights of another generated model
@@ -15,5 +15,5 @@ MAKERS: dict[ModelLayers, Callable[..., None]] = {
     ModelLayers.FULL: make_model,
     ModelLayers.WINDOW: make_sliding_window_model,
     ModelLayers.STATE: make_state_model,
-    ModelLayers.IMAGES: make_seeing_model,
+    ModelLayers.IMAGES: make_vision_model,
 }

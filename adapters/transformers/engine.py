@@ -248,7 +248,7 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 self._adapters.switch(wanted)
             self._queue.popleft()
             one.inside = True
-            self.parts.loop.manager.num_return_sequences = one.request.surface.answers
+            self.parts.loop.manager.num_return_sequences = one.request.options.answers
             self.parts.loop.manager.add_request(
                 list(one.prompt),
                 request_id=one.name,

@@ -59,7 +59,7 @@ def the_first_token_is_not_hashed(patch: Patch) -> None:
 
 
 @fault("CHAT-1", "CHAT-2", "REUSE-2", stands_for="a hash without its parent's", rare="equal blocks behind other tokens")
-def blocks_forget_what_stands_before(patch: Patch) -> None:
+def hashes_lack_the_parent(patch: Patch) -> None:
     """The hash of a block does not contain that of the block before."""
     change_key(patch, lambda _parent, tokens: (None, tokens))
 

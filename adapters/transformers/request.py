@@ -29,7 +29,7 @@ class TransformersRequest(SteppedRequest):
     ) -> None:
         super().__init__(request, step)
         self.prompt, self.name, self._stage = prompt, name, stage
-        self.answers: list[list[Token]] = [self.tokens, *([] for _ in range(request.surface.answers - 1))]
+        self.answers: list[list[Token]] = [self.tokens, *([] for _ in range(request.options.answers - 1))]
         self._over: set[int] = set()  # the answers that have ended
         self.inside = False  # passed to the engine; before that, it waits for requests of another adapter
         self.used: tuple[int, ...] | None = None  # the prompt as the engine reports it

@@ -46,7 +46,7 @@ STORE_PORT = "lmcache.mp.port"
 SIDES, TIER = ("prefill", "decode"), "tier"
 SIDE_VARIABLE = "PREFILL_DECODE_SIDE"  # of the environment of each server: which side it is
 RESTARTS = tuple(f"/sides/{side}/restart" for side in (*SIDES, TIER))
-SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other doors are the decoder's
+SPLIT = ("/v1/completions", "/v1/chat/completions")  # all other endpoints are the decoder's
 # A change is made on both sides, or reported as failed.
 CHANGES = (
     "/collective_rpc",

@@ -209,7 +209,7 @@ IN_PROCESS = Reproduction(
     note=note,
     layers=layers,
     parts=parts,
-    lacks=("CHATS", "DOORS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
+    lacks=("CHATS", "ENDPOINTS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
     otherwise=lambda: server_reproduction(),
 )
 OPENAI = Reproduction(

@@ -13,7 +13,7 @@ from coldproof.adapters.spec.script.given import (
     ADAPTED,
     CHATS,
     COLD_COMMAND,
-    DOORS,
+    ENDPOINTS,
     EXTRA,
     FILES,
     GENERATED,
@@ -34,7 +34,7 @@ from coldproof.adapters.spec.script.torch_files import write_lora, write_model, 
 
 POOLED_PATHS = {"embed": "/v1/embeddings", "token_embed": "/pooling", "cosine": "/score"}  # others: by their names
 VALUES = {"/classify": "probs", "/score": "score", "/rerank": "relevance_score"}  # others: "embedding"
-OWN_DOORS = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # which are neither completions nor chats
+OWN_ENDPOINTS = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # which are neither completions nor chats
 
 
 class Server(Started):
@@ -75,10 +75,10 @@ class Server(Started):
         if POOLED and "pooled" in sent:
             yield self.pooled(sent, body["model"])
             return
-        if DOORS and sent.get("door") in OWN_DOORS:
-            yield from self.at_door(sent, body["model"])
+        if ENDPOINTS and sent.get("endpoint") in OWN_ENDPOINTS:
+            yield from self.at_endpoint(sent, body["model"])
             return
-        if CHATS and "messages" in sent and sent.get("door") != path:
+        if CHATS and "messages" in sent and sent.get("endpoint") != path:
             path = "/v1/chat/completions"
             body["messages"] = sent["messages"]
             del body["prompt"]
@@ -101,7 +101,7 @@ class Server(Started):
         new = f"cold-{secrets.token_hex(4)}"
         if ADAPTED and sent["content"] is not None:
             self.load(new, sent["content"], new)
-        alone = {name: value for name, value in sent.items() if name not in ("messages", "door", "headers")}
+        alone = {name: value for name, value in sent.items() if name not in ("messages", "endpoint", "headers")}
         name = new if sent.get("content") is not None else None
         yield from self.answers({**alone, "name": name, "salt": new})
 
@@ -122,27 +122,27 @@ class Server(Started):
         """Return the token ids of a chat, from the server's chat template."""
         return list(json.loads(post(self.url + "/tokenize", {"model": self.base, "messages": messages}))["tokens"])
 
-    def at_door(self, sent: Sent, model: str) -> Iterator[Event]:
+    def at_endpoint(self, sent: Sent, model: str) -> Iterator[Event]:
         """Send a request at one of the other routes, and yield its answer."""
-        door, count = sent["door"], sent["tokens"]
+        endpoint, count = sent["endpoint"], sent["tokens"]
         body: dict[str, Any] = {"model": model, **sent.get("extra", {})}
         if sent.get("salt"):
             body["cache_salt"] = sent["salt"]
         sampling = {"temperature": 0, "seed": 0, "ignore_eos": True}
-        if door == "/inference/v1/generate":
+        if endpoint == "/inference/v1/generate":
             body |= {"token_ids": sent["ids"], "sampling_params": sampling | {"max_tokens": count}}
-            yield from parts_of(whole(self.url + door, body | {"output_mode": "text"}))
+            yield from parts_of(whole(self.url + endpoint, body | {"output_mode": "text"}))
             return
-        if door == "/v1/responses":
+        if endpoint == "/v1/responses":
             body |= {"input": sent["messages"], "max_output_tokens": count, "store": False} | sampling
-            said = whole(self.url + door, body | {"enable_response_messages": True})
+            said = whole(self.url + endpoint, body | {"enable_response_messages": True})
             answer, cached = said["output_messages"][0], said["usage"]["input_tokens_details"]["cached_tokens"]
             full = said["status"] == "incomplete"
             yield completion(answer["tokens"], answer["message"], full, cached)
             return
         system, *others = sent["messages"]
         body |= {"system": system["content"], "messages": others, "max_tokens": count, "temperature": 0}
-        said = whole(self.url + door, body)
+        said = whole(self.url + endpoint, body)
         text = "".join(block.get("text") or "" for block in said["content"])
         asked = {"model": model, "prompt": text, "add_special_tokens": False}
         ids = json.loads(post(self.url + "/tokenize", asked))["tokens"]

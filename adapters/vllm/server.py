@@ -87,7 +87,7 @@ GPU_SHARE = "0.25"
 # how much memory is free either, which fails while another engine starts or stops ("Error in memory profiling").
 GENERATED_KV_BYTES = str(1 << 30)
 SLEEP_MODE = "--enable-sleep-mode"
-CLOSES_A_DOOR = Version("0.32.dev0")  # the first version that is known to open /inference/v1 only with a flag
+CLOSES_AN_ENDPOINT = Version("0.32.dev0")  # the first version that is known to open /inference/v1 only with a flag
 LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
 LORA_RANKS = (16, 32, 64, 128, 256)  # the default, and others that all supported versions have
 
@@ -235,7 +235,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command += ["--served-model-name", "base", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--dtype", default_numbers(options)]
     command += ["--block-size", str(BLOCK), "--max-model-len", "2048"]
-    command += ["--enable-prompt-tokens-details", *lora_flags(options), *door_flags()]
+    command += ["--enable-prompt-tokens-details", *lora_flags(options), *endpoint_flags()]
     command += content_support.flags(options.arguments)
     command += EXACT_FLAGS if options.exact else ()
     if not is_cpu_build():
@@ -258,9 +258,9 @@ def tier_folder(options: VllmOptions) -> Path:
     return options.storage or (options.files or options.log).with_suffix(".tier")
 
 
-def door_flags() -> list[str]:
-    """Return the flag that opens the door for token ids. Older versions have the door without a flag, or none."""
-    return ["--enable-scale-out"] if released_from(installed_version(), CLOSES_A_DOOR) else []
+def endpoint_flags() -> list[str]:
+    """Return the flag that opens the endpoint for token ids. Older versions have it without a flag, or not at all."""
+    return ["--enable-scale-out"] if released_from(installed_version(), CLOSES_AN_ENDPOINT) else []
 
 
 def default_numbers(options: VllmOptions) -> str:

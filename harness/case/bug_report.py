@@ -45,7 +45,11 @@ COUNTERS = {
     "failed_loads": "failed loads",
     "preemptions": "preemptions",
 }
-CONTROL_RESULTS = {Strength.NEEDED: "required", Strength.NOT_NEEDED: "not required", Strength.NOT_TOLD: "undetermined"}
+CONTROL_RESULTS = {
+    Strength.NEEDED: "required",
+    Strength.NOT_NEEDED: "not required",
+    Strength.UNDETERMINED: "undetermined",
+}
 
 
 def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY
 from coldproof.harness import feature_files
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.schema.verdict import FailureClass

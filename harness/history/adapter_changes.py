@@ -36,7 +36,7 @@ def content_returned(history: History, outcome: Outcome) -> bool:
     seen: list[str] = []
     for record in history.steps[: outcome.step]:
         change = change_of(history, record.step)
-        same_name = change is not None and change.name == outcome.residence.name and record.error is None
+        same_name = change is not None and change.name == outcome.partition.name and record.error is None
         if change is not None and same_name and seen[-1:] != [change.content]:
             seen.append(change.content)
     return seen[-1:] != [] and seen[-1] in seen[:-1]

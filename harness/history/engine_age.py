@@ -21,7 +21,7 @@ def deeds(history: History) -> EngineAge:
         loads=len(loads),
         updates=sum(update.error is None for update in history.updates),
         names=len({load.name for load in loads}),
-        salts=len({o.residence.salt for o in outcomes} - {None}),
+        salts=len({o.partition.salt for o in outcomes} - {None}),
     )
 
 

@@ -289,5 +289,5 @@ def replay(events: RunEvents, until: float = math.inf) -> EventCache:
 
 def request_keys(outcome: Outcome) -> Keys:
     """Return what the key of a request's blocks contains, as events spell it: the adapter's name, not its content."""
-    named = outcome.residence.name is not None
-    return Keys(outcome.model if named else None, outcome.residence.salt)
+    named = outcome.partition.name is not None
+    return Keys(outcome.model if named else None, outcome.partition.salt)

@@ -66,8 +66,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt: tuple[int, ...]
     max_tokens: int
     identities: tuple[Identity, ...]
-    residence: CachePartition
-    surface: ResponseOptions = PLAIN
+    partition: CachePartition
+    options: ResponseOptions = PLAIN
     hidden: tuple[int, ...] = ()  # of a prompt with rows: see CompletionRequest
     session: str | None = None  # of which it is a turn; its prompt includes what that held
     streaming: bool = False  # whether that keeps whole answers, and its KV to itself

@@ -64,11 +64,11 @@ def with_weights(outcome: Outcome, updates: Sequence[WeightUpdate], pauses: Sequ
     versions = [before[-1].weights if before else None, *(update.weights for update in during)]
     own = dict.fromkeys((identity.adapter, identity.salt) for identity in outcome.identities)
     identities = dict.fromkeys(Identity(adapter, salt, weights) for weights in versions for adapter, salt in own)
-    of = outcome.residence
+    of = outcome.partition
     return msgspec.structs.replace(
         outcome,
         identities=tuple(identities),
-        residence=msgspec.structs.replace(of, updates=len(before)),
+        partition=msgspec.structs.replace(of, updates=len(before)),
     )
 
 
@@ -120,9 +120,9 @@ def empties(history: History, change: WeightUpdate | ResetRecord, reset: ResetRe
 
 def has_new_salt(history: History, outcome: Outcome, change: WeightUpdate | ResetRecord) -> bool:
     """Return whether no request used this request's salt before a change ended."""
-    salt = outcome.residence.salt
+    salt = outcome.partition.salt
     return salt is not None and not any(
-        o.residence.salt == salt and o.sent < change.ended and o.request != outcome.request for o in history.outcomes
+        o.partition.salt == salt and o.sent < change.ended and o.request != outcome.request for o in history.outcomes
     )
 
 

@@ -33,7 +33,7 @@ class View(msgspec.Struct, frozen=True):
     def bounds(self) -> dict[int, Bounds]:
         """Return the expected hits by request number, for the requests with a reported count of one lookup."""
         counted = [o for o in self.history.outcomes if o.error is None and o.cached_tokens is not None]
-        counted = [o for o in counted if o.surface.answers == 1]  # several answers hit one another
+        counted = [o for o in counted if o.options.answers == 1]  # several answers hit one another
         return {o.request: Bounds(at_least=self.at_least(o), at_most=self.at_most(o)) for o in counted}
 
     def at_most(self, outcome: Outcome) -> int:
@@ -57,7 +57,7 @@ class View(msgspec.Struct, frozen=True):
         hash do not count, because it is unknown whose they are.
         """
         shape, slack = self.history.shape, self.events.slack
-        if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.surface.needs_whole_prompt:
+        if not shape.uniform or not shape.prefix_caching or outcome.overlapped or outcome.options.needs_whole_prompt:
             return None
         first, last = self.cache.count_at(outcome.sent - slack), self.cache.count_at(outcome.finished + slack)
 
@@ -102,7 +102,7 @@ def view(history: History) -> View | None:
 
 def open_ended(outcome: Outcome) -> bool:
     """Return whether more tokens may be computed than the client saw: it disconnected, or found a stop string."""
-    return not outcome.answered or bool(outcome.surface.stop)
+    return not outcome.answered or bool(outcome.options.stop)
 
 
 def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:

@@ -14,11 +14,11 @@ def mixtures_of(history: History, about: int | None = None) -> frozenset[str]:
     """
     until = next((o.finished for o in history.outcomes if o.request == about), None)
     pairs = {
-        (one.residence.name, other.residence.name)
+        (one.partition.name, other.partition.name)
         for one in history.outcomes
         if until is None or one.sent < until
         for other in concurrent(history, one)
-        if one.residence.name != other.residence.name
+        if one.partition.name != other.partition.name
     }
     return frozenset(BASE_WITH_ADAPTER if None in pair else ADAPTERS_TOGETHER for pair in pairs)
 

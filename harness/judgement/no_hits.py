@@ -48,7 +48,7 @@ def shows_a_hit(history: History, outcome: Outcome) -> bool:
     A count is that of one lookup. It says nothing about a lookup after a preemption or a change, about what a session
     holds or another engine computed, and about each of several answers.
     """
-    if outcome.cached_tokens != 0 or outcome.hit_at_least or outcome.surface.answers > 1:
+    if outcome.cached_tokens != 0 or outcome.hit_at_least or outcome.options.answers > 1:
         return True
     if outcome.preemptions or outcome.session or outcome.overlapped or history.shape.fetches_prompts:
         return True

@@ -18,7 +18,9 @@ from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.history.weights import is_comparable
 
 SCORED = ResponseOptions(prompt_logprobs=True)
-TELLING_TOKENS = 4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
+DISCRIMINATING_TOKENS = (
+    4  # enough to distinguish two random adapters, and cheap: asked whenever a stale hit is possible
+)
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -30,7 +32,7 @@ class Question(msgspec.Struct, frozen=True):
     prompt: tuple[int, ...]
     adapter: str | None
     max_tokens: int
-    surface: ResponseOptions = PLAIN
+    options: ResponseOptions = PLAIN
     weights: str | None = None
 
 
@@ -85,7 +87,7 @@ class Oracle(Protocol):
 
 def question(outcome: Outcome, identity: Identity) -> Question:
     """Return the question for a request's cold answer under one identity."""
-    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.surface, identity.weights)
+    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.options, identity.weights)
 
 
 def continuation(outcome: Outcome, identity: Identity, after: int) -> Question:
@@ -101,7 +103,7 @@ def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Q
     embedding rows, of which engines score no tokens. The tokens are cut to `longest - 1`, because the engine must have
     room to generate one.
     """
-    plain = outcome.surface.answers == 1 and outcome.surface.pattern is None and not outcome.hidden
+    plain = outcome.options.answers == 1 and outcome.options.pattern is None and not outcome.hidden
     tokens = (*outcome.prompt, *outcome.token_ids)[: longest - 1]
     if not plain or len(tokens) <= len(outcome.prompt):
         return None
@@ -110,9 +112,9 @@ def scoring_question(outcome: Outcome, identity: Identity, *, longest: int) -> Q
 
 def distinguishing_question(outcome: Outcome, identity: Identity) -> Question:
     """Return a short question that shows whether another identity has a different answer to this prompt."""
-    if outcome.surface.pooled is not None:
+    if outcome.options.pooled is not None:
         return question(outcome, identity)
-    tokens = min(outcome.max_tokens, TELLING_TOKENS)
+    tokens = min(outcome.max_tokens, DISCRIMINATING_TOKENS)
     return Question(outcome.prompt, identity.adapter, tokens, PLAIN, identity.weights)
 
 

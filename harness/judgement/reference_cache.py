@@ -72,7 +72,7 @@ def at_most(history: History, outcome: Outcome) -> int:
         return 0
     if not is_comparable(history, outcome):  # the engine may use KV of other weights
         return len(outcome.prompt) - (0 if history.shape.second_tier else 1)
-    if outcome.surface.answers > 1:  # its answers share the prompt as soon as one of them has computed it
+    if outcome.options.answers > 1:  # its answers share the prompt as soon as one of them has computed it
         return len(outcome.prompt) - 1
     shared = (
         reusable_tokens(history.shape, tokens, outcome.prompt)
@@ -103,7 +103,7 @@ def writers(history: History, outcome: Outcome) -> list[Outcome]:
 
 def may_share_a_cache(other: Outcome, outcome: Outcome) -> bool:
     """Return whether two requests may have been served by one rank: neither of them is known to be another one's."""
-    ranks = (other.residence.rank, outcome.residence.rank)
+    ranks = (other.partition.rank, outcome.partition.rank)
     return None in ranks or ranks[0] == ranks[1]
 
 
@@ -145,13 +145,13 @@ def at_least(
 
 def must_hit(history: History, outcome: Outcome) -> bool:
     """Return whether a request is looked up like any other, on a known rank. A streaming session has its own KV."""
-    surface = outcome.surface
-    if history.shape.ranks > 1 and outcome.residence.rank is None:
+    response_options = outcome.options
+    if history.shape.ranks > 1 and outcome.partition.rank is None:
         return False
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return False
     return bool(history.shape.prefix_caching) and not (
-        outcome.streaming or outcome.overlapped or surface.needs_whole_prompt or surface.answers > 1
+        outcome.streaming or outcome.overlapped or response_options.needs_whole_prompt or response_options.answers > 1
     )
 
 
@@ -168,9 +168,9 @@ def left_for(
             and other.answered
             and not other.streaming
             and not outgrows(history, other)
-            and not other.surface.needs_whole_prompt
+            and not other.options.needs_whole_prompt
             and not other.overlapped
-            and other.residence == outcome.residence
+            and other.partition == outcome.partition
             and not changed_between(history, other, outcome)
             and (history.shape.sequences or not restored_between(history, other, outcome))
         ):
@@ -220,7 +220,7 @@ def published_tokens(history: History, other: Outcome) -> tuple[int, ...]:
 def changed_between(history: History, first: Outcome, then: Outcome) -> bool:
     """Return whether an adapter change overlapped a request of this adapter name between two requests."""
     return any(
-        other.overlapped and other.residence.name == first.residence.name and first.sent <= other.sent <= then.sent
+        other.overlapped and other.partition.name == first.partition.name and first.sent <= other.sent <= then.sent
         for other in history.outcomes
     )
 
@@ -258,7 +258,7 @@ def blocks_to_keep(history: History) -> int:
     parted, shape = junctions(history), history.shape
     left, lingering, steps = 0, 0, dict[int, int]()
     for outcome in history.outcomes:
-        tokens, answers = len(outcome.prompt) + outcome.max_tokens + AHEAD, outcome.surface.answers
+        tokens, answers = len(outcome.prompt) + outcome.max_tokens + AHEAD, outcome.options.answers
         left += answers * blocks_left(shape, tokens, at_least(history, outcome, junctions=parted) or 0)
         held = answers * blocks_of_windows(shape, tokens)
         if not outcome.answered or outcome.session:  # may hold its blocks for longer than its step
@@ -287,7 +287,7 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     if block is None or pool is None or not orderly:
         return lambda _other, _outcome: 0
     most = {
-        o.request: o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
+        o.request: o.options.answers * blocks_held(history, len(o.prompt) + o.max_tokens + AHEAD)
         for o in history.outcomes
     }
     hit = {o.request: may_be_shared(o, block) for o in history.outcomes}
@@ -295,7 +295,7 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
     steps: dict[int, list[int]] = {}
     for outcome in history.outcomes:
         steps.setdefault(outcome.step, []).append(outcome.request)
-    lingering = {o.request for o in history.outcomes if not o.answered or o.surface.stop or o.session}
+    lingering = {o.request for o in history.outcomes if not o.answered or o.options.stop or o.session}
     preempted = {record.step for record in history.steps if record.after.preemptions != record.before.preemptions}
 
     def kept(other: Outcome, outcome: Outcome) -> int:
@@ -373,7 +373,7 @@ def latest_before(history: History, outcome: Outcome) -> int | None:
         if saved is None:
             return None
         between = [o for step in range(saved, place) for o in by_step.get(step, ())]
-        if any(other.residence != outcome.residence for other in between):
+        if any(other.partition != outcome.partition for other in between):
             return None
         place = saved - 1
     return None
@@ -381,12 +381,17 @@ def latest_before(history: History, outcome: Outcome) -> int | None:
 
 def may_be_shared(outcome: Outcome, block: int) -> tuple[Hashable, ...]:
     """Return the shared blocks. There may be none with several answers, prompt logprobs or an adapter change."""
-    surface = outcome.surface
-    if not outcome.answered or outcome.overlapped or surface.answers > 1 or surface.needs_whole_prompt:
+    response_options = outcome.options
+    if (
+        not outcome.answered
+        or outcome.overlapped
+        or response_options.answers > 1
+        or response_options.needs_whole_prompt
+    ):
         return ()
     return prefixes(outcome, outcome.prompt[:-1], block)
 
 
 def prefixes(outcome: Outcome, tokens: tuple[int, ...], block: int) -> tuple[Hashable, ...]:
     """Return a key for each whole block: its cache partition and the tokens up to its end."""
-    return tuple((outcome.residence, tokens[:end]) for end in range(block, len(tokens) + 1, block))
+    return tuple((outcome.partition, tokens[:end]) for end in range(block, len(tokens) + 1, block))

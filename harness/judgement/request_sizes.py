@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY
 from coldproof.harness.history.records import History, Outcome
 
 AHEAD = 8  # tokens for which an engine may allocate slots in advance: drafts, a step ahead
@@ -22,7 +22,7 @@ def never_fits(history: History, outcome: Outcome) -> bool:
 
     No engine documents a limit for what a session holds, so its prompt may fill the context.
     """
-    without_token = outcome.session or outcome.surface.pooled is not None
+    without_token = outcome.session or outcome.options.pooled is not None
     return too_long(history, len(outcome.prompt) + (0 if without_token else 1))
 
 
@@ -61,4 +61,4 @@ def blocks_held(history: History, tokens: int) -> int:
 
 def blocks_of_all(history: History) -> int:
     """Return the number of blocks for everything that this history computed, if its requests share none."""
-    return sum(o.surface.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
+    return sum(o.options.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)

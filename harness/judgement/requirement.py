@@ -69,7 +69,7 @@ class Requirement(msgspec.Struct, frozen=True):
     @property
     def expects_hits(self) -> bool:
         """Return whether its statement promises hits: it requires that some were expected."""
-        return Reuse.OWED in self.shows
+        return Reuse.EXPECTED in self.shows
 
     def on(self, present: Collection[Capability]) -> Requirement:
         """Return the requirement for an engine with these capabilities, with `shows_where` resolved."""

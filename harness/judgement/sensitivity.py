@@ -40,7 +40,7 @@ def pair_of(history: History) -> Pair | None:
     usable = [
         outcome
         for outcome in comparable_outcomes(history)
-        if outcome.surface.answers == 1 and not outcome.overlapped and outcome.error is None
+        if outcome.options.answers == 1 and not outcome.overlapped and outcome.error is None
     ]
     if not usable:
         return None
@@ -75,11 +75,11 @@ def changed_question(pair: Pair, answer: Answer, rule: Rule, *, longest: int) ->
 
     By scores, it is the score of the known answer's tokens after the changed prompt, as a warm answer is judged.
     """
-    if rule.band is None or pair.asked.surface.pooled is not None:
+    if rule.band is None or pair.asked.options.pooled is not None:
         return pair.changed
     tokens = (*pair.changed.prompt, *answer.ids)[: longest - 1]
-    plain = pair.asked.surface.pattern is None and len(tokens) > len(pair.changed.prompt)
-    return msgspec.structs.replace(pair.changed, prompt=tokens, max_tokens=1, surface=SCORED) if plain else None
+    plain = pair.asked.options.pattern is None and len(tokens) > len(pair.changed.prompt)
+    return msgspec.structs.replace(pair.changed, prompt=tokens, max_tokens=1, options=SCORED) if plain else None
 
 
 def depends(answer: Answer, other: Answer, rule: Rule, *, length: int) -> bool:

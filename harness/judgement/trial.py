@@ -140,7 +140,7 @@ class Trial:
         )
 
     @property
-    def telling_examples(self) -> int:
+    def discriminating_examples(self) -> int:
         """Return the number of examples whose cold answers could have shown a wrong block."""
         return self.examples - round(self.evidence[ReportedEvidence.INSENSITIVE])
 

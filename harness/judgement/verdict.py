@@ -76,7 +76,7 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     not_compared = trial.evidence[Lossy.MAY_BE_CHANGED]
     if trial.lossy and not_compared and not_compared >= trial.evidence[Requests.REQUESTS]:
         return Verdict.NOT_EXERCISED, f"no answer could be compared with its cold answer: {describe_lossy(trial)}"
-    reason = f"no counterexample in {trial.telling_examples} examples with {trial.requests} requests"
+    reason = f"no counterexample in {trial.discriminating_examples} examples with {trial.requests} requests"
     if trial.explained:
         counts = describe(trial.evidence, trial.cold.rate)
         reason += f"; {trial.explained} answers diverged within the measured noise, as often as it explains: {counts}"

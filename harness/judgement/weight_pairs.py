@@ -144,7 +144,7 @@ def could_hit_others(history: History, outcome: Outcome) -> bool:
     own = outcome.identities[-1]
     return any(
         other.sent < outcome.sent
-        and other.residence.name == outcome.residence.name
+        and other.partition.name == outcome.partition.name
         and any(identity.weights != own.weights for identity in other.identities)
         and shares_a_block(history, other, outcome)
         for other in history.outcomes

@@ -25,7 +25,7 @@ from coldproof.harness.proof.confirm.mixtures import suspected_mixtures
 from coldproof.harness.proof.confirm.with_prior_workloads import confirm_further
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import controls_of
-from coldproof.harness.proof.diagnose.deadly_kind import deadly_kind
+from coldproof.harness.proof.diagnose.crashing_kind import crashing_kind
 from coldproof.harness.proof.diagnose.diagnose import diagnose
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.minimise.descent import descend
@@ -258,7 +258,7 @@ class ProofPipeline:
                 seconds=self.limits().controls_seconds,
             )
 
-    def deadly_kind(self, confirmed: Confirmed, *, cold: bool) -> RequestKind | None:
+    def crashing_kind(self, confirmed: Confirmed, *, cold: bool) -> RequestKind | None:
         """Return the kind of request that a confirmed crash is due to; None if no kind is, or on an attached server.
 
         `cold`: the engine without its cache crashed.
@@ -266,7 +266,7 @@ class ProofPipeline:
         if self.engines.pool.options.attached:
             return None
         with self.engines.standby.one_by_one(caching=not cold) as another:
-            return deadly_kind(
+            return crashing_kind(
                 confirmed.judgement.history.workload,
                 start=lambda: another()[0],
                 observe=self.watched("running the crash without each kind of request"),

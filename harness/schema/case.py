@@ -186,7 +186,7 @@ class Strength(enum.StrEnum):
 
     NEEDED = "needed"
     NOT_NEEDED = "not needed"
-    NOT_TOLD = "not told"
+    UNDETERMINED = "undetermined"
 
 
 class ControlRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +198,7 @@ class ControlRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     removes: str  # what the case has and this control has not, as the conclusion names it
-    tells: Strength = Strength.NOT_TOLD
+    tells: Strength = Strength.UNDETERMINED
     tries: int = 0
     failed: int = 0
     otherwise: int = 0

@@ -14,7 +14,7 @@ class ReportedEvidence(enum.StrEnum):
     HIT_TOKENS = "hit tokens"
     EVICTED = "evicted prompt tokens"
     PREEMPTIONS = "preemptions"
-    TELLING = "requests where a stale hit would change the answer"
+    DISCRIMINATING = "requests where a stale hit would change the answer"
     COMPARED_HITS = "prompts compared with the cold answer on a hit"
     DIVERGED_HITS = "of these, with another answer that was not called wrong"
     TOKENS_HITS = "tokens of these answers, each up to the first that differs"

@@ -220,7 +220,7 @@ class ProgressPoint(msgspec.Struct, frozen=True, kw_only=True):
     hit_tokens: float = 0.0
     evicted_tokens: float = 0.0
     preemptions: float = 0.0
-    telling: float = 0.0  # requests that would have answered otherwise, had they hit another identity's blocks
+    discriminating: float = 0.0  # requests that would have answered otherwise, had they hit another identity's blocks
     failing: int = 0  # examples, those of minimising among them
 
 

@@ -131,9 +131,9 @@ class Budget:
         if not self.time_left():
             return True
         missing = trial.missing()
-        few = trial.telling_examples < trial.least_examples and trial.requests < trial.least_requests
+        few = trial.discriminating_examples < trial.least_examples and trial.requests < trial.least_requests
         if self.slow:
-            enough = not missing and trial.telling_examples >= trial.enough
+            enough = not missing and trial.discriminating_examples >= trial.enough
             most = max(self.longest if missing else self.share, self.patience if few else 0.0)
             return trial.examples > 0 and (enough or used > most)
         short = few or (bool(missing) and trial.examples < LEAST_DRAWN)
@@ -141,4 +141,4 @@ class Budget:
             return False
         if missing:
             return used > self.longest
-        return trial.telling_examples >= trial.enough or used > self.share
+        return trial.discriminating_examples >= trial.enough or used > self.share

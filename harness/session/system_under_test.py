@@ -31,7 +31,7 @@ from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.confirm.mixtures import without_disproved_mixtures
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
-from coldproof.harness.proof.diagnose.deadly_kind import got_no_answer
+from coldproof.harness.proof.diagnose.crashing_kind import got_no_answer
 from coldproof.harness.proof.limits import ProofLimits
 from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipeline
 from coldproof.harness.schema.case import Case
@@ -311,12 +311,12 @@ class SystemUnderTest:
         kinds = self.engines.pool.dropped.suspected(requirement.needs)
         return [probe for kind in kinds if (probe := probe_of(kind, 2 * self.limits.unit)) is not None]
 
-    def drop_deadly_kind(self, case: Case, confirmed: Confirmed) -> None:
+    def drop_crashing_kind(self, case: Case, confirmed: Confirmed) -> None:
         """If the engine dies of one kind of request in a confirmed case, stop sending this kind in this run."""
         if not got_no_answer(confirmed.judgement):
             return
         current = self.current()
-        kind = current.proof.deadly_kind(confirmed, cold=current.trial.requirement.without_cache)
+        kind = current.proof.crashing_kind(confirmed, cold=current.trial.requirement.without_cache)
         if kind is None:
             return
         self.engines.drop_kind(
@@ -357,5 +357,5 @@ def guide_generation(judgement: Judgement) -> None:
     if not currently_in_test_context():
         return
     target(float(judgement.evidence[ReportedEvidence.HIT_TOKENS]), label="hit tokens")
-    target(float(judgement.evidence[ReportedEvidence.TELLING]), label="chances to detect a stale hit")
+    target(float(judgement.evidence[ReportedEvidence.DISCRIMINATING]), label="chances to detect a stale hit")
     event("hit the cache" if judgement.evidence[ReportedEvidence.HIT_TOKENS] else "no hit")

@@ -276,7 +276,7 @@ class TrialRunner:
             self.save_case(case, trial.statement)
         if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
             self.causes.add(case.signature)
-            sut.drop_deadly_kind(case, confirmed)
+            sut.drop_crashing_kind(case, confirmed)
         return case
 
     def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:

@@ -31,11 +31,11 @@ def describe_request(request: Request, number: int) -> str:
     """Return a request's description."""
     model = "the base model" if request.adapter is None else repr(request.adapter)
     text = f"request {number} to {model}" + ("" if request.salt is None else f" with salt {request.salt!r}")
-    text += f"{' as a chat' if request.chat else ''}{f' at {request.door.value}' if request.door else ''}"
+    text += f"{' as a chat' if request.chat else ''}{f' at {request.endpoint.value}' if request.endpoint else ''}"
     text += f" in {'streaming ' if request.streaming else ''}session '{request.session}'" if request.session else ""
-    wanted = f"{request.max_tokens} tokens" if request.surface.pooled is None else str(request.surface.pooled)
+    wanted = f"{request.max_tokens} tokens" if request.options.pooled is None else str(request.options.pooled)
     text += f": {request.prompt}, {wanted}"
-    text += "".join(f", {option}" for option in describe_options(request.surface))
+    text += "".join(f", {option}" for option in describe_options(request.options))
     text += f", priority {request.priority}" if request.priority else ""
     text += f", on rank {request.rank}" if request.rank is not None else ""
     text += f", {request.offset_ms} ms later" if request.offset_ms else ""

@@ -74,14 +74,14 @@ def without_kind(workload: Workload, kind: RequestKind) -> Workload:
         return without_adapters(workload)
 
     def without_option(request: Request) -> Request:
-        return msgspec.structs.replace(request, surface=msgspec.structs.replace(request.surface, **OPTIONS[kind]))
+        return msgspec.structs.replace(request, options=msgspec.structs.replace(request.options, **OPTIONS[kind]))
 
     return change_requests(workload, without_option)
 
 
 def scores_beside(step: Step) -> bool:
     """Return whether a request for prompt logprobs runs beside another request."""
-    return len(step.requests) > 1 and any(request.surface.prompt_logprobs for request in step.requests)
+    return len(step.requests) > 1 and any(request.options.prompt_logprobs for request in step.requests)
 
 
 def may_be_the_cause(kind: RequestKind, workload: Workload) -> bool:
@@ -108,8 +108,8 @@ def plain_requests(lengths: Iterable[int], tokens: int) -> list[Workload]:
 def is_plain_request(workload: Workload) -> bool:
     """Return whether a workload is one request to the base model, without any option."""
     match workload.steps:
-        case (Burst(requests=(Request(adapter=None, surface=surface, abort=None),), meanwhile=None),):
-            return surface == PLAIN
+        case (Burst(requests=(Request(adapter=None, options=response_options, abort=None),), meanwhile=None),):
+            return response_options == PLAIN
     return False
 
 
@@ -118,6 +118,6 @@ def probe_of(kind: RequestKind, length: int) -> Workload | None:
     if kind not in (RequestKind.SCORES_BESIDE, RequestKind.SCORES):
         return None
     scored = ResponseOptions(prompt_logprobs=True)
-    one = Request(prompt=Prompt((Segment("stem", length),)), surface=scored)
+    one = Request(prompt=Prompt((Segment("stem", length),)), options=scored)
     other = msgspec.structs.replace(one, prompt=Prompt((Segment("stem", length), Segment("beside", 5))))
     return Workload((Burst(requests=(one, other) if kind is RequestKind.SCORES_BESIDE else (one,)),))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Union
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -165,8 +165,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     A chat's segments are its messages: the system's, then user and assistant alternately. After `continues`, the
     earlier answer is an assistant message and the segments start with the user's. A lower `priority` is served earlier.
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it.
-    `door`: the route at which it is sent. A chat that goes to a door for token ids is sent as what the engine renders
-    its messages to.
+    `endpoint`: the route at which it is sent. A chat that goes to an endpoint for token ids is sent as the prompt that
+    the engine renders its messages to.
     `session`: the session of which it is a turn. The first turn opens it; a later one continues the one before it.
     `streaming`: in a session that keeps whole answers, and whose turns may have different adapters.
     Files leave defaults out, so that no default may change.
@@ -179,9 +179,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset_ms: int = 0
     chat: bool = False
     priority: int = 0
-    surface: ResponseOptions = PLAIN
+    options: ResponseOptions = PLAIN
     abort: Abort | None = None
-    door: Door | None = None  # None: completions, or chats
+    endpoint: Endpoint | None = None  # None: completions, or chats
     rank: int | None = None  # the rank that serves it; None: the engine chooses
     hand_over_ms: int = 0
     session: str | None = None  # None: the answer ends the request

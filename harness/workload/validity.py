@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.requests import PLAIN
 from coldproof.harness.workload.kinds.kind import State
 from coldproof.harness.workload.steps import Action, Burst, Request, Rows, Segment, Workload
@@ -59,7 +59,7 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
     """
     segments = request.prompt.segments
     return (
-        (request.max_tokens > 0 if request.surface.pooled is None else is_pooled(request))
+        (request.max_tokens > 0 if request.options.pooled is None else is_pooled(request))
         and request.offset_ms >= 0
         and (request.rank is None or request.rank >= 0)
         and request.hand_over_ms >= 0
@@ -69,19 +69,19 @@ def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:
         and all(not s.image or is_whole_image(s) for s in segments)
         and len({s.image.arguments for s in segments if s.image}) <= 1
         and not (request.chat and any(s.rows or s.image for s in segments))
-        and request.surface.answers > 0
+        and request.options.answers > 0
         and (bool(segments) or not request.chat)
         and (request.prompt.continues is None or earlier.get(request.prompt.continues) is request.chat)
         and (not request.prompt.cuts_history or is_valid_cut(request))
-        and (not request.door or fits_door(request, request.door))
+        and (not request.endpoint or fits_endpoint(request, request.endpoint))
         and (not request.streaming or bool(request.session))
     )
 
 
 def is_pooled(request: Request) -> bool:
     """Return whether a request asks for vectors and for nothing that only an answer in tokens has."""
-    plain = request.surface == request.surface.plain() and request.max_tokens == 0
-    return plain and not request.chat and request.abort is None and not request.door
+    plain = request.options == request.options.plain() and request.max_tokens == 0
+    return plain and not request.chat and request.abort is None and not request.endpoint
 
 
 def after_turns(now: State, burst: Burst, earlier: Sequence[Request]) -> State | None:
@@ -105,7 +105,7 @@ def after_turns(now: State, burst: Burst, earlier: Sequence[Request]) -> State |
 
 def is_turn(turn: Request, before: int | None, earlier: Sequence[Request]) -> bool:
     """Return whether a request can be the next turn of a session. `before`: its latest turn; None opens it."""
-    if turn.chat or turn.door or turn.surface not in (PLAIN, PLAIN.with_scores()) or turn.rank:
+    if turn.chat or turn.endpoint or turn.options not in (PLAIN, PLAIN.with_scores()) or turn.rank:
         return False
     prompt, streaming = turn.prompt, turn.streaming
     if before is None:
@@ -116,14 +116,16 @@ def is_turn(turn: Request, before: int | None, earlier: Sequence[Request]) -> bo
     return same and place and bool(prompt.segments) and (streaming or known.adapter == turn.adapter)
 
 
-def fits_door(request: Request, door: Door) -> bool:
-    """Return whether a request can be sent at a door: messages only as a chat, and no rows. The doors beside
+def fits_endpoint(request: Request, endpoint: Endpoint) -> bool:
+    """Return whether a request can be sent at an endpoint: messages only as a chat, and no rows. The endpoints beside
     completions and chats are read as a whole, and without response options.
     """
-    usual = door in (Door.COMPLETIONS, Door.CHAT)
+    usual = endpoint in (Endpoint.COMPLETIONS, Endpoint.CHAT)
     rows = any(segment.rows for segment in request.prompt.segments)
     return (
-        (request.chat or door.takes_ids) and not rows and (usual or (request.abort, request.surface) == (None, PLAIN))
+        (request.chat or endpoint.takes_ids)
+        and not rows
+        and (usual or (request.abort, request.options) == (None, PLAIN))
     )
 
 

@@ -23,11 +23,14 @@ def shortfall(cells: Sequence[CellResult]) -> str:
     ran = [cell for cell in cells if cell.verdict is not Verdict.UNSUPPORTED]
     server = [cell for cell in ran if cell.layer == SERVER]
     others = [cell for cell in ran if cell.layer != SERVER]
-    examples, requests = sum(telling_examples(cell) for cell in ran), sum(telling_requests(cell) for cell in ran)
+    examples, requests = (
+        sum(discriminating_examples(cell) for cell in ran),
+        sum(discriminating_requests(cell) for cell in ran),
+    )
     if examples < MIN_EXAMPLES and requests < MIN_REQUESTS and not all(cell.exhausted for cell in others or server):
         drawn = f"only {many(examples, 'example')} with {many(requests, 'request')}"
         return f"{drawn}; CONFORMS needs {MIN_EXAMPLES} examples or {MIN_REQUESTS} requests{more_time(ran)}"
-    on_server = sum(telling_examples(cell) for cell in server)
+    on_server = sum(discriminating_examples(cell) for cell in server)
     if others and server and on_server < MIN_SERVER_EXAMPLES and not all(cell.exhausted for cell in server):
         return (
             f"only {many(on_server, 'example')} in the server layer; CONFORMS needs {MIN_SERVER_EXAMPLES} there"
@@ -36,19 +39,19 @@ def shortfall(cells: Sequence[CellResult]) -> str:
     return ""
 
 
-def telling_examples(cell: CellResult) -> int:
+def discriminating_examples(cell: CellResult) -> int:
     """Return the number of examples whose cold answers could have shown a wrong block: only these are evidence."""
     return cell.examples - round(cell.evidence.get(ReportedEvidence.INSENSITIVE, 0))
 
 
-def telling_requests(cell: CellResult) -> int:
+def discriminating_requests(cell: CellResult) -> int:
     """Return the number of requests of such examples."""
     return cell.requests - round(cell.evidence.get(ReportedEvidence.INSENSITIVE_REQUESTS, 0))
 
 
 def more_time(cells: Sequence[CellResult], least: int = MIN_EXAMPLES) -> str:
     """Return how much longer these cells have to draw examples, at their speed so far, as text."""
-    examples, seconds = sum(telling_examples(cell) for cell in cells), sum(cell.drawn for cell in cells)
+    examples, seconds = sum(discriminating_examples(cell) for cell in cells), sum(cell.drawn for cell in cells)
     if not examples or not seconds:
         return ": raise --budget"
     factor = math.ceil(least / examples * 10) / 10

@@ -29,7 +29,7 @@ class EvidenceSample(msgspec.Struct, frozen=True):
     hit_tokens: float = msgspec.field(default=0.0, name=ReportedEvidence.HIT_TOKENS.value)
     evicted: float = msgspec.field(default=0.0, name=ReportedEvidence.EVICTED.value)
     preemptions: float = msgspec.field(default=0.0, name=ReportedEvidence.PREEMPTIONS.value)
-    telling: float = msgspec.field(default=0.0, name=ReportedEvidence.TELLING.value)
+    discriminating: float = msgspec.field(default=0.0, name=ReportedEvidence.DISCRIMINATING.value)
 
 
 def progress(events: list[dict[str, Any]], began: float) -> list[ProgressPoint]:
@@ -54,7 +54,7 @@ def _after(point: ProgressPoint, event: dict[str, Any], began: float) -> Progres
         hit_tokens=point.hit_tokens + seen.hit_tokens,
         evicted_tokens=point.evicted_tokens + seen.evicted,
         preemptions=point.preemptions + seen.preemptions,
-        telling=point.telling + seen.telling,
+        discriminating=point.discriminating + seen.discriminating,
         failing=point.failing + event["failed"],
     )
 

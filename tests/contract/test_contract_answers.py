@@ -114,7 +114,7 @@ def test_a_prompt_too_long_has_no_answer(engine: CheckedEngine) -> None:
 def test_scores_where_there_are_some(engine: CheckedEngine) -> None:
     """The margin rule uses the gap, which is the difference of two logprobs in nats and never negative."""
     need(engine, Capability.LOGPROBS)
-    tokens = engine.complete(new_request(engine, surface=ResponseOptions(logprobs=True))).tokens
+    tokens = engine.complete(new_request(engine, options=ResponseOptions(logprobs=True))).tokens
     scores = [(token.logprob, token.gap) for token in tokens]
     reported = all(logprob is not None and logprob <= 1e-3 for logprob, _ in scores)
     check(reported, "Token.logprob", "of the token, where scores are requested", scores)
@@ -128,7 +128,7 @@ def test_scores_change_no_token(uncached: CheckedEngine) -> None:
     plain = cold(uncached, uncached.base_model, about)
     salt = new_name() if can(uncached, Capability.CACHE_SALT) else None
     scored = new_request(
-        uncached, prompt=about, tokens=len(plain), cache_salt=salt, surface=ResponseOptions(logprobs=True)
+        uncached, prompt=about, tokens=len(plain), cache_salt=salt, options=ResponseOptions(logprobs=True)
     )
     check(ids(uncached.complete(scored)) == plain, "ResponseOptions.logprobs", "beside plain greedy tokens", plain)
 
@@ -136,7 +136,7 @@ def test_scores_change_no_token(uncached: CheckedEngine) -> None:
 def test_prompt_scores_are_complete(engine: CheckedEngine) -> None:
     """There is one score for each prompt token but the first."""
     need(engine, Capability.PROMPT_LOGPROBS)
-    request = new_request(engine, surface=ResponseOptions(prompt_logprobs=True))
+    request = new_request(engine, options=ResponseOptions(prompt_logprobs=True))
     scores = engine.complete(request).prompt_logprobs
     whole = scores is not None and len(scores) == len(request.prompt) and scores[0] is None and None not in scores[1:]
     check(whole, "Completion.prompt_logprobs", "one for each prompt token, None for the first", scores)
@@ -145,7 +145,7 @@ def test_prompt_scores_are_complete(engine: CheckedEngine) -> None:
 def test_several_answers_where_there_are_some(engine: CheckedEngine) -> None:
     """There are as many answers as requested, each of the requested length."""
     need(engine, Capability.SEVERAL_ANSWERS)
-    answer = engine.complete(new_request(engine, tokens=4, surface=ResponseOptions(answers=3)))
+    answer = engine.complete(new_request(engine, tokens=4, options=ResponseOptions(answers=3)))
     lengths = [len(tokens) for tokens in (answer.tokens, *answer.others)]
     check(
         lengths == [4, 4, 4], "Completion.others", "the answers after the first, where several were requested", answer
@@ -158,7 +158,7 @@ def test_a_stop_string_ends_an_answer(engine: CheckedEngine) -> None:
     about = prompt()
     whole = engine.complete(new_request(engine, prompt=about, tokens=12)).text
     stop = whole[4:6]
-    answer = engine.complete(new_request(engine, prompt=about, tokens=12, surface=ResponseOptions(stop=(stop,))))
+    answer = engine.complete(new_request(engine, prompt=about, tokens=12, options=ResponseOptions(stop=(stop,))))
     ended = answer.finish_reason == "stop" and stop not in answer.text and whole.startswith(answer.text)
     check(ended, "ResponseOptions.stop", "an answer ends where a stop string comes", (whole, stop, answer))
 

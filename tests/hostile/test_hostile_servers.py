@@ -22,7 +22,7 @@ from support.histories import ask, burst, outcome, play, put
 from support.hostile_server import JSON, OK, STREAM, Exchange, HostileServer, Script, attacking
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.openai.spec import attach
+from coldproof.adapters.endpoint.spec import attach
 from coldproof.adapters.protocol.engine import (
     EngineDied,
     EngineError,
@@ -556,7 +556,7 @@ def test_prompt_scores_are_read_within_the_same_limits(small: int) -> None:
     """Prompt scores are not streamed, and the limits hold for them too."""
     with attacking({COMPLETIONS: endless_script(JSON, parts=(BLOCK,))}) as server:
         scored = CompletionRequest(
-            model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True)
+            model=MODEL, prompt=PROMPT, max_tokens=1, options=ResponseOptions(prompt_logprobs=True)
         )
         with pytest.raises(MalformedAnswer, match="more than 1 MiB"):
             client_of(server).complete(scored)

@@ -15,16 +15,16 @@ from support.faulty_runs import ANY_HIT, one_for_each_requirement, open_bench
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.harness.schema.verdict import FailureClass
-from coldproof.suites import test_doors as doors
+from coldproof.suites import test_endpoints as endpoints
 from coldproof.suites import test_images as images
 from coldproof.suites import test_pooling as pooling
 
 pytestmark = pytest.mark.engine
 EXAMPLES = 4
 BROKEN: list[tuple[Callable[..., None], str, str]] = [
-    (doors.test_salts_and_adapters_at_every_door, "the-door-for-token-ids-drops-the-salt", "default"),
-    (pooling.test_vectors_on_a_hit, "the-routes-for-scores-drop-the-salt", "pooling-scores"),
-    (pooling.test_vectors_on_a_hit, "the-route-for-cosines-drops-the-salt", "pooling"),
+    (endpoints.test_salts_and_adapters_at_every_endpoint, "the-token-route-drops-the-salt", "default"),
+    (pooling.test_vectors_on_a_hit, "the-score-routes-drop-the-salt", "pooling-scores"),
+    (pooling.test_vectors_on_a_hit, "the-cosine-route-drops-the-salt", "pooling"),
 ]
 
 

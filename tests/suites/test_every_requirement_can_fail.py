@@ -27,7 +27,7 @@ from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_mixed as mixed
 from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
-from coldproof.suites import test_surface as surface
+from coldproof.suites import test_surface as response_options
 from coldproof.suites import test_tiers as tiers
 
 pytestmark = pytest.mark.engine
@@ -41,26 +41,26 @@ OVERCOMMITTED = msgspec.structs.replace(
 )
 
 BROKEN_WITH_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
-    (surface.test_prompt_logprobs, "scored-prompts-read-the-cache", DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (surface.test_several_answers, "answers-write-into-one-block", DEFAULT, ANY_HIT),
-    (surface.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
-    (surface.test_structured_output, "a-grammar-starts-late-on-a-hit", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (response_options.test_prompt_logprobs, "scored-prompts-read-the-cache", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (response_options.test_several_answers, "answers-write-into-one-block", DEFAULT, ANY_HIT),
+    (response_options.test_stop_strings, "cached-tokens-count-as-answered", DEFAULT, (FailureClass.API, *ANY_HIT)),
+    (response_options.test_structured_output, "a-grammar-starts-late-on-a-hit", DEFAULT, (FailureClass.API, *ANY_HIT)),
 ]
 # Their workloads are long, or their faults are about keys and counts: the worker that has no model shows them as well,
 # in seconds.
 BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
-    (chats.test_next_turn_of_a_chat, "what-decode-writes-is-not-published", DEFAULT, LOST),
+    (chats.test_next_turn_of_a_chat, "decoded-blocks-are-not-published", DEFAULT, LOST),
     (reuse.test_a_prompt_sent_again, "the-last-block-is-dropped", DEFAULT, LOST),
     (reuse.test_a_prompt_sent_again, "hashes-differ-each-time", DEFAULT, LOST),
     (reuse.test_a_prompt_sent_again_after_others, "the-newest-blocks-go-first", DEFAULT, LOST),
     (reuse.test_counts_agree, "hits-are-counted-twice", DEFAULT, COUNTS),
-    (control.test_cache_reset, "a-reset-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_cache_reset, "a-reset-does-nothing", DEFAULT, ANY_HIT),
     (chats.test_prompts_that_share_a_prefix, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
     (chats.test_next_turn_in_token_ids, "the-last-slot-is-published", DEFAULT, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "rows-are-not-hashed", EMBEDS, ANY_HIT),
     (chats.test_chats_that_share_a_prefix, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
     (pressure.test_working_set_larger_than_the_pool, "evicted-blocks-stay-in-the-index", TIGHT, ANY_HIT),
-    (pressure.test_many_identical_long_prompts, "admission-asks-for-a-cold-prompts-blocks", TIGHT, LOST),
+    (pressure.test_many_identical_long_prompts, "admission-counts-hits-as-new-blocks", TIGHT, LOST),
     (
         pressure.test_many_identical_long_prompts,
         "cached-blocks-do-not-count-as-free",
@@ -69,7 +69,7 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     ),
     (
         pressure.test_prompt_that_can_never_fit,
-        "nobody-checks-that-the-pool-holds-a-prompt",
+        "a-prompt-longer-than-the-pool-is-admitted",
         OVERCOMMITTED,
         (FailureClass.HANG, FailureClass.NOT_THE_CACHE),
     ),
@@ -85,32 +85,37 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
         TIGHT,
         (*COUNTS, FailureClass.HANG),
     ),
-    (preemption.test_preempted_and_resumed, "the-resumed-believe-a-block-was-loaded", TIGHT, ANY_HIT),
+    (preemption.test_preempted_and_resumed, "resumed-requests-count-a-block-too-many", TIGHT, ANY_HIT),
     (
         preemption.test_requests_after_a_preemption,
-        "blocks-of-the-preempted-stay-in-the-index",
+        "blocks-of-preempted-requests-stay-in-the-index",
         TIGHT,
         ANY_HIT,
     ),
-    (control.test_cache_reset, "a-reset-under-load-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_cache_reset, "a-reset-under-load-does-nothing", DEFAULT, ANY_HIT),
     (control.test_aborted_requests, "an-aborted-prefill-is-published", TIGHT, ANY_HIT),
-    (mixed.test_everything_at_once, "hashes-forget-who-asks", TIGHT, ANY_HIT),
+    (mixed.test_everything_at_once, "hashes-lack-the-salt-and-the-adapter", TIGHT, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "half-of-each-row-is-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "the-mask-is-not-hashed", EMBEDS, ANY_HIT),
     (embeddings.test_embedding_rows_isolate_the_cache, "a-salt-is-dropped-from-rows", EMBEDS, ANY_HIT),
-    (surface.test_prompt_logprobs, "scores-of-a-cached-prompt-are-shifted", DEFAULT, ANY_HIT),
-    (salts.test_salts_isolate_the_cache, "hashes-forget-who-asks", DEFAULT, ANY_HIT),
+    (response_options.test_prompt_logprobs, "scores-of-a-cached-prompt-are-shifted", DEFAULT, ANY_HIT),
+    (salts.test_salts_isolate_the_cache, "hashes-lack-the-salt-and-the-adapter", DEFAULT, ANY_HIT),
     (lora.test_in_place_reload_from_another_path, "adapters-are-known-by-name", DEFAULT, ANY_HIT),
     (lora.test_unload_and_load_from_another_path, "adapters-are-known-by-name", DEFAULT, ANY_HIT),
     (lora.test_in_place_reload_of_changed_files, "in-place-reloads-keep-the-old-weights", DEFAULT, ANY),
-    (lora.test_no_sharing_between_adapters_or_with_the_base_model, "hashes-forget-who-asks", DEFAULT, ANY_HIT),
+    (
+        lora.test_no_sharing_between_adapters_or_with_the_base_model,
+        "hashes-lack-the-salt-and-the-adapter",
+        DEFAULT,
+        ANY_HIT,
+    ),
     (lora.test_return_to_an_earlier_adapter, "only-the-first-change-of-a-name-is-noticed", DEFAULT, ANY_HIT),
-    (lora.test_churn_beyond_the_adapter_slots, "a-slots-new-occupant-answers", DEFAULT, ANY),
+    (lora.test_churn_beyond_the_adapter_slots, "a-request-is-served-by-its-slots-new-adapter", DEFAULT, ANY),
     (ground.test_alone_and_in_any_batch, "adapters-of-one-step-are-swapped", DEFAULT, ANY),
     (tiers.test_pool_emptied_and_prompts_sent_again, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
     (tiers.test_preempted_and_resumed_with_a_second_tier, "stores-read-blocks-that-were-handed-on", OFFLOAD, ANY_HIT),
-    (tiers.test_identities_across_tiers, "tier-keys-forget-salts", OFFLOAD, ANY_HIT),
-    (tiers.test_loads_that_fail, "failed-loads-pass-for-loaded", CELLS["tier-failing"], ANY_HIT),
+    (tiers.test_identities_across_tiers, "tier-keys-lack-the-salt", OFFLOAD, ANY_HIT),
+    (tiers.test_loads_that_fail, "failed-loads-count-as-loaded", CELLS["tier-failing"], ANY_HIT),
     (tiers.test_everything_at_once_with_a_second_tier, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
     (tiers.test_kv_of_an_equal_engine, "files-of-an-earlier-engine-are-read-in-part", CELLS["tier-example"], ANY_HIT),
 ]

@@ -27,7 +27,7 @@ BROKEN: list[tuple[str, Callable[..., None], Cell, tuple[FailureClass, ...]]] = 
     ("a-hit-for-a-vector-is-one-block-too-long", ONE, CHUNKED, ANY_HIT),
     ("a-hit-for-a-vector-is-one-block-too-long", ONE, CLASSES, ANY_HIT),
     ("requests-for-vectors-lose-their-salt", ONE, CHUNKED, ANY_HIT),
-    ("requests-for-vectors-forget-the-adapter", ONE, CHUNKED, ANY_HIT),
+    ("requests-for-vectors-lack-the-adapter", ONE, CHUNKED, ANY_HIT),
     ("vectors-of-each-token-read-the-cache", EACH, CHUNKED, INCOMPLETE),
     ("a-vector-of-a-prompt-in-chunks-is-lost", EACH, CHUNKED, INCOMPLETE),
 ]

@@ -29,7 +29,7 @@ DEFAULT, EVENTS = CELLS["default"], CELLS["events"]
 EXAMPLES = 24
 
 BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = [
-    (control.test_reset_of_running_requests, "a-reset-of-running-requests-only-says-so", DEFAULT, ANY_HIT),
+    (control.test_reset_of_running_requests, "a-reset-of-running-requests-does-nothing", DEFAULT, ANY_HIT),
     (
         control.test_reset_of_running_requests,
         "requests-that-a-reset-preempts-count-anew",
@@ -39,7 +39,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (control.test_reset_of_the_second_tier, "a-reset-skips-the-second-tier", CELLS["tier-offload"], COUNTS),
     (
         control.test_reset_of_the_second_tier,
-        "the-second-tier-only-says-that-it-was-reset",
+        "a-reset-of-the-second-tier-does-nothing",
         CELLS["tier-simple"],
         COUNTS,
     ),
@@ -52,7 +52,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     ),
     (
         events.test_resets_are_announced_while_the_engine_is_idle,
-        "stores-are-told-after-the-reset-that-removed-them",
+        "stores-are-reported-after-the-reset-that-removed-them",
         EVENTS,
         COUNTS,
     ),

@@ -41,7 +41,7 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
     missing = {name: set(cell.missing) - {Options.STOPPED} for name, cell in cells}
-    unlucky = [name for name, evidence in missing.items() if evidence == {Adapters.TELLING}]
+    unlucky = [name for name, evidence in missing.items() if evidence == {Adapters.DISCRIMINATING}]
     assert len(unlucky) <= 1, ran.stdout[-2000:]
     lacking = {
         name: evidence

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.engine
 DEFAULT = CELLS["default"]
 
 BROKEN: list[tuple[Callable[..., None], str, tuple[FailureClass, ...]]] = [
-    (weights.test_new_weights, "a-reset-only-says-so", ANY_HIT),
-    (weights.test_new_weights, "a-pause-only-says-that-it-cleared", ANY_HIT),
+    (weights.test_new_weights, "a-reset-does-nothing", ANY_HIT),
+    (weights.test_new_weights, "a-pause-clears-nothing", ANY_HIT),
     (weights.test_new_weights, "a-sleep-keeps-the-index", ANY_HIT),
     (weights.test_new_weights, "an-update-has-no-effect", (FailureClass.NOT_THE_CACHE,)),
     (weights.test_pauses, "a-pause-that-aborts-keeps-requests", (FailureClass.API,)),
     (weights.test_pauses, "a-pause-does-not-pause", (FailureClass.API, *ANY_HIT)),
-    (weights.test_pauses, "what-waits-during-a-pause-is-forgotten", (FailureClass.NOT_THE_CACHE,)),
+    (weights.test_pauses, "requests-that-wait-during-a-pause-are-lost", (FailureClass.NOT_THE_CACHE,)),
     (weights.test_updates_during_pauses, "kept-requests-keep-their-kv", ANY_HIT),
     (weights.test_requests_in_flight_over_an_update, "blocks-of-kept-requests-stay-in-the-index", ANY_HIT),
     (weights.test_requests_in_flight_over_an_update, "the-version-in-a-salt-is-cut-off", ANY_HIT),
@@ -90,7 +90,7 @@ def test_the_unmodified_engine_conforms(bench: Bench, test: Callable[..., None])
 
 def test_the_table_of_updates_marks_the_pair_that_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one example counts, because the examples of minimisation repeat the same failure."""
-    plant("a-reset-only-says-so", monkeypatch)
+    plant("a-reset-does-nothing", monkeypatch)
     bench.violation(weights.test_new_weights, DEFAULT, examples=2 * EXAMPLES)
     counted = counted_pairs(bench)
     assert {pair.invalidation for pairs in counted for pair in pairs if pair.wrong} == {Invalidation.RESET}

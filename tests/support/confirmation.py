@@ -32,7 +32,7 @@ FRESH, CONTROL, ATTACHED = (cast(CheckedEngine, name) for name in ("fresh", "con
 def judgement(nonce: str, *, failed: bool, answers: int = 1) -> Judgement:
     """Return the judgement of one run of one request under a nonce."""
     answer = (9, 9, 9) if failed else (1, 2, 3)
-    seen = history(outcome(0, range(40), answer, surface=ResponseOptions(answers=answers)), nonce=nonce)
+    seen = history(outcome(0, range(40), answer, options=ResponseOptions(answers=answers)), nonce=nonce)
     sent = question(seen.outcomes[0], seen.outcomes[0].identities[0])
     return Judgement(
         history=seen, answers={sent: Answer(COLD)}, findings=(WRONG,) if failed else (), noise=(), evidence=Counter()

@@ -42,14 +42,14 @@ class CrashingEngine(ScriptedEngine):
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
         """Crash on prompt logprobs that are sent beside another request, or answer."""
-        scored = any(one.request.surface.prompt_logprobs for one in arrivals)
+        scored = any(one.request.options.prompt_logprobs for one in arrivals)
         if KIND is RequestKind.SCORES_BESIDE and len(arrivals) > 1 and scored:
             self.die()
         return super().serve(arrivals, on_token, between)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Crash on the request, or answer it."""
-        options = request.surface
+        options = request.options
         if KIND is None or {
             RequestKind.SCORES: options.prompt_logprobs,
             RequestKind.SEVERAL: options.answers > 1,

@@ -70,8 +70,8 @@ class ServerBehaviour:
     reports_prompts: bool = True
     refuses: tuple[str, ...] = ()  # fields of a body that are answered with 400
     ignores: tuple[str, ...] = ()  # fields that change nothing
-    doors: tuple[str, ...] = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # beside the usual two
-    drops: tuple[tuple[str, str], ...] = ()  # (path, field): fields that change nothing at one door
+    endpoints: tuple[str, ...] = ("/inference/v1/generate", "/v1/responses", "/v1/messages")  # beside the usual two
+    drops: tuple[tuple[str, str], ...] = ()  # (path, field): fields that change nothing at one endpoint
     pools: tuple[str, ...] = ()  # paths for vectors
     wordy: bool = False  # a text has more tokens than it has characters
     corrupt: str = ""  # what is wrong on a hit: tokens, others, scores or end
@@ -139,7 +139,7 @@ def plain_body(path: str, body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def of_door(path: str, reply: Reply) -> dict[str, Any]:
+def of_endpoint(path: str, reply: Reply) -> dict[str, Any]:
     """Return an answer in the form of an endpoint."""
     (tokens, _), prompt, details = reply.answers()[0], list(reply.prompt), reply.usage().get("prompt_tokens_details")
     text, cached = "".join(map(chr, tokens)), (details or {}).get("cached_tokens")

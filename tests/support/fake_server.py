@@ -31,7 +31,7 @@ from support.fake_reply import (
     Reply,
     ServerBehaviour,
     answer,
-    of_door,
+    of_endpoint,
     plain_body,
     prompt_scores,
     rendered,
@@ -170,8 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.generate(body, tuple(body["prompt"]))
             case "/v1/chat/completions" if behaviour.chats:
                 self.generate(body, rendered(body["messages"]))
-            case path if path in behaviour.doors:
-                self.at_door(path, body)
+            case path if path in behaviour.endpoints:
+                self.at_endpoint(path, body)
             case path if path in behaviour.pools:
                 self.pool(path, body, pooled_prompt(body))
             case "/tokenize" if behaviour.chats and "prompt" in body:
@@ -229,14 +229,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         return None
 
-    def at_door(self, path: str, body: dict[str, Any]) -> None:
+    def at_endpoint(self, path: str, body: dict[str, Any]) -> None:
         """Send one answer of an endpoint that does not stream."""
         behaviour = self.server_state.behaviour
         heard = {name: value for name, value in plain_body(path, body).items() if (path, name) not in behaviour.drops}
         if heard.get("priority", 0) > LARGEST:
             return self.say(400, '{"error": {"message": "priority is too large"}}')
         prompt = tuple(heard["prompt"]) if "prompt" in heard else rendered(heard["messages"])
-        return self.say(200, json.dumps(of_door(path, self.reply(heard, prompt))))
+        return self.say(200, json.dumps(of_endpoint(path, self.reply(heard, prompt))))
 
     def pool(self, path: str, body: dict[str, Any], prompt: tuple[int, ...]) -> None:
         """Send the vectors of a prompt. Where answers are wrong on hits, cached tokens get no vectors."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fake_reply import answer, rendered
-from support.fake_sglang_doors import DOORS, as_endpoint_answer, as_generate_body
+from support.fake_sglang_endpoints import ENDPOINTS, as_endpoint_answer, as_generate_body
 from support.fake_sglang_pages import load, metrics, server_info
 
 MODEL, ROOT = "base", "/models/tiny"
@@ -65,9 +65,9 @@ class ServerBehaviour:
     careless: bool = False  # a streaming session goes on with the KV of its first turn's adapter
     keeps: bool = False  # an update keeps the cache, whatever the request says
     busy: bool = False  # a flush during a pause fails
-    chats: bool = True  # /tokenize, and the doors beside /generate
-    reports: bool = True  # cached tokens at these doors
-    drops: tuple[tuple[str, str], ...] = ()  # (path, field of /generate): what changes nothing at one door
+    chats: bool = True  # /tokenize, and the endpoints beside /generate
+    reports: bool = True  # cached tokens at these endpoints
+    drops: tuple[tuple[str, str], ...] = ()  # (path, field of /generate): what changes nothing at one endpoint
     wordy: bool = False  # a text has more tokens than it has characters
     key: str | None = None
     refuses: tuple[str, ...] = ()  # fields that are answered with 400
@@ -160,8 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.say(200, {"tokens": [*body["prompt"].encode()] * (2 if behaviour.wordy else 1)})
             case "/tokenize" if behaviour.chats:
                 self.say(200, {"tokens": rendered(body["messages"])})
-            case path if path in DOORS and behaviour.chats:
-                self.at_door(path, body)
+            case path if path in ENDPOINTS and behaviour.chats:
+                self.at_endpoint(path, body)
             case "/flush_cache" if behaviour.busy and not fake.running.is_set():
                 self.say(400, "Flush cache failed.")
             case "/flush_cache":
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
         return None
 
-    def at_door(self, path: str, body: dict[str, Any]) -> None:
+    def at_endpoint(self, path: str, body: dict[str, Any]) -> None:
         """Send one answer of an endpoint that does not stream."""
         fake, behaviour = self.state, self.state.behaviour
         heard = {

@@ -146,7 +146,7 @@ def open_bench(
     )
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
-    patch.setattr(cell_engines, "rule_after_second_look", lambda *_: None)  # half a minute; a fault is no noise
+    patch.setattr(cell_engines, "rule_after_second_calibration", lambda *_: None)  # half a minute; a fault is no noise
     if diagnose == "none":  # controls want a small case; what was found and confirmed is enough without them
         patch.setattr(ProofPipeline, "minimise_on_fresh", lambda _, __, confirmed, *___: confirmed)
     if engine == "vllm":  # a server runs one workload in the second for minimising, and waits 20 s for one that hangs

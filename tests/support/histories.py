@@ -46,7 +46,7 @@ def outcome(
         "model": "base" if name is None else f"{name}-n",
         "max_tokens": len(answer),
         "identities": (Identity(adapter, salt),),
-        "residence": CachePartition(name, load, salt),
+        "partition": CachePartition(name, load, salt),
         "tokens": tokens(*answer),
         "finish_reason": "length",
         "cached_tokens": 0,
@@ -63,7 +63,7 @@ def history(*outcomes: Outcome, **changes: Any) -> History:
         before, counted = counted, counted + (one.cached_tokens or 0)
         steps.append(record(i, before=before, after=counted))
     facts: dict[str, Any] = {
-        "workload": Workload(tuple(burst(ask(adapter=one.residence.name)) for one in outcomes)),
+        "workload": Workload(tuple(burst(ask(adapter=one.partition.name)) for one in outcomes)),
         "nonce": "n",
         "shape": shape(),
         "steps": tuple(steps),

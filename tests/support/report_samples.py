@@ -195,7 +195,7 @@ def progress_point(place: int) -> ProgressPoint:
         requests=1312 * place,
         hit_tokens=20480.0 * place,
         evicted_tokens=96.0 * max(0, place - 3),
-        telling=11.0 * place,
+        discriminating=11.0 * place,
         failing=place // 4,
     )
 

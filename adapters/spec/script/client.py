@@ -3,10 +3,10 @@
 A client is created without arguments, and starts its engine or finds the server. It has a method for each kind of step
 that a script can make on the engine, named as in this interface; a kind without a method is a kind that no case of the
 engine has. A request is a dict: `ids`, `tokens` (how many to generate), and what else it uses of `name` (of an adapter,
-as it is sent), `content` (of the adapter), `salt`, `messages`, `door`, `headers`, `extra` (fields of OpenAI's body),
-`session`, `new` (the ids that a turn adds), `offset_ms`, `abort` and `hidden`. An event is a part of an answer, a dict
-too: `ids`, and what else is known of `cached`, `index` (of several answers), `end` (the reason), `text`, `logprobs`,
-`prompt_logprobs` and `prompt_token_ids` (in vLLM's form), `vectors`, and `failed` (why no more comes).
+as it is sent), `content` (of the adapter), `salt`, `messages`, `endpoint`, `headers`, `extra` (fields of OpenAI's
+body), `session`, `new` (the ids that a turn adds), `offset_ms`, `abort` and `hidden`. An event is a part of an answer,
+a dict too: `ids`, and what else is known of `cached`, `index` (of several answers), `end` (the reason), `text`,
+`logprobs`, `prompt_logprobs` and `prompt_token_ids` (in vLLM's form), `vectors`, and `failed` (why no more comes).
 """
 
 from __future__ import annotations

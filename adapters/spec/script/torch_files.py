@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from coldproof.adapters.common.seeing_model import PIXEL_SPREAD
 from coldproof.adapters.common.tiny_model import CHAT_TEMPLATE, PRINTABLE, SPECIAL, WEIGHT_SPREAD, byte_alphabet, draw
+from coldproof.adapters.common.vision_model import PIXEL_SPREAD
 from coldproof.adapters.spec.script.given import ADAPTERS, FILES, IMAGES, MODEL, OWN_ADAPTERS
 
 

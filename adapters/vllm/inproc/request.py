@@ -69,20 +69,20 @@ def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int) -> dic
 
 def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     """Return the sampling parameters that the server would use for `completions.body`, with the model's defaults."""
-    module, surface = vllm_module("sampling_params"), request.surface
-    pattern = surface.pattern
+    module, response_options = vllm_module("sampling_params"), request.options
+    pattern = response_options.pattern
     return module.SamplingParams(
         **{
             **defaults,
-            "n": surface.answers,
-            "temperature": 0.0 if surface.answers == 1 else 1.0,
+            "n": response_options.answers,
+            "temperature": 0.0 if response_options.answers == 1 else 1.0,
             "seed": SEED,
             "max_tokens": request.max_tokens,
-            "ignore_eos": not surface.stop and pattern is None,
-            "stop": list(surface.stop),
+            "ignore_eos": not response_options.stop and pattern is None,
+            "stop": list(response_options.stop),
             "structured_outputs": None if pattern is None else module.StructuredOutputsParams(regex=pattern),
-            "logprobs": TOP_LOGPROBS if surface.logprobs else None,
-            "prompt_logprobs": 1 if surface.prompt_logprobs else None,
+            "logprobs": TOP_LOGPROBS if response_options.logprobs else None,
+            "prompt_logprobs": 1 if response_options.prompt_logprobs else None,
             "output_kind": module.RequestOutputKind.DELTA,
         }
     )
@@ -165,7 +165,7 @@ class AdapterNames:
 
 def parameters(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     """Return the parameters of a request: for sampling, or for a pooled answer."""
-    task = request.surface.pooled
+    task = request.options.pooled
     return sampling(defaults, request) if task is None else vllm_module("pooling_params").PoolingParams(task=task.value)
 
 
@@ -181,7 +181,7 @@ class InprocRequest(SteppedRequest):
     ) -> None:
         super().__init__(request, step)
         self.name = name
-        answers = [inner] if request.surface.answers == 1 else [f"{i}_{inner}" for i in range(request.surface.answers)]
+        answers = [inner] if request.options.answers == 1 else [f"{i}_{inner}" for i in range(request.options.answers)]
         self.inner_names = list(dict.fromkeys([*answers, inner]))  # the parent of several answers comes last
         self.cores = [scheduled[each] for each in answers]
         self.answers: list[list[Token]] = [self.tokens, *([] for _ in answers[1:])]
@@ -224,7 +224,7 @@ class InprocRequest(SteppedRequest):
         if self.prompt is None:
             self.prompt = tuple(output.prompt_token_ids)
             self.cached_tokens = None if self.request.held else output.num_cached_tokens
-        if self.request.surface.pooled is not None:
+        if self.request.options.pooled is not None:
             self.take_pooled(output, step)
             return
         if output.prompt_logprobs:

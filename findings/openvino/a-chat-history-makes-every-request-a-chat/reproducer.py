@@ -75,7 +75,7 @@ def main():
     """Compare the same request before and after another one's chat."""
     try:
         make_model(FILES / "model")
-        write_seeing_model(FILES / "model", FILES / "ir")
+        write_vision_model(FILES / "model", FILES / "ir")
         found = is_wrong()
     except Exception as problem:
         print(f"could not test: {type(problem).__name__}: {problem}")
@@ -531,7 +531,7 @@ def can_see(source: Path) -> bool:
     return config.is_file() and json.loads(config.read_text()).get("vocab_size") == 256 + len(SPECIAL)
 
 
-def write_seeing_model(source: Path, target: Path) -> None:
+def write_vision_model(source: Path, target: Path) -> None:
     """Write the parts of the model to a folder. `source`: the folder of a generated model, which becomes the decoder.
 
     Raises UnsupportedModel.

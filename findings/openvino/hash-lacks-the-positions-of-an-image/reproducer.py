@@ -644,7 +644,7 @@ def can_see(source: Path) -> bool:
     return config.is_file() and json.loads(config.read_text()).get("vocab_size") == 256 + len(SPECIAL)
 
 
-def write_seeing_model(source: Path, target: Path) -> None:
+def write_vision_model(source: Path, target: Path) -> None:
     """Write the parts of the model to a folder. `source`: the folder of a generated model, which becomes the decoder.
 
     Raises UnsupportedModel.

@@ -82,7 +82,7 @@ def ask(pipeline, picture):
 
 def wrong(name, properties, count, *, near, pruned):
     """Return the number of wrong answers after the other image, and print it with that of the control."""
-    write_seeing_model(FILES / "model", FILES / name)
+    write_vision_model(FILES / "model", FILES / name)
     save(one_by_one(128, pruned=pruned), FILES / name / "openvino_vision_embeddings_model.xml")
     cold, warm = (make_pipeline(FILES / name, properties, caching=caching) for caching in (False, True))
     found = noise = 0
@@ -557,7 +557,7 @@ def can_see(source: Path) -> bool:
     return config.is_file() and json.loads(config.read_text()).get("vocab_size") == 256 + len(SPECIAL)
 
 
-def write_seeing_model(source: Path, target: Path) -> None:
+def write_vision_model(source: Path, target: Path) -> None:
     """Write the parts of the model to a folder. `source`: the folder of a generated model, which becomes the decoder.
 
     Raises UnsupportedModel.

@@ -89,7 +89,7 @@ def main():
     """Ask in two chats, with prefix caching and without."""
     try:
         make_model(FILES / "model")
-        write_seeing_model(FILES / "model", FILES / "ir")
+        write_vision_model(FILES / "model", FILES / "ir")
         found = [wrong(caching=caching) for caching in (False, True)]
     except Exception as problem:
         print(f"could not test: {type(problem).__name__}: {problem}")
@@ -545,7 +545,7 @@ def can_see(source: Path) -> bool:
     return config.is_file() and json.loads(config.read_text()).get("vocab_size") == 256 + len(SPECIAL)
 
 
-def write_seeing_model(source: Path, target: Path) -> None:
+def write_vision_model(source: Path, target: Path) -> None:
     """Write the parts of the model to a folder. `source`: the folder of a generated model, which becomes the decoder.
 
     Raises UnsupportedModel.

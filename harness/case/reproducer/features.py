@@ -50,7 +50,7 @@ def features(about: ScriptCase) -> dict[str, bool]:
         "CUTS": any(request.prompt.cuts_history for request in requests),
         "CHATS": any(request.chat for request in requests),
         "SALTS": any(request.salt is not None for request in requests),
-        "EXTRA": noisy or any(request.surface != request.surface.plain() or request.priority for request in requests),
+        "EXTRA": noisy or any(request.options != request.options.plain() or request.priority for request in requests),
         "BOUNDED": counts_of(about) is not None,
         "HANGS": case.failure_class is FailureClass.HANG,
         "CRASHES": may_have_ended(about),

@@ -218,7 +218,7 @@ def recorded_workload(case: Case) -> Workload:
     workload = with_timed_aborts(msgspec.convert(case.workload, Workload), took)
     if case.noise_nats is None:
         return workload
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, surface=r.surface.with_scores()))
+    return change_requests(workload, lambda r: msgspec.structs.replace(r, options=r.options.with_scores()))
 
 
 def noise(case: Case) -> dict[str, float | None] | None:

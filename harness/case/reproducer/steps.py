@@ -113,9 +113,9 @@ def request_options(request: Request) -> dict[str, Any]:
         "salt": request.salt,
         "offset_ms": request.offset_ms or None,
         "chat": request.chat or None,
-        "door": request.door.value if request.door else None,
+        "endpoint": request.endpoint.value if request.endpoint else None,
         "headers": sent or None,
-        "pooled": None if request.surface.pooled is None else request.surface.pooled.value,
+        "pooled": None if request.options.pooled is None else request.options.pooled.value,
         "session": request.session,
         "streaming": (request.streaming or None) if request.session else None,
         "abort": None if request.abort is None else (request.abort.after_tokens, request.abort.after_ms),
@@ -132,11 +132,11 @@ def sent_headers(request: Request) -> dict[str, str]:
 def extra_fields(request: Request) -> dict[str, Any]:
     """Return the extra fields of this request's body, as Coldproof sends them."""
     extra: dict[str, Any] = {"priority": request.priority} if request.priority else {}
-    if request.surface != request.surface.plain():
-        extra |= option_fields(request.surface, chat=request.chat)
-    if request.surface.answers > 1:
+    if request.options != request.options.plain():
+        extra |= option_fields(request.options, chat=request.chat)
+    if request.options.answers > 1:
         extra["temperature"] = 1
-    if request.surface.stop or request.surface.pattern is not None:
+    if request.options.stop or request.options.pattern is not None:
         extra["ignore_eos"] = False
     return extra
 

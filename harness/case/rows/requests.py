@@ -57,7 +57,7 @@ def request_row(
     """Return the row of one request. `wrong`: the finding about its tokens, if any."""
     history = judgement.history
     shared_tokens, shared_with = longest_shared_prefix(o, history)
-    at = wrong.position if wrong is not None and o.surface.pooled is None else None
+    at = wrong.position if wrong is not None and o.options.pooled is None else None
     skipped = wrong is None and o.overlapped and not matches_an_adapter_version(o, judgement.answers)
     return RequestRow(
         request=o.request,
@@ -78,7 +78,7 @@ def request_row(
         error=o.error or "",
         answer=list(o.token_ids),
         answer_text=o.text,
-        adapter=o.residence.name or "",
+        adapter=o.partition.name or "",
         first_token=token_time(o, 0),
         wrong_token=at,
         wrong_token_at=None if at is None else token_time(o, at),

@@ -17,14 +17,14 @@ def vector_row(outcome: Outcome, answers: Answers, rule: Rule) -> VectorRow | No
     """Return the vector of a pooled answer that differs most from the cold one; None for an answer in tokens, without
     vectors, or with other numbers of them.
     """
-    if outcome.surface.pooled is None or not outcome.pooled:
+    if outcome.options.pooled is None or not outcome.pooled:
         return None
     cold = nearest(outcome, answers)
     if not is_alike(outcome.pooled, cold):
         return None
     apart = deviation(outcome.pooled, cold)
     return VectorRow(
-        token=apart.row if outcome.surface.pooled.of_each_token else None,
+        token=apart.row if outcome.options.pooled.of_each_token else None,
         values=len(cold[apart.row]),
         expected=list(cold[apart.row][:SHOWN]),
         observed=[value if math.isfinite(value) else None for value in outcome.pooled[apart.row][:SHOWN]],

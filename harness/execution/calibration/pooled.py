@@ -58,7 +58,10 @@ def calibrate_pooled(
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(unit))]
     surfaces = [ResponseOptions(pooled=task) for task in tasks]
     probes = [
-        Question(prompt, identity, 0, surface) for identity in identities for surface in surfaces for prompt in prompts
+        Question(prompt, identity, 0, response_options)
+        for identity in identities
+        for response_options in surfaces
+        for prompt in prompts
     ]
     batches = [[probe for probe in probes if probe.adapter == identity] for identity in identities]
     with progress.counting("calibrating", oracle, of=(2 + ROUNDS) * len(probes)):
@@ -114,6 +117,6 @@ def difference(alone: Answers, asked: list[Question], oracle: EngineOracle) -> f
     for question, answer in zip(asked, answers, strict=True):
         first, again = alone[question].pooled, answer.pooled
         if not first or not again or not is_alike(first, again):
-            raise OracleError(f"the {oracle.name} oracle gave no vectors, or other ones, to {question.surface}")
+            raise OracleError(f"the {oracle.name} oracle gave no vectors, or other ones, to {question.options}")
         largest = max(largest, deviation(first, again).largest)
     return largest

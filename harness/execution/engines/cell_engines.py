@@ -28,7 +28,7 @@ from coldproof.harness.execution.engines.cell_start import (
     StartedEngines,
     find_rules,
     renew_cold,
-    rule_after_second_look,
+    rule_after_second_calibration,
     start_engines,
     usable_contents,
     use_without,
@@ -173,7 +173,7 @@ class CellEngines:
 
         Other requests wait until the engine under test has answered: one that it dies of would end both engines.
         """
-        if planned.surface == PLAIN:
+        if planned.options == PLAIN:
             self._pending += [question(planned, identity) for identity in planned.identities]
             self._background.submit(self.ask_pending)
 
@@ -243,7 +243,7 @@ class CellEngines:
         """
         before = self.oracle_engine
         started = StartedEngines(tested=self.engine, cold_engine=before, oracle=self.oracle, cold=self.cold)
-        measured = rule_after_second_look(self.pool, self.cell, started, self.calibration)
+        measured = rule_after_second_calibration(self.pool, self.cell, started, self.calibration)
         if before is not None and self.cold.engine is not before:  # a request ended it
             self.oracle_engine = self.successors[before] = self.pool.cold_engine(self.cell).result()
         if measured is None:

@@ -15,7 +15,7 @@ from coldproof.harness.execution.calibration.calibrate import calibrate, earlier
 from coldproof.harness.execution.calibration.cross_engine import calibrate_between
 from coldproof.harness.execution.calibration.pooled import calibrate_pooled, tasks_of
 from coldproof.harness.execution.calibration.progress import Progress
-from coldproof.harness.execution.calibration.second_look import second_look
+from coldproof.harness.execution.calibration.second_calibration import second_calibration
 from coldproof.harness.execution.engines.deaths import ends_soon, last_error
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
 from coldproof.harness.execution.engines.pool import EnginePool
@@ -195,7 +195,7 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
     return pool.calibrations[key]
 
 
-def rule_after_second_look(
+def rule_after_second_calibration(
     pool: EnginePool, cell: Cell, started: StartedEngines, found: Calibration
 ) -> tuple[Calibration, Rule] | None:
     """Measure more cold answers, once for each calibration. Return what replaces it; None if that was done before.
@@ -206,7 +206,7 @@ def rule_after_second_look(
     if key in pool.looked_again or started.oracle is not cold or not cold.scores:
         return None
     pool.looked_again.add(key)
-    measured = second_look(
+    measured = second_calibration(
         cold,
         [files.digest for files in usable_contents(pool, cell, started.tested).values()],
         found,

@@ -63,7 +63,7 @@ class ClosedForm(Oracle):
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer. Raises OracleError if a cold engine is needed and cannot answer."""
-        if question.surface.pattern is not None or question.surface.stop:
+        if question.options.pattern is not None or question.options.stop:
             return self.cold.ask(question)
         return computed(question, self.row_width, self.image)
 
@@ -77,8 +77,10 @@ class ClosedForm(Oracle):
         surfaces = [ResponseOptions(pooled=task) for task in tasks] or surfaces
         tokens = 0 if tasks else VERIFIED_TOKENS
         asked = [
-            Question(some_tokens(length), adapter, tokens, surface)
-            for length, (adapter, surface) in enumerate(itertools.product([None, *adapters[:2]], surfaces), start=60)
+            Question(some_tokens(length), adapter, tokens, response_options)
+            for length, (adapter, response_options) in enumerate(
+                itertools.product([None, *adapters[:2]], surfaces), start=60
+            )
         ]
         if self.row_width is not None:
             rows = tuple(row_id(f"verified {place}", place % 3) for place in range(30))
@@ -122,30 +124,32 @@ def image_leaf(position: int, shape: ImageShape) -> int:
 @functools.lru_cache(maxsize=4096)
 def computed(question: Question, row_width: int | None = None, image: ImageShape | None = None) -> Answer:
     """Compute an answer. Answers are cached, because every judgement of a history asks the same questions."""
-    surface = question.surface
+    response_options = question.options
     seed = seed_of(question.adapter, question.weights)
     before = chain(leaves(question.prompt, row_width, image), start=0, before=seed, seed=seed)
-    if surface.pooled is not None:
-        rows = pooled_rows(before if surface.pooled.of_each_token else before[-1:], surface.pooled.in_engine)
-        if surface.pooled is Task.COSINE:
+    if response_options.pooled is not None:
+        rows = pooled_rows(
+            before if response_options.pooled.of_each_token else before[-1:], response_options.pooled.in_engine
+        )
+        if response_options.pooled is Task.COSINE:
             query = chain(QUERY, start=0, before=seed, seed=seed)
-            other = pooled_rows(query[-1:], surface.pooled.in_engine)
+            other = pooled_rows(query[-1:], response_options.pooled.in_engine)
             return Answer(tokens=(), pooled=((cosine(rows[0].tolist(), other[0].tolist()) or 0.0,),))
         return Answer(tokens=(), pooled=tuple(map(tuple, rows.tolist())))
     states = [int(state) for state in before]
-    sampled = [None] if surface.answers == 1 else [SEED + i for i in range(surface.answers)]
+    sampled = [None] if response_options.answers == 1 else [SEED + i for i in range(response_options.answers)]
     first, *others = (answer(question, seed, states[-1], drawn_by) for drawn_by in sampled)
     return Answer(
         tokens=first,
         others=tuple(others),
-        prompt_logprobs=scores(question, states) if surface.prompt_logprobs else None,
+        prompt_logprobs=scores(question, states) if response_options.prompt_logprobs else None,
         finish_reason="length",
     )
 
 
 def same(question: Question, left: Answer, right: Answer) -> bool:
     """Return whether two answers are equal; a cosine up to rounding, because an engine adds in another order."""
-    if question.surface.pooled is Task.COSINE:
+    if question.options.pooled is Task.COSINE:
         return same_vectors(left.pooled or (), right.pooled or (), EXACT)
     return parts(left) == parts(right)
 

@@ -49,7 +49,7 @@ class OtherEngine(Oracle):
 
     def is_for_other(self, question: Question) -> bool:
         """Return whether the other engine can answer: a plain greedy request of tokens for which it has room."""
-        greedy = msgspec.structs.replace(question.surface, logprobs=False) == PLAIN
+        greedy = msgspec.structs.replace(question.options, logprobs=False) == PLAIN
         return (
             greedy
             and question.weights is None

@@ -116,7 +116,7 @@ class EngineOracle(Oracle):
     def complete(self, question: Question) -> Answer:
         """Send one question. Raises EngineError."""
         request = self.request(question)
-        if question.surface.prompt_logprobs and isinstance(self.engine, ScoresDirectly) and self.scores_directly:
+        if question.options.prompt_logprobs and isinstance(self.engine, ScoresDirectly) and self.scores_directly:
             return self.answer(question, self.engine.score(request))
         return self.answer(question, self.engine.complete(request))
 
@@ -150,7 +150,7 @@ class EngineOracle(Oracle):
     def ask_together(self, batch: list[Question]) -> list[Answer]:
         """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""
         with self.oracle_errors():
-            if self.scores_directly and any(question.surface.prompt_logprobs for question in batch):
+            if self.scores_directly and any(question.options.prompt_logprobs for question in batch):
                 return [self.complete(question) for question in batch]  # a direct score knows no batch
             arrivals = [Arrival(self.request(question)) for question in batch]
             served = self.engine.serve(arrivals, lambda *_: None, lambda: None)
@@ -176,7 +176,7 @@ class EngineOracle(Oracle):
             prompt=question.prompt,
             max_tokens=question.max_tokens,
             cache_salt=f"cold-{secrets.token_hex(12)}" if self.salted else None,
-            surface=question.surface.with_scores() if self.scores else question.surface,
+            options=question.options.with_scores() if self.scores else question.options,
         )
 
     def answer(self, question: Question, completion: Completion) -> Answer:
@@ -185,7 +185,7 @@ class EngineOracle(Oracle):
         Raises OracleError if it hit a cache.
         An engine that returns too many tokens does so to the same question of a workload, where that is a finding.
         """
-        if completion.cached_tokens and question.surface.answers == 1:  # several answers hit one another
+        if completion.cached_tokens and question.options.answers == 1:  # several answers hit one another
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} prompt tokens came from a cache"
             )
@@ -218,7 +218,7 @@ class EngineOracle(Oracle):
 
 def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Question]]:
     """Yield plain questions about the same adapter content together, `most` at most."""
-    plain = sorted((one for one in questions if one.surface == PLAIN), key=lambda one: one.adapter or "")
+    plain = sorted((one for one in questions if one.options == PLAIN), key=lambda one: one.adapter or "")
     for _, same in itertools.groupby(plain, key=lambda one: one.adapter):
         while batch := list(itertools.islice(same, most)):
             yield batch

@@ -74,19 +74,19 @@ class Change:
 
         After a refused change, both identities may be right for later requests as well.
         """
-        if not isinstance(self.change, SetAdapter) or outcome.residence.name != self.change.name:
+        if not isinstance(self.change, SetAdapter) or outcome.partition.name != self.change.name:
             return outcome
-        new = Identity(digest, outcome.residence.salt)
+        new = Identity(digest, outcome.partition.salt)
         if outcome.sent > self.ended and self.made:
             identities: tuple[Identity, ...] = (new,)
         elif outcome.finished < self.began:
             identities = outcome.identities
         else:
             identities = (*outcome.identities, new) if new not in outcome.identities else outcome.identities
-        residence = outcome.residence
+        partition = outcome.partition
         if identities == (new,) and load is not None:
-            residence = msgspec.structs.replace(residence, load=load, updates=0)
-        return msgspec.structs.replace(outcome, identities=identities, residence=residence)
+            partition = msgspec.structs.replace(partition, load=load, updates=0)
+        return msgspec.structs.replace(outcome, identities=identities, partition=partition)
 
 
 class BurstMonitor:

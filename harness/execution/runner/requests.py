@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.engine import Engine, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -55,9 +55,9 @@ class RunRequests:
             session=request.session,
             streaming=request.streaming,
             max_tokens=request.max_tokens,
-            surface=request.surface,
+            options=request.options,
             identities=(Identity(self.adapters.digest(request.adapter), salt, self.weights.digest, self.difference),),
-            residence=CachePartition(
+            partition=CachePartition(
                 request.adapter, self.adapters.load(request.adapter) or 0, salt, rank=self.rank(request)
             ),
             sent=0.0,
@@ -76,23 +76,21 @@ class RunRequests:
         return request.rank if self.engine.capabilities[Capability.RANK_CHOICE].present is True else None
 
     def wire(self, plan: Outcome, request: Request) -> Arrival:
-        """Return the request as the adapter gets it, with its time. Doors other than completions and chats return no
-        scores.
-        """
-        door = request.door
-        scored = self.scored and door in (None, Door.COMPLETIONS, Door.CHAT)
+        """Return the request as the adapter gets it, with its time. Only completions and chats return scores."""
+        endpoint = request.endpoint
+        scored = self.scored and endpoint in (None, Endpoint.COMPLETIONS, Endpoint.CHAT)
         sent = CompletionRequest(
             model=plan.model,
             prompt=plan.prompt,
             max_tokens=request.max_tokens,
-            cache_salt=plan.residence.salt,
+            cache_salt=plan.partition.salt,
             priority=request.priority,
-            messages=self.chats.get(plan.request) if door is None or not door.takes_ids else None,
-            surface=request.surface.with_scores() if scored else request.surface,
+            messages=self.chats.get(plan.request) if endpoint is None or not endpoint.takes_ids else None,
+            options=request.options.with_scores() if scored else request.options,
             abort=request.abort,
             hidden=plan.hidden,
-            door=door,
-            rank=plan.residence.rank,
+            endpoint=endpoint,
+            rank=plan.partition.rank,
             hand_over_ms=request.hand_over_ms,
             session=self.session(request),
             held=held_tokens(plan, request),

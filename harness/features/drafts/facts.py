@@ -39,7 +39,7 @@ def counts_of_requests(history: History) -> list[tuple[Outcome, DraftCounts]]:
             continue
         outcome = outcomes.get(record.step)
         preempted = record.before.preemptions != record.after.preemptions
-        plain = outcome is not None and outcome.surface.answers == 1 and not outcome.session
+        plain = outcome is not None and outcome.options.answers == 1 and not outcome.session
         if outcome is not None and plain and outcome.answered and not preempted:
             found.append((outcome, counts))
     return found
@@ -75,4 +75,4 @@ def cold_and_hit(history: History) -> list[ColdAndHit]:
 def what_drafts_follow(outcome: Outcome) -> object:
     """Return all that the drafts of a request depend on beside the cache."""
     content = [(one.adapter, one.weights, one.engine) for one in outcome.identities]
-    return content, outcome.prompt, outcome.token_ids, outcome.max_tokens, outcome.surface
+    return content, outcome.prompt, outcome.token_ids, outcome.max_tokens, outcome.options

@@ -18,7 +18,7 @@ class Events(Evidence):
     REMOVED = "blocks removed, by KV events"
     CLEARED = "all-blocks-cleared events"
     EXPLAINED = "hits explained by earlier KV events"
-    OWED = "requests whose blocks were resident, by KV events"
+    RESIDENT = "requests whose blocks were resident, by KV events"
     QUIET_RESETS = "cache resets after which the engine stayed idle"
     RESTARTS = "restarts between published KV events"
     RECOMPUTED = "block hashes recomputed from their events"
@@ -40,7 +40,7 @@ def event_facts(history: History) -> dict[str, float]:
         Events.RESTARTS: sum(0 < one.batches < len(seen.events.batches) for one in seen.events.restarts),
         Events.QUIET_RESETS: sum(1 for _ in quiet_resets(history)),
         Events.EXPLAINED: sum(0 < cached <= limits.at_most for cached, limits in counted),
-        Events.OWED: sum(bool(limits.at_least) for _, limits in counted),
+        Events.RESIDENT: sum(bool(limits.at_least) for _, limits in counted),
         Events.RECOMPUTED: len(verified),
         Events.RECOMPUTED_ADAPTER: sum(one.block.lora_name is not None for one in verified),
     }

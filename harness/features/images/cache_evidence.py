@@ -44,7 +44,7 @@ def image_cache_facts(history: History) -> dict[str, float]:
         ImageCaches.AFTER_PROCESSOR: count(across(alone(history.side_resets, ResetScope.PROCESSOR))),
         ImageCaches.AFTER_PREFIX: count(across(alone(history.resets))),
         ImageCaches.AFTER_RELOAD: count(reloaded),
-        ImageCaches.OF_OTHERS: count(lambda other, one: other.residence.name != one.residence.name),
+        ImageCaches.OF_OTHERS: count(lambda other, one: other.partition.name != one.partition.name),
     }
 
 
@@ -65,8 +65,8 @@ def other_weights(other: Outcome, outcome: Outcome) -> bool:
 
 def reloaded(other: Outcome, outcome: Outcome) -> bool:
     """Return whether an adapter had another content under the same name."""
-    name, contents = outcome.residence.name, {one.adapter for one in outcome.identities}
-    return name is not None and name == other.residence.name and not {o.adapter for o in other.identities} & contents
+    name, contents = outcome.partition.name, {one.adapter for one in outcome.identities}
+    return name is not None and name == other.partition.name and not {o.adapter for o in other.identities} & contents
 
 
 def alone(resets: Iterable[ResetRecord], *scope: ResetScope) -> list[ResetRecord]:

@@ -39,7 +39,7 @@ class Adapters(Evidence):
     SWITCHES = "adapter switches for all requests"
     SAME_PATH_RELOADS = "reloads from the same path with changed files"
     STALE_CHANCES = "requests that could have hit another identity's blocks"
-    TELLING = ReportedEvidence.TELLING.value
+    DISCRIMINATING = ReportedEvidence.DISCRIMINATING.value
     RETURNS = "requests after an earlier content came back"
     AFTER_OVERLAP = "requests that could have hit blocks written across a change"
     OVERLAPPED = "requests running while their adapter was changed"
@@ -62,13 +62,13 @@ def adapter_facts(history: History, answers: Answers) -> dict[str, float]:
         Adapters.SWITCHES: sum(c.route is Route.SWITCH for c in routes),
         Adapters.SAME_PATH_RELOADS: same_path_reloads(history),
         Adapters.STALE_CHANCES: len({o.request for o, _ in older}),
-        Adapters.TELLING: len({o.request for o, i in older if differs(o, i, answers)}),
+        Adapters.DISCRIMINATING: len({o.request for o, i in older if differs(o, i, answers)}),
         Adapters.RETURNS: sum(content_returned(history, o) for o in outcomes),
         Adapters.AFTER_OVERLAP: sum(after_overlap(history, o) for o in outcomes),
         Adapters.OVERLAPPED: sum(o.overlapped for o in outcomes),
         Adapters.TOGETHER: sum(bool(concurrent(history, o)) for o in outcomes),
         Adapters.MIXED: sum(
-            any((p.residence.name is None) != (o.residence.name is None) for p in concurrent(history, o))
+            any((p.partition.name is None) != (o.partition.name is None) for p in concurrent(history, o))
             for o in outcomes
         ),
         Adapters.BEYOND_SLOTS: beyond_slots(history),
@@ -90,5 +90,5 @@ def after_overlap(history: History, outcome: Outcome) -> bool:
 def beyond_slots(history: History) -> int:
     """Return how many more adapter names this history used than the engine has slots."""
     slots = history.shape.adapter_slots
-    names = {o.residence.name for o in history.outcomes if o.residence.name is not None}
+    names = {o.partition.name for o in history.outcomes if o.partition.name is not None}
     return 0 if slots is None else max(0, len(names) - slots)

@@ -65,7 +65,7 @@ def loads(timeline: Timeline) -> Iterator[Cell]:
     files: dict[str, str] = {}  # path -> content
     for load, record, at in steps_with_loads(timeline):
         running = timeline.running(at) if isinstance(timeline.history.workload.steps[record.step], Burst) else []
-        same = any(o.residence.name == load.name for o in running)
+        same = any(o.partition.name == load.name for o in running)
         yield "load", ROUTES[load.route], "same" if same else "others" if running else "idle"
         past = contents.setdefault(load.name, [])
         if past and load.route is not Route.LOAD and past[-1] != load.content:

@@ -43,7 +43,7 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
                 if outcome.request in changed and failure_class is FailureClass.CORRUPT:
                     continue  # the mode may change scores; it may not omit them or change the finish reason
                 # With nondeterministic scores a sampled answer may diverge at any token.
-                noise = not rule.exact and outcome.surface.answers > 1
+                noise = not rule.exact and outcome.options.answers > 1
                 found.append(finding(outcome, failure_class, words, noise=noise))
     return found
 
@@ -75,7 +75,7 @@ def differences(
     outcome: Outcome, expected: Answer, allowed: float, allowed_in_prompt: float
 ) -> Iterator[tuple[FailureClass, str]]:
     """Yield (failure class, rest of the sentence) for each difference from the cold answer."""
-    wanted = outcome.surface.answers
+    wanted = outcome.options.answers
     if 1 + len(outcome.others) != wanted:
         yield FailureClass.API, f"requested {wanted} answers and got {1 + len(outcome.others)}"
     for i, (warm, cold) in enumerate(zip(outcome.others, expected.others, strict=False), 1):
@@ -84,9 +84,9 @@ def differences(
     if outcome.token_ids == expected.ids and expected.finish_reason not in (None, outcome.finish_reason):
         ends = f"{outcome.finish_reason!r} instead of {expected.finish_reason!r}"
         yield FailureClass.API, f"ended with finish reason {ends}"
-    if outcome.surface.prompt_logprobs:
+    if outcome.options.prompt_logprobs:
         yield from prompt_scores(outcome, expected, allowed_in_prompt)
-    if outcome.surface.logprobs and outcome.token_ids == expected.ids:
+    if outcome.options.logprobs and outcome.token_ids == expected.ids:
         pairs = [(a.logprob, b.logprob) for a, b in zip(outcome.tokens, expected.tokens, strict=True)]
         missing = [i for i, (warm, cold) in enumerate(pairs) if warm is None and cold is not None]
         if missing:

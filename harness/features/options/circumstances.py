@@ -10,7 +10,7 @@ from coldproof.harness.case.circumstances import Failure, circumstances, true_on
 @circumstances(170)
 def of_options(failure: Failure) -> Iterable[str]:
     """Return which options of a response requests had."""
-    options = [request.surface for request in failure.requests]
+    options = [request.options for request in failure.requests]
     return true_ones(
         {
             "several answers": any(one.answers > 1 for one in options),

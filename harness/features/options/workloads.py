@@ -18,26 +18,26 @@ STOP_STRINGS = st.builds(ResponseOptions, stop=st.sampled_from(STOPS), logprobs=
 STRUCTURED = st.builds(ResponseOptions, pattern=st.sampled_from(PATTERNS))
 
 
-def tokens_for(surface: ResponseOptions) -> int:
+def tokens_for(response_options: ResponseOptions) -> int:
     """Return how many tokens to generate: enough to reach a stop string, or the end of a pattern."""
-    return 40 if surface.stop or surface.pattern else 8
+    return 40 if response_options.stop or response_options.pattern else 8
 
 
 @st.composite
 def with_response_options(
-    draw: st.DrawFn, limits: WorkloadLimits, surface: st.SearchStrategy[ResponseOptions]
+    draw: st.DrawFn, limits: WorkloadLimits, response_options: st.SearchStrategy[ResponseOptions]
 ) -> Workload:
     """Draw a plain request, one with response options, and a plain one; then more of both, some concurrent."""
     prompt = Prompt((draw(stems(limits)),))
-    kinds = [PLAIN, draw(surface), PLAIN]
+    kinds = [PLAIN, draw(response_options), PLAIN]
     for _ in range(draw(st.integers(0, limits.most(3)))):
-        kinds.append(draw(st.one_of(surface, st.just(PLAIN))))
+        kinds.append(draw(st.one_of(response_options, st.just(PLAIN))))
     steps: list[Step] = []
     for kind in kinds:
-        request = Request(prompt=prompt, max_tokens=tokens_for(kind), surface=kind)
+        request = Request(prompt=prompt, max_tokens=tokens_for(kind), options=kind)
         # Sometimes two requests for scores at once: vLLM 0.32.0's CPU build dies of them with LoRA and a Llama model.
         also = draw(st.sampled_from((PLAIN, kind))) if kind.prompt_logprobs else PLAIN
         longer = Prompt((*prompt.segments, Segment("beside", 5)))
-        beside = Request(prompt=longer, max_tokens=12 if also == PLAIN else tokens_for(also), surface=also)
+        beside = Request(prompt=longer, max_tokens=12 if also == PLAIN else tokens_for(also), options=also)
         steps.append(Burst(requests=(request, beside) if draw(st.sampled_from((False, False, True))) else (request,)))
     return Workload(tuple(steps))

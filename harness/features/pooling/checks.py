@@ -38,7 +38,7 @@ def check_pooled(history: History, answers: Answers, rule: Rule) -> list[Finding
     """Return a finding for each pooled answer that is incomplete, is not finite, or differs from all its cold ones."""
     found = []
     for outcome in comparable_outcomes(history):
-        if outcome.surface.pooled is not None and outcome.pooled:
+        if outcome.options.pooled is not None and outcome.pooled:
             wrong = incomplete(outcome, nearest(outcome, answers)) or different(history, outcome, answers, rule)
             found += [wrong] if wrong is not None else []
     return found
@@ -46,7 +46,7 @@ def check_pooled(history: History, answers: Answers, rule: Rule) -> list[Finding
 
 def incomplete(outcome: Outcome, cold: Rows) -> Finding | None:
     """Return the finding about an answer with too few or too many vectors or values, or values that are no numbers."""
-    rows, task = outcome.pooled or (), outcome.surface.pooled
+    rows, task = outcome.pooled or (), outcome.options.pooled
     wanted = len(outcome.prompt) if task is not None and task.of_each_token else 1
     if len(rows) != wanted:
         return finding(outcome, FailureClass.API, f"got {len(rows)} vectors instead of {wanted}.")
@@ -81,12 +81,12 @@ def different(history: History, outcome: Outcome, answers: Answers, rule: Rule) 
 
 def of_row(outcome: Outcome, row: int) -> str:
     """Return of which token a vector is, where an answer has one for each."""
-    return f" in the vector of token {row}" if outcome.surface.pooled and outcome.surface.pooled.of_each_token else ""
+    return f" in the vector of token {row}" if outcome.options.pooled and outcome.options.pooled.of_each_token else ""
 
 
 def finding(outcome: Outcome, failure_class: FailureClass, words: str, row: int | None = None) -> Finding:
     """Return the finding about a request; `words` is the rest of its sentence."""
-    asked = f"Request {outcome.request} to '{outcome.model}' for {outcome.surface.pooled}"
+    asked = f"Request {outcome.request} to '{outcome.model}' for {outcome.options.pooled}"
     return Finding(
         checker="pooled",
         failure_class=failure_class,
@@ -101,7 +101,7 @@ def explain(history: History, outcome: Outcome, answers: Answers, rule: Rule) ->
     mine = outcome.pooled or ()
     own = {(identity.adapter, identity.weights) for identity in outcome.identities}
     for asked, answer in answers.items():
-        same_question = (asked.prompt, asked.surface) == (outcome.prompt, outcome.surface)
+        same_question = (asked.prompt, asked.options) == (outcome.prompt, outcome.options)
         if same_question and (asked.adapter, asked.weights) not in own and equals(answer, mine, rule):
             whose = "the base model" if asked.adapter is None else history.describe_adapter(asked.adapter)
             return FailureClass.STALE_STATE, f": it equals the answer of {whose}."

@@ -20,17 +20,17 @@ class Pooling(Evidence):
 @computes(Pooling, order=200)
 def pooling_facts(history: History) -> dict[str, float]:
     """Return the counters of pooled answers."""
-    pooled = [o for o in history.outcomes if o.surface.pooled is not None and o.answered and o.pooled]
-    hits = {o.request: hit_tokens(history, o) for o in pooled if not o.surface.needs_whole_prompt}
+    pooled = [o for o in history.outcomes if o.options.pooled is not None and o.answered and o.pooled]
+    hits = {o.request: hit_tokens(history, o) for o in pooled if not o.options.needs_whole_prompt}
     step = history.shape.step_tokens
     return {
         Pooling.HITS: sum(hit > 0 for hit in hits.values()),
         Pooling.CHUNKS: sum(step is not None and 0 < hits.get(o.request, 0) < len(o.prompt) - step for o in pooled),
         Pooling.SCORED_HITS: sum(
-            hits.get(o.request, 0) > 0 for o in pooled if o.surface.pooled is not None and o.surface.pooled.of_texts
+            hits.get(o.request, 0) > 0 for o in pooled if o.options.pooled is not None and o.options.pooled.of_texts
         ),
         Pooling.NEAR: sum(is_near_a_cached_prompt(history, o) for o in pooled),
-        Pooling.TOKENS: sum(o.surface.needs_whole_prompt and could_hit(history, o) for o in pooled),
+        Pooling.TOKENS: sum(o.options.needs_whole_prompt and could_hit(history, o) for o in pooled),
     }
 
 

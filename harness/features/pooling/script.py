@@ -8,4 +8,4 @@ from coldproof.harness.case.reproducer.registry import ScriptCase, flag
 @flag("POOLED", compared=True)
 def has_pooled(about: ScriptCase) -> bool:
     """Return whether some answers are vectors."""
-    return any(request.surface.pooled for request in about.requests)
+    return any(request.options.pooled for request in about.requests)

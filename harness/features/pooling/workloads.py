@@ -57,8 +57,8 @@ def pooled_neighbours(
         steps.append(SetAdapter(name=TENANT, content=limits.contents[0], path="files-A", route=Route.LOAD))
 
     def asks(*segments: Segment, salt: str | None = salt, adapter: str | None = None) -> Request:
-        surface = ResponseOptions(pooled=draw(st.sampled_from(tasks)))
-        return Request(prompt=Prompt(segments), salt=salt, adapter=adapter, max_tokens=0, surface=surface)
+        response_options = ResponseOptions(pooled=draw(st.sampled_from(tasks)))
+        return Request(prompt=Prompt(segments), salt=salt, adapter=adapter, max_tokens=0, options=response_options)
 
     whole = (stem, *tails)
     sent = [asks(*whole), asks(*whole), asks(draw(nearly_equal(limits, stem)), *tails), asks(*whole, salt=other)]
@@ -113,5 +113,5 @@ def pooled_traffic(
 
 def as_pooled(request: Request, *, task: Task) -> Request:
     """Return a request for a pooled answer to the same prompt."""
-    surface = ResponseOptions(pooled=task)
-    return msgspec.structs.replace(request, max_tokens=0, surface=surface, abort=None, chat=False)
+    response_options = ResponseOptions(pooled=task)
+    return msgspec.structs.replace(request, max_tokens=0, options=response_options, abort=None, chat=False)

@@ -55,7 +55,7 @@ def later_of_equals(history: History, other: Outcome, outcome: Outcome) -> bool:
     once its grammar is compiled.
     """
     judged = history.shape.preempts_latest and not history.shape.second_tier
-    return judged and outcome.surface.pattern is None and comes_after(other, outcome)
+    return judged and outcome.options.pattern is None and comes_after(other, outcome)
 
 
 def overtaken_requests(history: History) -> list[Finding]:
@@ -92,8 +92,8 @@ def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
         return False
     if has_images(other.prompt) or has_images(outcome.prompt):
         return False
-    alike = (other.model, other.surface.pattern) == (outcome.model, outcome.surface.pattern)
-    return alike and other.surface.answers == outcome.surface.answers == 1
+    alike = (other.model, other.options.pattern) == (outcome.model, outcome.options.pattern)
+    return alike and other.options.answers == outcome.options.answers == 1
 
 
 def overtook(other: Outcome, preempted: Outcome, lost: float) -> bool:

@@ -100,7 +100,7 @@ def wrong_usage(history: History) -> list[Finding]:
 
 def wrong_queue(history: History) -> list[Finding]:
     """Return a finding for the first step in which more or fewer requests run or wait than were sent and not ended."""
-    if any(outcome.surface.answers > 1 for outcome in history.outcomes) or history.pauses:
+    if any(outcome.options.answers > 1 for outcome in history.outcomes) or history.pauses:
         return []  # each answer counts as a request
     if has_sessions(history):
         return []  # one that waits for input is in the queue
@@ -155,7 +155,7 @@ def wrong_count(history: History) -> list[Finding]:
     hits = {int(one.request): one.hit for one in admitted}
     for outcome in history.outcomes:
         cached, began = outcome.cached_tokens, hits.get(outcome.request)
-        if outcome.tokens and outcome.surface.answers == 1 and None not in (cached, began) and cached != began:
+        if outcome.tokens and outcome.options.answers == 1 and None not in (cached, began) and cached != began:
             says = f"Request {outcome.request} reports {cached} cached tokens"
             found = f"{says}, but its prompt was computed from token {began} on."
             return [
@@ -207,7 +207,7 @@ def needless_wait(history: History) -> list[Finding]:
     for step in history.engine_steps or ():
         live = [one for one in history.outcomes if one.sent <= step.at + MOMENT < one.finished]
         waits = [one for one in live if begun.get(one.request, (math.inf, 0))[0] > step.at + MOMENT]
-        plain = [one for one in waits if one.residence.name is None and one.surface.pattern is None]
+        plain = [one for one in waits if one.partition.name is None and one.options.pattern is None]
         if plain and has_spare(history, step, live, waits):
             sentence = (
                 f"Request {plain[0].request} waits {step.at:.2f} s after the start of the run, although the pool has "
@@ -227,7 +227,7 @@ def needless_wait(history: History) -> list[Finding]:
 def has_spare(history: History, step: EngineStep, live: list[Outcome], waits: list[Outcome]) -> bool:
     """Return whether a step could also compute the prompts of those that wait, and the pool holds all that live."""
     shape = history.shape
-    if any(one.surface.answers > 1 for one in live):
+    if any(one.options.answers > 1 for one in live):
         return False
     computed = sum(chunk.end - chunk.start for chunk in step.chunks) + step.decoding
     tokens = computed + sum(len(one.prompt) for one in waits) <= (shape.step_tokens or 0)

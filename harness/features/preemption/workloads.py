@@ -41,7 +41,7 @@ def outgrowing_requests(
     shared = draw(st.sampled_from((None, None, Segment("prelude", limits.unit))))
     names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in limits.can else (None,)
     adapter = draw(st.sampled_from(names))
-    surface = draw(answer_options(limits, answer))
+    response_options = draw(answer_options(limits, answer))
     latest = count - (2 if filled else 1)  # the request that is preempted first
     requests = []
     for i in range(count):
@@ -51,7 +51,7 @@ def outgrowing_requests(
             Request(
                 prompt=Prompt((own,) if shared is None else (shared, own)),
                 adapter=adapter,
-                surface=surface if i == latest else PLAIN,
+                options=response_options if i == latest else PLAIN,
                 max_tokens=answer,
                 offset_ms=late,
                 priority=draw(st.sampled_from((0, 0, 5, -5))) if Capability.PRIORITY in limits.can else 0,

@@ -209,6 +209,6 @@ def same_prompt(outcomes: list[Outcome]) -> bool:
     """Return whether all requests have the same prompt and the same cache partition."""
     first = outcomes[0]
     return all(
-        o.residence == first.residence and common_prefix(o.prompt, first.prompt) == len(first.prompt) == len(o.prompt)
+        o.partition == first.partition and common_prefix(o.prompt, first.prompt) == len(first.prompt) == len(o.prompt)
         for o in outcomes
     )

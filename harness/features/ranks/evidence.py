@@ -28,7 +28,7 @@ def rank_facts(history: History) -> dict[str, float]:
             record.error is None and asked_everywhere(history, record.step, end)
             for record, end in zip(changed, ends, strict=False)
         ),
-        Ranks.HITS: sum(bool(outcome.residence.rank) for outcome in hits),
+        Ranks.HITS: sum(bool(outcome.partition.rank) for outcome in hits),
         Ranks.OTHER_RANK: sum(map(functools.partial(only_elsewhere, history), history.outcomes))
         if history.shape.ranks > 1
         else 0,
@@ -40,12 +40,12 @@ def asked_everywhere(history: History, step: int, end: int) -> bool:
     shares a block with one that this rank had answered before the change.
     """
     asked = (
-        outcome.residence.rank
+        outcome.partition.rank
         for outcome in history.outcomes
         if step < outcome.step <= end
         and outcome.answered
         and any(
-            before.step <= step and before.residence.rank == outcome.residence.rank and shares(history, before, outcome)
+            before.step <= step and before.partition.rank == outcome.partition.rank and shares(history, before, outcome)
             for before in history.outcomes
         )
     )
@@ -62,8 +62,8 @@ def changes(history: History, step: int) -> bool:
 def only_elsewhere(history: History, outcome: Outcome) -> bool:
     """Return whether only another rank had computed a block of this request's prompt under its identity."""
     known = [
-        other.residence.rank
+        other.partition.rank
         for other in history.outcomes
         if other.sent < outcome.sent and other.identities == outcome.identities and shares(history, other, outcome)
     ]
-    return bool(known) and None not in (outcome.residence.rank, *known) and outcome.residence.rank not in known
+    return bool(known) and None not in (outcome.partition.rank, *known) and outcome.partition.rank not in known

@@ -16,4 +16,4 @@ class Salts(Evidence):
 def salt_facts(history: History) -> dict[str, float]:
     """Return the counter of hits under a salt."""
     outcomes = [o for o in history.outcomes if o.error is None]
-    return {Salts.HITS: sum(o.hit_at_least > 0 and o.residence.salt is not None for o in outcomes)}
+    return {Salts.HITS: sum(o.hit_at_least > 0 and o.partition.salt is not None for o in outcomes)}

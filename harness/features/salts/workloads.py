@@ -67,7 +67,7 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
     for adapter, salt in [*order, draw(st.sampled_from(latest))]:
         plain = not kinds or draw(st.sampled_from((True, True, False)))
         kind = PLAIN if plain else draw(st.one_of(kinds))
-        request = Request(prompt=whole, adapter=adapter, salt=salt, surface=kind, max_tokens=tokens_for(kind))
+        request = Request(prompt=whole, adapter=adapter, salt=salt, options=kind, max_tokens=tokens_for(kind))
         steps.append(Burst(requests=(request,)))
     if not limits.slow and draw(st.sampled_from((*[False] * (MANY_EVERY - 1), True))):
         short = Prompt((Segment("short", limits.unit + 5),))

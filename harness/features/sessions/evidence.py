@@ -47,7 +47,7 @@ def successive_turns(history: History) -> list[tuple[Outcome, Outcome]]:
 
 def other_adapter(before: Outcome, turn: Outcome) -> bool:
     """Return whether a turn has another adapter, or none, than the turn before."""
-    return before.residence.name != turn.residence.name
+    return before.partition.name != turn.partition.name
 
 
 def may_share(outcome: Outcome, turn: Outcome) -> bool:

@@ -74,7 +74,7 @@ def to_be_fetched(decoder: History, outcome: Outcome, *, room: bool) -> Span:
     It fetches nothing for what both sides compute, and perhaps nothing for a prompt of less than a block or for a
     request that got no answer.
     """
-    if outcome.surface.answers > 1 or outcome.surface.needs_whole_prompt:
+    if outcome.options.answers > 1 or outcome.options.needs_whole_prompt:
         return Span()
     prompt = len(outcome.prompt)
     owed = (at_least(decoder, outcome) or 0) if room else 0

@@ -75,7 +75,7 @@ def fetched_tokens(record: StepRecord) -> float:
 
 def fetched_in_part(history: History, outcomes: list[Outcome], fetched: float) -> int:
     """Return how many prompts of a step the decoder fetched in part: known of a prompt that was alone."""
-    alone = len(outcomes) == 1 and outcomes[0].surface.answers == 1
+    alone = len(outcomes) == 1 and outcomes[0].options.answers == 1
     if not alone:
         return 0
     block, prompt = assumed_block(history), len(outcomes[0].prompt)

@@ -73,7 +73,7 @@ def crossing(history: History) -> list[Outcome]:
         for o in history.outcomes
         if o.error is None
         and o.tokens
-        and msgspec.structs.replace(o.surface, logprobs=False) == PLAIN
+        and msgspec.structs.replace(o.options, logprobs=False) == PLAIN
         and len(o.prompt) + o.max_tokens <= longest
         and cuts(history, o)
         and starts_clean(history, o)

@@ -54,7 +54,7 @@ def weight_facts(history: History) -> dict[str, float]:
         Weights.AFTER_UPDATE: sum(could_hit_others(history, o) for o in judged),
         Weights.RETURNS: sum(weights_returned(history, o) for o in judged),
         Weights.ADAPTERS_AFTER_UPDATE: sum(
-            o.residence.name is not None and could_hit_others(history, o) for o in judged
+            o.partition.name is not None and could_hit_others(history, o) for o in judged
         ),
         Weights.OLD_HITS: sum(
             o.hit_at_least > 0 and not is_comparable(history, o) and not updates_during(history, o)
@@ -62,7 +62,7 @@ def weight_facts(history: History) -> dict[str, float]:
         ),
         Weights.IN_FLIGHT: len(crossing),
         Weights.AFTER_IN_FLIGHT: len(after_flight),
-        Weights.AFTER_IN_FLIGHT_SALT: sum(o.residence.salt is not None for o in after_flight),
+        Weights.AFTER_IN_FLIGHT_SALT: sum(o.partition.salt is not None for o in after_flight),
         Weights.CONTINUED: sum(any(c.clear and 0 < c.low < len(o.tokens) for c in cuts(history, o)) for o in crossing),
     }
 

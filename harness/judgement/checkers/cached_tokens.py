@@ -230,8 +230,8 @@ def queries_allowed(history: History, outcome: Outcome, lost: bool) -> Span:
     """Return what one request may have added to the queries. If the answer needs the whole prompt, an
     engine may skip the lookup.
     """
-    looked_up = has_comparable_count(outcome) and not outcome.surface.needs_whole_prompt
-    prompt, task = float(len(outcome.prompt)), outcome.surface.pooled
+    looked_up = has_comparable_count(outcome) and not outcome.options.needs_whole_prompt
+    prompt, task = float(len(outcome.prompt)), outcome.options.pooled
     beside = 0 if task is None else task.beside
     return Span(prompt, prompt) if looked_up else Span(0.0, most(history, outcome, lost) + beside)
 
@@ -240,7 +240,7 @@ def most(history: History, outcome: Outcome, lost: bool) -> float:
     """Return the most that one request can add to a counter; inf if it may have been counted several times."""
     if lost and not history.shape.counts_first_lookups:
         return math.inf
-    return float(outcome.surface.answers * len(outcome.prompt))
+    return float(outcome.options.answers * len(outcome.prompt))
 
 
 def hits(metrics: Metrics, *, tiers: bool) -> float | None:
@@ -252,4 +252,4 @@ def hits(metrics: Metrics, *, tiers: bool) -> float | None:
 
 def has_comparable_count(outcome: Outcome) -> bool:
     """Return whether a request's reported count can be compared with the engine's counters."""
-    return outcome.answered and outcome.cached_tokens is not None and outcome.surface.answers == 1
+    return outcome.answered and outcome.cached_tokens is not None and outcome.options.answers == 1

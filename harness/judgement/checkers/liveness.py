@@ -43,7 +43,7 @@ def check_liveness(history: History) -> list[Finding]:
         elif outcome.aborted is None and never_fits(history, outcome):
             too_long = f"was answered although its {len(outcome.prompt)} prompt tokens exceed the engine's limit"
             found.append(finding(f"{too_long}: the answer cannot be to the whole prompt.", about=outcome))
-        elif outcome.surface.pooled is not None:
+        elif outcome.options.pooled is not None:
             if not outcome.pooled and outcome.aborted is None:
                 found.append(finding("ended without a vector.", about=outcome))
         elif not outcome.tokens and outcome.aborted is None:

@@ -142,7 +142,7 @@ def too_short_or_long(outcome: Outcome, cold: tuple[int, ...]) -> bool:
     A stop string may end an answer anywhere, but not after tokens at which the cold answer went on.
     """
     tokens = outcome.token_ids
-    if outcome.surface.stop:
+    if outcome.options.stop:
         shorter = min(len(tokens), len(cold))
         return outcome.answered and len(tokens) != len(cold) and tokens[:shorter] == cold[:shorter]
     return outcome.answered and len(tokens) != outcome.max_tokens

@@ -51,7 +51,7 @@ def check_tokens(history: History, answers: Answers, rule: Rule) -> list[Finding
     found = []
     changed = may_be_changed(history) if rule.lossy else frozenset()
     for outcome in comparable_outcomes(history):
-        if outcome.surface.pooled is not None:
+        if outcome.options.pooled is not None:
             continue  # check_pooled
         expected = closest(outcome, answers)
         if outcome.request in changed:

@@ -51,8 +51,8 @@ def may_add(history: History, outcome: Outcome) -> int:
     """Return the most that a request may have added to the counter: what it reports, or what it may have hit, in whole
     blocks where every layer keeps whole blocks of known size. Each of several answers looks up its prompt.
     """
-    if outcome.cached_tokens is not None and outcome.answered and outcome.surface.answers == 1:
+    if outcome.cached_tokens is not None and outcome.answered and outcome.options.answers == 1:
         return outcome.cached_tokens
     block = history.shape.block_size if history.shape.uniform and not history.shape.second_tier else None
     most = at_most(history, outcome)
-    return outcome.surface.answers * (most // (block or 1) * (block or 1))
+    return outcome.options.answers * (most // (block or 1) * (block or 1))

@@ -24,7 +24,7 @@ class Reuse(Evidence):
     DECODE_HITS = "hits on blocks written by decode", Trait.HIT_COUNTS
     REPEAT_HITS = "hits of a prompt repeated immediately"
     RETURN_HITS = "hits of a prompt repeated after others"
-    OWED = "requests with a minimum expected hit"
+    EXPECTED = "requests with a minimum expected hit"
     COUNTED = "hits counted per request and by the metrics", Trait.EXCLUSIVE
 
 
@@ -40,7 +40,7 @@ def reuse_facts(history: History) -> dict[str, float]:
         Reuse.DECODE_HITS: sum(any(decoded_for(p, o) for p in prior(history, o)) for o in hits),
         Reuse.REPEAT_HITS: sum(sent_before(history, o) and not others_between(history, o) for o in hits),
         Reuse.RETURN_HITS: sum(sent_before(history, o) and others_between(history, o) for o in hits),
-        Reuse.OWED: sum(bool(limits.at_least) for limits in bounds(history).values()),
+        Reuse.EXPECTED: sum(bool(limits.at_least) for limits in bounds(history).values()),
         Reuse.COUNTED: len(hits) if counters else 0,
     }
 
@@ -143,11 +143,11 @@ def surface_facts(history: History) -> dict[str, float]:
     hits = [o for o in answered if o.hit_at_least]
     return {
         Options.SCORED_PROMPTS: sum(
-            o.surface.prompt_logprobs and any(shares(history, p, o) for p in prior(history, o)) for o in answered
+            o.options.prompt_logprobs and any(shares(history, p, o) for p in prior(history, o)) for o in answered
         ),
-        Options.SEVERAL: sum(o.surface.answers > 1 for o in hits),
-        Options.STOPPED: sum(bool(o.surface.stop) and o.finish_reason == "stop" for o in hits),
-        Options.PATTERNED: sum(o.surface.pattern is not None for o in hits),
+        Options.SEVERAL: sum(o.options.answers > 1 for o in hits),
+        Options.STOPPED: sum(bool(o.options.stop) and o.finish_reason == "stop" for o in hits),
+        Options.PATTERNED: sum(o.options.pattern is not None for o in hits),
     }
 
 

@@ -42,7 +42,7 @@ def divergence_facts(history: History, answers: Answers, found: tuple[Finding, .
     left_out = {one.request for one in of_tokens if not one.noise}  # findings, and what a lossy mode permits
     first: dict[tuple[Question, bool], Outcome] = {}
     for outcome in comparable_outcomes(history):
-        if outcome.surface.pooled is None and outcome.request not in left_out:
+        if outcome.options.pooled is None and outcome.request not in left_out:
             first.setdefault((question(outcome, outcome.identities[-1]), may_have_hit(history, outcome)), outcome)
     facts: dict[str, float] = {}
     for hit, names in ((True, ON_HITS), (False, WITHOUT_HITS)):

@@ -96,7 +96,7 @@ def difference(left: Outcome, right: Outcome) -> str:
         return "salt"
     if None in (one.adapter, other.adapter):
         return "base"
-    return "content" if left.residence.name == right.residence.name else "adapter"
+    return "content" if left.partition.name == right.partition.name else "adapter"
 
 
 def pairs(timeline: Timeline) -> Iterator[Cell]:

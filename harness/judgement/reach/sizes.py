@@ -68,7 +68,7 @@ def variety(timeline: Timeline) -> Iterator[Cell]:
     numbers = {
         "names": len({load.name for load in loads}),
         "contents": len({load.content for load in loads}),
-        "salts": len({o.residence.salt for o in timeline.history.outcomes} - {None}),
+        "salts": len({o.partition.salt for o in timeline.history.outcomes} - {None}),
     }
     for what, number in numbers.items():
         if number:

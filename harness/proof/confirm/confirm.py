@@ -141,14 +141,14 @@ def fresh_answer_agrees(failing: Failing, oracle: EngineOracle, rule: Rule = EXA
     weights are others than those with which the fresh engine was started.
     """
     outcome = failing_outcome(failing.judgement)
-    if outcome is None or outcome.surface.answers > 1:
+    if outcome is None or outcome.options.answers > 1:
         return None
     expected = closest(outcome, failing.judgement.answers)
     cold = nearest(outcome, failing.judgement.answers) if outcome.pooled else ()
     asked = [question(outcome, identity) for identity in outcome.identities if identity.weights is None]
     if not asked:
         return None
-    if outcome.surface.pooled is not None:
+    if outcome.options.pooled is not None:
         return any(same_vectors(oracle.ask_without_memo(q).pooled or (), cold, rule) for q in asked)
     return any(not counts(expected, oracle.ask_without_memo(q).ids, rule) for q in asked)
 

@@ -55,7 +55,7 @@ def strength_of(failed: int, tries: int, *, without_failed: int, without_tries: 
     if without_failed:
         return Strength.NOT_NEEDED
     if not without_tries or chance(failed, tries, without_tries) > UNLIKELY:
-        return Strength.NOT_TOLD
+        return Strength.UNDETERMINED
     return Strength.NEEDED
 
 
@@ -86,7 +86,7 @@ def describe(rows: list[ControlRow], facts: ControlFacts, mechanism: str) -> str
     what = "The wrong answer" if facts.wrong_tokens else "The failure"
     needed = [row.removes for row in rows if row.tells is Strength.NEEDED]
     not_needed = [row.removes for row in rows if row.tells is Strength.NOT_NEEDED]
-    undetermined = [row.removes for row in rows if row.tells is Strength.NOT_TOLD]
+    undetermined = [row.removes for row in rows if row.tells is Strength.UNDETERMINED]
     said = [f"{what} occurred in {facts.failed} of {facts.tries} unmodified runs of the case."]
     if needed:
         these = "it" if len(needed) == 1 else "any one of these"

@@ -162,7 +162,7 @@ def in_all_requests(**fields: object) -> Change:
 
 def plain_requests(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
     """Send all requests without response options."""
-    return change_requests(workload, lambda r: msgspec.structs.replace(r, surface=r.surface.plain())), failing
+    return change_requests(workload, lambda r: msgspec.structs.replace(r, options=r.options.plain())), failing
 
 
 def many_at_once(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:
@@ -228,7 +228,7 @@ CONCURRENT, DISCONNECT, RESET = "concurrent requests", "a client disconnect", "a
 SEQUENTIAL = "requests one at a time"
 ADAPTERS, SALTS, SIMILAR_SALTS = "adapters", "salts", "nearly equal salts"
 SIMILAR_PROMPTS, OPTIONS = "prompts that differ in a token or two", "response options"
-PRIORITIES, DOORS = "priorities", "several doors"
+PRIORITIES, ENDPOINTS = "priorities", "several endpoints"
 ONE_SIDE_FIRST = "a change that reaches one side first"
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("a fresh salt on the failing request", OWN_KEY, fresh_salt),
@@ -250,5 +250,5 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("unrelated prompts instead of similar ones", SIMILAR_PROMPTS, unrelated_prompts),
     ("no response options", OPTIONS, plain_requests),
     ("equal priorities", PRIORITIES, in_all_requests(priority=0)),
-    ("every request at its usual door", DOORS, in_all_requests(door=None)),
+    ("every request at its usual endpoint", ENDPOINTS, in_all_requests(endpoint=None)),
 )

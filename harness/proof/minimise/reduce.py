@@ -79,7 +79,7 @@ def alone(step: Step) -> Request | None:
 def plainer(workload: Workload, number: int) -> Iterator[Workload]:
     """Yield variants of one request without its abort, its priority, its response options or its delay."""
     _, position, request = next(entry for entry in workload.requests() if entry[0] == number)
-    plain = {"abort": None, "priority": 0, "surface": request.surface.plain(), "offset_ms": 0}
+    plain = {"abort": None, "priority": 0, "options": request.options.plain(), "offset_ms": 0}
     first = min(n for n, s, _ in workload.requests() if s == position)
     burst = workload.steps[position]
     for field, value in plain.items():

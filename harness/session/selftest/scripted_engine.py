@@ -17,8 +17,8 @@ from pathlib import Path
 
 from coldproof.adapters.common.weights_digest import WEIGHT_FILES, weights_digest
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
 from coldproof.adapters.protocol.embedding_rows import FIRST_ROW
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused, Served
 from coldproof.adapters.protocol.kv_events import Published
 from coldproof.adapters.protocol.metrics import Metrics
@@ -38,7 +38,12 @@ UPDATES = (
     Capability.WEIGHTS_SAME_PATH,
     Capability.WEIGHT_CHECKSUM,
 )
-DOORS = (Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR)
+ENDPOINTS = (
+    Capability.ENDPOINTS,
+    Capability.GENERATE_ENDPOINT,
+    Capability.RESPONSES_ENDPOINT,
+    Capability.MESSAGES_ENDPOINT,
+)
 ABSENT = {
     Capability.KV_EVENTS: "it publishes no events",
     Capability.PRIORITY: "it answers requests in the order of their arrival",
@@ -46,7 +51,7 @@ ABSENT = {
     Capability.SECOND_TIER: "it has one block pool",
     Capability.SEVERAL_ANSWERS: "it gives one answer for each request",
     Capability.SEVERAL_GROUPS: "it has one KV cache group",
-    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in (*UPDATES, *DOORS)},
+    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in (*UPDATES, *ENDPOINTS)},
     Capability.STOP_STRINGS: "it does not check stop strings",
     Capability.STRUCTURED_OUTPUT: "it does not constrain its output",
 }
@@ -59,8 +64,8 @@ class InjectedBug(enum.StrEnum):
     NAME_ONLY_KEY = "cache key has the adapter's name instead of its content"
     NO_ADAPTER_KEY = "cache key omits the adapter"
     SALT_DROPPED = "cache key omits the salt"
-    SALT_DROPPED_AT_DOOR = "one door omits the salt"
-    PRIORITY_IGNORED_AT_DOOR = "one door ignores priorities"
+    SALT_DROPPED_AT_ENDPOINT = "one endpoint omits the salt"
+    PRIORITY_IGNORED_AT_ENDPOINT = "one endpoint ignores priorities"
     LAST_TOKEN_UNHASHED = "block hash omits the block's last token"
     OVERCOUNT = "reports one block more than it hit"
     NEVER_HITS = "never hits"
@@ -176,7 +181,7 @@ class ScriptedEngine:
                 raise EngineDied("the scripted engine has terminated")
             if request.model not in (self.base_model, *self.contents):
                 raise RequestRefused(404, f"{request.model} is not loaded")
-            ignored = request.door is Door.MESSAGES and self.bug is InjectedBug.PRIORITY_IGNORED_AT_DOOR
+            ignored = request.endpoint is Endpoint.MESSAGES and self.bug is InjectedBug.PRIORITY_IGNORED_AT_ENDPOINT
             if request.priority == IMPOSSIBLE_PRIORITY and not ignored:
                 raise RequestRefused(400, f"{request.priority} is no priority")
             if len(request.prompt) + request.max_tokens > self.shape.max_model_tokens:
@@ -207,7 +212,7 @@ class ScriptedEngine:
             self.hit += cached * (2 if self.bug is InjectedBug.COUNTER_TWICE else 1)
         reported = cached + BLOCK if cached and self.bug is InjectedBug.OVERCOUNT else cached
         scores: tuple[float | None, ...] | None = None
-        if request.surface.prompt_logprobs:
+        if request.options.prompt_logprobs:
             begin = cached if self.bug is InjectedBug.SCORES_CUT else 0
             scores = (None, *(-0.1 for _ in request.prompt[begin + 1 :]))
         return Completion(
@@ -240,7 +245,7 @@ class ScriptedEngine:
             adapter = request.model
         if self.bug is InjectedBug.NO_ADAPTER_KEY:
             adapter = None
-        loses = self.bug is InjectedBug.SALT_DROPPED_AT_DOOR and request.door is Door.MESSAGES
+        loses = self.bug is InjectedBug.SALT_DROPPED_AT_ENDPOINT and request.endpoint is Endpoint.MESSAGES
         salt = None if loses or self.bug is InjectedBug.SALT_DROPPED else request.cache_salt
         hashed = BLOCK - 1 if self.bug is InjectedBug.LAST_TOKEN_UNHASHED else BLOCK
         chain: object = (adapter, salt)
@@ -298,7 +303,7 @@ class ClosedFormOracle(Oracle):
             extend(kv, tokens, computed_with)
             answer.append(Token(id=next_token(b"".join(kv) + computed_with.encode()), at=0.0, gap=5.0))
             tokens.append(answer[-1].id)
-        scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.surface.prompt_logprobs else None
+        scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.options.prompt_logprobs else None
         return Answer(tuple(answer), prompt_logprobs=scores)
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.harness.execution.calibration.sensitivity import measure_sensitivity
 from coldproof.harness.execution.models.lora import AdapterFiles, digest_of
@@ -111,11 +111,11 @@ def script() -> Workload:
         *request_burst(None, near),
         *request_burst(None, cut, abort=Abort(after_tokens=2)),
         *request_burst(None, cut),
-        *request_burst(None, surface=ResponseOptions(prompt_logprobs=True)),
+        *request_burst(None, options=ResponseOptions(prompt_logprobs=True)),
         *request_burst(None, chat=True),
-        *request_burst(None, chat=True, salt="red", door=Door.MESSAGES),
+        *request_burst(None, chat=True, salt="red", endpoint=Endpoint.MESSAGES),
         *request_burst(None, chat=True, priority=IMPOSSIBLE_PRIORITY),
-        *request_burst(None, chat=True, priority=IMPOSSIBLE_PRIORITY, door=Door.MESSAGES),
+        *request_burst(None, chat=True, priority=IMPOSSIBLE_PRIORITY, endpoint=Endpoint.MESSAGES),
         Idle(0),
         Reset(),
         *request_burst(None),

@@ -222,7 +222,7 @@ def move_length(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     """Change the length of a segment in all prompts, so that one of them ends at an edge of a block, or is longest."""
     one = random.choice([one for one in draft.requests() if not one.request.chat] or draft.requests())
     segments = one.request.prompt.segments
-    if one.request.chat or not segments or one.request.surface != PLAIN:
+    if one.request.chat or not segments or one.request.options != PLAIN:
         return
     chosen = random.choice(segments)
     others = sum(s.length for s in segments) - chosen.length + NONCE_TOKENS
@@ -254,7 +254,7 @@ def change_token(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
 def move_answer(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     """Change the length of an answer: 1, 2, or so that it ends at an edge of a block, up to several blocks later."""
     one = random.choice(draft.requests())
-    if one.request.surface != PLAIN:
+    if one.request.options != PLAIN:
         return
     rest = -new_prompt_length(one.request.prompt) % limits.unit
     at_edge = rest + random.choice((0, 1, 2, 4)) * limits.unit + random.choice((-1, 0, 1, 2))
@@ -268,7 +268,7 @@ def disconnect(draft: Draft, limits: WorkloadLimits, random: Random) -> None:
     if Capability.ABORT not in limits.can:
         return
     continued = draft.continued()
-    free = [one for one in draft.requests() if one.key not in continued and one.request.surface == PLAIN]
+    free = [one for one in draft.requests() if one.key not in continued and one.request.options == PLAIN]
     if free:
         one = random.choice(free)
         most = one.request.max_tokens

@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 320.0, 88.0  # of one panel's plot
 PANELS: tuple[tuple[str, str, Callable[[ProgressPoint], float]], ...] = (
     ("Examples", "workloads generated and run", lambda point: point.examples),
     ("Hit tokens", "prompt tokens read from the cache", lambda point: point.hit_tokens),
-    ("Discriminating requests", ReportedEvidence.TELLING.value, lambda point: point.telling),
+    ("Discriminating requests", ReportedEvidence.DISCRIMINATING.value, lambda point: point.discriminating),
     ("Evicted tokens", "cached prompt tokens that were evicted", lambda point: point.evicted_tokens),
     ("Preemptions", "requests preempted by the engine", lambda point: point.preemptions),
     ("Failing examples", "including those of minimisation", lambda point: point.failing),

@@ -214,9 +214,9 @@ def test_with_weights_in_eight_bits_decode_and_prefill_agree(start: Start) -> No
     assert max(apart) < 1e-3
 
 
-def scored(tokens: tuple[int, ...], count: int, surface: ResponseOptions) -> CompletionRequest:
+def scored(tokens: tuple[int, ...], count: int, response_options: ResponseOptions) -> CompletionRequest:
     """Return a request for scores."""
-    return msgspec.structs.replace(ask(tokens, count=count), surface=surface)
+    return msgspec.structs.replace(ask(tokens, count=count), options=response_options)
 
 
 def only(served: list[Served]) -> Completion:

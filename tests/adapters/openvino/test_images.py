@@ -14,9 +14,9 @@ from support.start_options import start_options
 from coldproof.adapters.openvino import engine
 from coldproof.adapters.openvino.content import tensors_of
 from coldproof.adapters.openvino.engine import OpenVinoEngine
-from coldproof.adapters.openvino.seeing_ir import POSITIONS_OF_IMAGE, SIDE, can_see, text_of_images
 from coldproof.adapters.openvino.setup import IMAGES, sees
 from coldproof.adapters.openvino.spec import CELLS
+from coldproof.adapters.openvino.vision_ir import POSITIONS_OF_IMAGE, SIDE, can_see, text_of_images
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.images import Encoding, SentImage, image_id, image_positions, pixels
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest

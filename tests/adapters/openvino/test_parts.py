@@ -176,7 +176,7 @@ def test_the_stage_of_an_aborted_request() -> None:
 def test_an_echoed_prompt_loses_no_score_silently() -> None:
     """The engine echoes only the scores that it computed, so the number of scores is reported."""
     one = live(None, prompt=4)
-    one.request = msgspec.structs.replace(one.request, surface=ResponseOptions(prompt_logprobs=True))
+    one.request = msgspec.structs.replace(one.request, options=ResponseOptions(prompt_logprobs=True))
     one.take(Output(1, [7] * 4 + [5], [-2.0, -0.5], "LENGTH"), 11)
     assert (one.prompt_logprobs, one.count, one.finish_reason) == ((-2.0,), 1, "length")
 

@@ -18,7 +18,7 @@ from support.waiting import until
 
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, ResponseOptions
@@ -112,9 +112,11 @@ def test_an_answer_is_what_the_server_streamed(fake: FakeServer) -> None:
 
 def test_the_rank_of_a_request_is_a_header_on_every_endpoint(fake: FakeServer) -> None:
     """A request without a rank has no header, and the server balances it."""
-    for rank, door in ((None, None), (1, None), (0, None), (1, Door.GENERATE)):
-        with contextlib.suppress(EngineError):  # the door may be closed here
-            live(fake).complete(CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, rank=rank, door=door))
+    for rank, endpoint in ((None, None), (1, None), (0, None), (1, Endpoint.GENERATE)):
+        with contextlib.suppress(EngineError):  # the endpoint may be closed here
+            live(fake).complete(
+                CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, rank=rank, endpoint=endpoint)
+            )
     assert [seen.rank for seen in fake.seen] == [None, "1", "0", "1"]
 
 
@@ -191,7 +193,7 @@ def test_a_server_that_is_stopped_answers_nothing_more(
 
 def test_the_gap_is_between_the_two_best(fake: FakeServer) -> None:
     """Log probabilities are returned on request, and the gap is the difference of the best two."""
-    scored = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, surface=ResponseOptions(logprobs=True))
+    scored = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=2, options=ResponseOptions(logprobs=True))
     got = live(fake).complete(scored)
     assert [(t.logprob, t.gap) for t in got.tokens] == [(-0.5, 1.5)] * 2
     assert [(t.logprob, t.gap) for t in live(fake).complete(REQUEST).tokens] == [(None, None)] * 4
@@ -281,7 +283,7 @@ def test_an_answer_of_another_form_is_described_in_one_line(body: str, came: str
 @pytest.mark.usefixtures("without_waiting")
 def test_a_whole_response_of_another_form_is_described_too() -> None:
     """Prompt scores are not streamed, and their response is checked in the same way."""
-    request = msgspec.structs.replace(REQUEST, surface=ResponseOptions(prompt_logprobs=True))
+    request = msgspec.structs.replace(REQUEST, options=ResponseOptions(prompt_logprobs=True))
     with serving(ServerBehaviour(bodies={"/v1/completions": "[3]"})) as fake:
         with pytest.raises(MalformedAnswer, match=rf"POST /v1/completions .* '\[3\]'; expected {EVENT}$"):
             live(fake).complete(request)

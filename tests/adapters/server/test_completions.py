@@ -23,14 +23,16 @@ PROMPT = (40, 41, 42)
 MESSAGES = (Message("system", "Be brief."), Message("user", "Hello."))
 
 
-def request(surface: ResponseOptions = PLAIN, **changes: Any) -> CompletionRequest:
+def request(response_options: ResponseOptions = PLAIN, **changes: Any) -> CompletionRequest:
     """Return a request for four tokens."""
-    return CompletionRequest(**{"model": "m", "prompt": PROMPT, "max_tokens": 4, "surface": surface, **changes})
+    return CompletionRequest(
+        **{"model": "m", "prompt": PROMPT, "max_tokens": 4, "options": response_options, **changes}
+    )
 
 
-def chat(surface: ResponseOptions = PLAIN) -> CompletionRequest:
+def chat(response_options: ResponseOptions = PLAIN) -> CompletionRequest:
     """Return the same request as a chat."""
-    return request(surface, messages=MESSAGES)
+    return request(response_options, messages=MESSAGES)
 
 
 def test_a_plain_request_is_greedy_streamed_and_sampled_to_the_end() -> None:
@@ -69,10 +71,10 @@ def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:
     ],
 )
 @pytest.mark.parametrize("make", [request, chat])
-def test_response_options_are_sent(surface: ResponseOptions, fields: dict[str, Any], make: Any) -> None:
+def test_response_options_are_sent(response_options: ResponseOptions, fields: dict[str, Any], make: Any) -> None:
     """A request has the fields of its response options and no others, on both endpoints."""
-    said = body(make(surface))
-    if surface.logprobs and make is chat:
+    said = body(make(response_options))
+    if response_options.logprobs and make is chat:
         fields = {**fields, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
     assert said.items() >= fields.items()
     special = {"n", "stop", "structured_outputs", "prompt_logprobs", "logprobs", "top_logprobs"}

@@ -96,7 +96,7 @@ def test_a_prompt_of_rows_is_a_completion() -> None:
 
 def test_the_rest_of_the_body_is_that_of_a_chat() -> None:
     """The body has a template that adds nothing, the salt, and scores in the form of a chat."""
-    request = new_request(*MIXED, cache_salt="red", surface=ResponseOptions(logprobs=True))
+    request = new_request(*MIXED, cache_salt="red", options=ResponseOptions(logprobs=True))
     sent = content.body(request, SHAPE)
     assert content.path(request) == "/v1/chat/completions"
     assert (sent["cache_salt"], sent["logprobs"], sent["top_logprobs"]) == ("red", True, 2)

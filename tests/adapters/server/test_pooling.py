@@ -23,7 +23,7 @@ POOLS = tuple(PATHS.values())
 
 def new_request(task: Task, **changes: Any) -> CompletionRequest:
     """Return a request for a pooled answer."""
-    facts = {"model": MODEL, "prompt": PROMPT, "max_tokens": 0, "surface": ResponseOptions(pooled=task)}
+    facts = {"model": MODEL, "prompt": PROMPT, "max_tokens": 0, "options": ResponseOptions(pooled=task)}
     return CompletionRequest(**{**facts, **changes})
 
 

@@ -12,7 +12,7 @@ from support.fake_server import FakeServer, serving
 from support.ports import reserved_port
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.adapters.openai.spec import attach
+from coldproof.adapters.endpoint.spec import attach
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.server import attach as endpoint
@@ -20,8 +20,8 @@ from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.probes import ProbeResult, probe
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
-OF_DOORS = {Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR}
-OF_CHATS = {Capability.CHAT, Capability.DOORS, *OF_DOORS}
+OF_ENDPOINTS = {Capability.GENERATE_ENDPOINT, Capability.RESPONSES_ENDPOINT, Capability.MESSAGES_ENDPOINT}
+OF_CHATS = {Capability.CHAT, Capability.ENDPOINTS, *OF_ENDPOINTS}
 CONFIG_LINE = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100",enable_prefix_caching="True"} 1\n'
 ALWAYS_ABSENT = {
     Capability.ADAPTER_SWITCH,
@@ -31,7 +31,7 @@ ALWAYS_ABSENT = {
     Capability.KV_EVENTS,
     Capability.SECOND_TIER,
     *OPTIONAL_ABSENT,
-} - {Capability.DOORS, *OF_DOORS}  # of a server that somebody else started
+} - {Capability.ENDPOINTS, *OF_ENDPOINTS}  # of a server that somebody else started
 OF_COMPLETIONS = {
     Capability.TOKEN_PROMPTS,
     Capability.TOKEN_OUTPUTS,
@@ -171,7 +171,7 @@ def test_an_unpublished_shape_is_unknown() -> None:
         (ServerBehaviour(token_ids=False), OF_TOKEN_IDS),
         (
             ServerBehaviour(counts=Counts.NEVER, metrics=None),
-            {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS, *OF_DOORS},
+            {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *OF_METRICS, *OF_ENDPOINTS},
         ),
         (ServerBehaviour(refuses=("logprobs",)), {Capability.LOGPROBS}),
         (ServerBehaviour(reset=None), {Capability.CACHE_RESET}),
@@ -185,9 +185,9 @@ def test_an_unpublished_shape_is_unknown() -> None:
         (ServerBehaviour(chats=False), OF_CHATS),
         (ServerBehaviour(refuses=("messages",)), OF_CHATS),
         (ServerBehaviour(reports_prompts=False), {Capability.PROMPT_LOGPROBS, *OF_CHATS}),
-        (ServerBehaviour(doors=()), OF_DOORS),
-        (ServerBehaviour(doors=("/v1/responses",)), OF_DOORS - {Capability.RESPONSES_DOOR}),
-        (ServerBehaviour(wordy=True), {Capability.MESSAGES_DOOR}),
+        (ServerBehaviour(endpoints=()), OF_ENDPOINTS),
+        (ServerBehaviour(endpoints=("/v1/responses",)), OF_ENDPOINTS - {Capability.RESPONSES_ENDPOINT}),
+        (ServerBehaviour(wordy=True), {Capability.MESSAGES_ENDPOINT}),
         (ServerBehaviour(refuses=("priority",)), {Capability.PRIORITY}),
         (ServerBehaviour(refuses=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),
         (ServerBehaviour(ignores=("prompt_logprobs",)), {Capability.PROMPT_LOGPROBS}),

@@ -34,7 +34,12 @@ from coldproof.harness.workload.steps import Reset, Workload
 
 PROMPT = tuple(range(40, 80))
 REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
-DOORS = {Capability.DOORS, Capability.GENERATE_DOOR, Capability.RESPONSES_DOOR, Capability.MESSAGES_DOOR}
+ENDPOINTS = {
+    Capability.ENDPOINTS,
+    Capability.GENERATE_ENDPOINT,
+    Capability.RESPONSES_ENDPOINT,
+    Capability.MESSAGES_ENDPOINT,
+}
 ALWAYS_ABSENT = {
     Capability.SEVERAL_ANSWERS,
     Capability.LORA_IN_PLACE,
@@ -45,7 +50,7 @@ ALWAYS_ABSENT = {
     Capability.SEVERAL_GROUPS,
     Capability.SECOND_TIER,
     *OPTIONAL_ABSENT,
-} - {Capability.SESSIONS, Capability.STREAMING_SESSIONS, *DOORS, *SGLANG_CONTROLS}
+} - {Capability.SESSIONS, Capability.STREAMING_SESSIONS, *ENDPOINTS, *SGLANG_CONTROLS}
 OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS}
 
 
@@ -86,9 +91,9 @@ def test_a_server_that_offers_everything_has_every_capability() -> None:
     ("changes", "missing"),
     [
         ({"lora": False}, OF_ADAPTERS),
-        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *DOORS}),
-        ({"reports": False}, DOORS),
-        ({"chats": False}, {Capability.CHAT, *DOORS}),
+        ({"counts": False}, {Capability.CACHED_TOKENS, Capability.CACHE_SALT, *ENDPOINTS}),
+        ({"reports": False}, ENDPOINTS),
+        ({"chats": False}, {Capability.CHAT, *ENDPOINTS}),
         ({"salts": ()}, {Capability.CACHE_SALT}),
         ({"salts": ("extra_key",)}, set()),
         ({"counters": False}, {Capability.METRICS, Capability.HIT_COUNTERS, Capability.PREEMPTION_COUNTS}),
@@ -207,8 +212,8 @@ def test_a_server_that_requires_a_key_names_the_variable(monkeypatch: pytest.Mon
         ({"model": "mine"}, {"lora_path": "mine"}),
         ({"cache_salt": "tenant"}, {"cache_salt": "tenant"}),
         ({"priority": 3}, {"priority": 3}),
-        ({"surface": ResponseOptions(logprobs=True)}, {"return_logprob": True, "top_logprobs_num": 2}),
-        ({"surface": ResponseOptions(prompt_logprobs=True)}, {"logprob_start_len": 0, "stream": False}),
+        ({"options": ResponseOptions(logprobs=True)}, {"return_logprob": True, "top_logprobs_num": 2}),
+        ({"options": ResponseOptions(prompt_logprobs=True)}, {"logprob_start_len": 0, "stream": False}),
     ],
     ids=str,
 )
@@ -223,11 +228,11 @@ def test_fields_of_a_request(changes: dict[str, Any], said: dict[str, Any]) -> N
 
 def test_an_answer_that_may_end_early_may_end_at_an_end_token() -> None:
     """With a stop string or a pattern, end tokens are not ignored."""
-    for surface, reported in (
+    for response_options, reported in (
         (ResponseOptions(stop=("x",)), {"stop": ["x"]}),
         (ResponseOptions(pattern="a"), {"regex": "a"}),
     ):
-        request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=surface)
+        request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, options=response_options)
         assert (
             client("http://h:1").body(request)["sampling_params"].items() >= {"ignore_eos": False, **reported}.items()
         )
@@ -235,7 +240,7 @@ def test_an_answer_that_may_end_early_may_end_at_an_end_token() -> None:
 
 def test_what_the_protocol_cannot_express_is_refused_before_it_is_sent() -> None:
     """Such a request is refused rather than sent in part."""
-    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(answers=2))
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, options=ResponseOptions(answers=2))
     with serving() as fake:
         with pytest.raises(RequestRefused):
             client(fake.url).complete(request)
@@ -246,7 +251,7 @@ def test_what_the_protocol_cannot_express_is_refused_before_it_is_sent() -> None
 def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
     """Events may have all tokens so far or only the new ones."""
     counts: list[int] = []
-    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, surface=ResponseOptions(logprobs=True))
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4, options=ResponseOptions(logprobs=True))
     with serving(incremental=incremental, page=1) as fake:
         client(fake.url).complete(REQUEST)
         reported = client(fake.url).complete(request, counts.append)
@@ -259,7 +264,7 @@ def test_an_answer_is_read_from_either_stream(incremental: bool) -> None:
 
 def test_prompt_logprobs_are_one_for_each_token() -> None:
     """The first token has no score."""
-    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, surface=ResponseOptions(prompt_logprobs=True))
+    request = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=1, options=ResponseOptions(prompt_logprobs=True))
     with serving() as fake:
         reported = client(fake.url).complete(request)
     assert reported.prompt_logprobs == (None, *[-0.25] * (len(PROMPT) - 1))
@@ -400,7 +405,7 @@ WRONG_ON_A_HIT = (burst(ask(("stem", 40))), burst(ask(("stem", 40)), ask(("stem"
 @pytest.mark.parametrize(("nats", "code"), [(0.3, 0), (0.2, 1)])
 def test_a_reproducer_from_a_noisy_server_compares_scores(tmp_path: Path, nats: float, code: int) -> None:
     """The stand-in scores its tokens -0.5 and those of a prompt -0.25. Scores under a pattern are not comparable."""
-    pattern = ask(("stem", 40), surface=ResponseOptions(pattern="[ab]"))
+    pattern = ask(("stem", 40), options=ResponseOptions(pattern="[ab]"))
     case = report_samples.case(
         engine="sglang",
         workload=msgspec.to_builtins(Workload((*WRONG_ON_A_HIT, burst(pattern)))),

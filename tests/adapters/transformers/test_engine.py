@@ -295,15 +295,15 @@ class TestLive:
     def test_scores_are_returned_without_a_request_for_them(self) -> None:
         """The engine always gives scores, which distinguish a tie from a wrong answer."""
         answers = []
-        for surface in (ResponseOptions(), ResponseOptions(logprobs=True)):
-            one = TransformersRequest(new_request(1, 2, 1, surface=surface), (1, 2), name="a", step=0)
+        for response_options in (ResponseOptions(), ResponseOptions(logprobs=True)):
+            one = TransformersRequest(new_request(1, 2, 1, options=response_options), (1, 2), name="a", step=0)
             one.take(output(7, scores=(-0.5,), finished=True), 1)
             answers.append(one.tokens[0].logprob)
         assert answers == [-0.5, -0.5]
 
     def test_it_is_over_when_all_answers_are(self) -> None:
         """Each answer has a name of its own. The request's prompt and first answer have the request's name."""
-        one = TransformersRequest(new_request(1, 2, 2, surface=ResponseOptions(answers=3)), (1, 2), name="a", step=0)
+        one = TransformersRequest(new_request(1, 2, 2, options=ResponseOptions(answers=3)), (1, 2), name="a", step=0)
         for step, (name, *tokens) in enumerate((("a__child#1", 5, 6), ("a", 3, 4), ("a__child#0", 7, 8)), 1):
             assert one.ended is None
             one.take(output(*cast(list[int], tokens), name=str(name), finished=True), step)
@@ -462,7 +462,7 @@ class TestEngine:
     def test_several_answers_share_their_prompt(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
         """All answers equal the cold one, also on a hit, and no block stays in use."""
         assert warm.reset_cache()
-        request = new_request(2, 60, 12, surface=ResponseOptions(answers=3))
+        request = new_request(2, 60, 12, options=ResponseOptions(answers=3))
         right = ids(cold.complete(new_request(2, 60, 12)))
         for hit in (0, 48):
             answer = warm.complete(request)
@@ -737,7 +737,7 @@ OTHER = new_request(2, 60, 4).prompt
 LEADS = {  # fault -> what is sent, and the cached tokens of the last prompt with the fault and without
     "half-a-block-is-hashed": ((FIRST, changed(FIRST, 30)), 48, 16),
     "the-first-token-is-not-hashed": ((FIRST, changed(FIRST, 16)), 48, 16),
-    "blocks-forget-what-stands-before": ((FIRST, OTHER, (*OTHER[:16], *FIRST[16:])), 48, 16),
+    "hashes-lack-the-parent": ((FIRST, OTHER, (*OTHER[:16], *FIRST[16:])), 48, 16),
     "a-match-is-one-block-too-long": ((FIRST, (*FIRST[:16], *OTHER[16:])), 32, 16),
 }
 

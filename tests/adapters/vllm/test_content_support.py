@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coldproof.adapters.common.image_model import IMAGE_TOKENS, SIDE
-from coldproof.adapters.common.seeing_model import make_seeing_model
+from coldproof.adapters.common.vision_model import make_vision_model
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server.content import ARGUMENTS_FLAG, TRUST_FLAG
@@ -36,7 +36,7 @@ def found(model: Path, *command: str, offset: int = 0) -> tuple[EngineShape, dic
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("content") / "model"
-    make_seeing_model(folder, layers=1, hidden=32)
+    make_vision_model(folder, layers=1, hidden=32)
     return folder
 
 

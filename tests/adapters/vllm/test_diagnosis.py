@@ -18,7 +18,7 @@ from coldproof.suites import test_lora_reload as reload
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_reuse as reuse
-from coldproof.suites import test_surface as surface
+from coldproof.suites import test_surface as response_options
 
 pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, CHUNKS = (CELLS[name] for name in ("default", "tight", "small-chunks"))
@@ -36,7 +36,7 @@ KINDS: list[tuple[str, Callable[..., None], Cell, str]] = [
         "stale model weights or state outside of the prefix cache",
     ),
     (
-        "hashes-forget-who-asks",
+        "hashes-lack-the-salt-and-the-adapter",
         salts.test_salts_isolate_the_cache,
         DEFAULT,
         "a cache key without the adapter, or with another one",  # the first workload has both, and so has the fault
@@ -85,7 +85,7 @@ KINDS: list[tuple[str, Callable[..., None], Cell, str]] = [
     ),
     (
         "scores-of-a-cached-prompt-are-shifted",
-        surface.test_prompt_logprobs,
+        response_options.test_prompt_logprobs,
         DEFAULT,
         "the handling of response options on a cache hit",
     ),
@@ -119,7 +119,7 @@ def test_the_conclusion_names_the_kind_of_fault(
 
 def test_a_run_without_time_for_proof_skips_controls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new cause is still confirmed once on a fresh engine, but has no controls."""
-    plant("hashes-forget-who-asks", monkeypatch)
+    plant("hashes-lack-the-salt-and-the-adapter", monkeypatch)
     monkeypatch.setattr(bench.run.trials, "proving", PROOF_SHARE * bench.options.seconds + 1)
     case = bench.violation(salts.test_salts_isolate_the_cache, DEFAULT, examples=40)
     assert (case.reproduction.fresh_failed, case.reproduction.fresh_tries) == (1, 1)

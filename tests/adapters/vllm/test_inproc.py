@@ -175,8 +175,8 @@ class TestServed:
         arrivals = [
             *too_many_requests(),
             Arrival(new_request(5, 60, 50, priority=-1, abort=Abort(after_tokens=7)), offset_ms=30),
-            Arrival(new_request(5, 60, 50, priority=-1, surface=ResponseOptions(logprobs=True)), offset_ms=80),
-            Arrival(new_request(6, 60, 20, surface=ResponseOptions(pattern="[a-d]{9,12}")), offset_ms=30),
+            Arrival(new_request(5, 60, 50, priority=-1, options=ResponseOptions(logprobs=True)), offset_ms=80),
+            Arrival(new_request(6, 60, 20, options=ResponseOptions(pattern="[a-d]{9,12}")), offset_ms=30),
         ]
         runs = []
         for _ in range(5):
@@ -285,7 +285,7 @@ class TestServed:
             Arrival(new_request(2, 513, 1), 10),
             Arrival(new_request(2, 10, 513), 10),
             Arrival(new_request(2, 10, 1, model="nobody"), 10),
-            Arrival(new_request(2, 10, 1, surface=ResponseOptions(pattern="[")), 10),
+            Arrival(new_request(2, 10, 1, options=ResponseOptions(pattern="[")), 10),
         )
         refusals = [result for result in results(served) if isinstance(result, RequestRefused)]
         assert [refusal.status for refusal in refusals] == [400, 400, 404, 400]
@@ -315,18 +315,18 @@ class TestServed:
 
     def test_response_options_are_supported(self, warm: InprocEngine, cold: InprocEngine) -> None:
         """The engine supports several answers, stop strings, patterns, prompt logprobs and logprobs."""
-        several = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(answers=3)))
+        several = warm.complete(new_request(1, 40, 8, options=ResponseOptions(answers=3)))
         assert [len(tokens) for tokens in (several.tokens, *several.others)] == [8, 8, 8]
         assert len({tuple(t.id for t in tokens) for tokens in (several.tokens, *several.others)}) > 1
         plain = cold.complete(new_request(1, 40, 8))
-        stopped = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(stop=(plain.text[3],))))
+        stopped = warm.complete(new_request(1, 40, 8, options=ResponseOptions(stop=(plain.text[3],))))
         assert (stopped.finish_reason, stopped.text) == ("stop", plain.text[: plain.text.index(plain.text[3])])
-        matched = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(pattern="[ab]{3}")))
+        matched = warm.complete(new_request(1, 40, 8, options=ResponseOptions(pattern="[ab]{3}")))
         assert (matched.finish_reason, len(matched.text), set(matched.text) - {"a", "b"}) == ("stop", 3, set())
-        reported = warm.complete(new_request(1, 100, 2, surface=ResponseOptions(prompt_logprobs=True)))
+        reported = warm.complete(new_request(1, 100, 2, options=ResponseOptions(prompt_logprobs=True)))
         assert reported.prompt_logprobs is not None
         assert [score is None for score in reported.prompt_logprobs] == [True] + [False] * 99
-        scored = warm.complete(new_request(1, 40, 8, surface=ResponseOptions(logprobs=True)))
+        scored = warm.complete(new_request(1, 40, 8, options=ResponseOptions(logprobs=True)))
         assert ids(scored) == ids(plain)
         assert all(token.logprob is not None and token.gap is not None and token.gap > 0 for token in scored.tokens)
 
@@ -404,7 +404,7 @@ class TestServed:
 
     def test_preemptions_of_an_aborted_request_count(self, warm: InprocEngine) -> None:
         """The second of two answers is preempted, and the client disconnects while it waits to resume."""
-        both = new_request(2, 100, 100, surface=ResponseOptions(answers=2), abort=Abort(after_tokens=60))
+        both = new_request(2, 100, 100, options=ResponseOptions(answers=2), abort=Abort(after_tokens=60))
         before = warm.metrics()
         other, aborted = completed(serve(warm, Arrival(new_request(1, 250, 150)), Arrival(both)))
         assert (aborted.aborted, len(aborted.tokens)) == (Stage.DECODE, 60)

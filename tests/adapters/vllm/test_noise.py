@@ -79,7 +79,7 @@ def test_scores_vary_and_the_best_token_is_reported(bench: CellEngines) -> None:
         model=bench.engine.base_model,
         prompt=prompt,
         max_tokens=1,
-        surface=ResponseOptions(prompt_logprobs=True, logprobs=True),
+        options=ResponseOptions(prompt_logprobs=True, logprobs=True),
     )
     both = [bench.cold.engine.complete(requests), bench.engine.complete(requests)]
     scores = [answer.prompt_logprobs for answer in both]

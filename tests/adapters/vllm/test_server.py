@@ -21,7 +21,7 @@ from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
-from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES
+from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES
 from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.vllm.server import VllmOptions, spawn
@@ -79,8 +79,8 @@ def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) ->
     """
     absent = {c for c in Capability if server.capabilities[c].present is not True}
     elsewhere = {Capability.KV_EVENTS, Capability.SECOND_TIER, Capability.SEVERAL_GROUPS, Capability.PROVENANCE}
-    doors = {Capability.DOORS, *DOOR_CAPABILITIES.values()}
-    others = {Capability.ADAPTER_SWITCH, *OPTIONAL_ABSENT} - VLLM_CONTROLS - {Capability.PAUSE_WAIT} - doors
+    endpoints = {Capability.ENDPOINTS, *ENDPOINT_CAPABILITIES.values()}
+    others = {Capability.ADAPTER_SWITCH, *OPTIONAL_ABSENT} - VLLM_CONTROLS - {Capability.PAUSE_WAIT} - endpoints
     assert absent == elsewhere | others  # which other engines have
 
 

@@ -56,10 +56,10 @@ FEATURES = {
     "another adapter in a session": history_of(
         *(burst(ask(session="a", streaming=True, adapter=adapter)) for adapter in (None, "tenant"))
     ),
-    "several answers": history_of_request(surface=ResponseOptions(answers=2)),
-    "prompt logprobs": history_of_request(surface=ResponseOptions(prompt_logprobs=True)),
-    "stop string": history_of_request(surface=ResponseOptions(stop=("a",))),
-    "structured output": history_of_request(surface=ResponseOptions(pattern="[ab]")),
+    "several answers": history_of_request(options=ResponseOptions(answers=2)),
+    "prompt logprobs": history_of_request(options=ResponseOptions(prompt_logprobs=True)),
+    "stop string": history_of_request(options=ResponseOptions(stop=("a",))),
+    "structured output": history_of_request(options=ResponseOptions(pattern="[ab]")),
 }
 
 
@@ -80,7 +80,7 @@ def test_each_feature_that_happened_is_named(feature: str) -> None:
         history_of(burst(ask()), steps=(record(0, after=Metrics(preemptions=0.0)),)),
         history_of(burst(ask()), steps=(record(0, after=Metrics()),)),
         history_of(burst(ask()), steps=()),
-        history_of_request(surface=ResponseOptions(logprobs=True)),
+        history_of_request(options=ResponseOptions(logprobs=True)),
         history(outcome(0, PROMPT, max_tokens=24), shape=SHIFTS),
     ],
 )
@@ -94,7 +94,7 @@ def test_several_features_come_in_one_order() -> None:
     steps: list[Step] = [
         burst(ask(chat=True)),
         burst(ask(abort=Abort(after_ms=5), priority=1)),
-        burst(ask(surface=ResponseOptions(stop=("a",)))),
+        burst(ask(options=ResponseOptions(stop=("a",)))),
     ]
     words = "corrupt; no reload; reset; aborted; chat; priorities; stop string"
     assert {signature(history_of(*order, resets=RESET), FailureClass.CORRUPT) for order in (steps, steps[::-1])} == {
@@ -138,7 +138,7 @@ def test_a_truncated_answer_belongs_to_the_cold_answer_it_begins() -> None:
     [
         ask(abort=Abort(after_tokens=2)),
         ask(("prelude", 9), ("question", 5), chat=True),
-        ask(surface=ResponseOptions(prompt_logprobs=True)),
+        ask(options=ResponseOptions(prompt_logprobs=True)),
     ],
 )
 def test_rows_of_right_answers_of_every_kind_say_so(request_: Request, tmp_path: Path) -> None:

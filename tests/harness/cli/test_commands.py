@@ -95,4 +95,4 @@ def test_cells_are_those_of_the_engine(capfd: pytest.CaptureFixture[str]) -> Non
 def test_faults_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     """They are listed by name."""
     assert main(["faults"]) == 0
-    assert "hashes-forget-who-asks" in capfd.readouterr().out
+    assert "hashes-lack-the-salt-and-the-adapter" in capfd.readouterr().out

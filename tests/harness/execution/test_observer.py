@@ -209,11 +209,11 @@ def test_the_rule_of_a_second_measurement_is_that_of_the_cell(monkeypatch: pytes
     started: Future[CheckedEngine] = Future()
     started.set_result(new)
 
-    def second_look(cold: EngineOracle, *_: object, **__: object) -> tuple[object, Rule]:
+    def second_calibration(cold: EngineOracle, *_: object, **__: object) -> tuple[object, Rule]:
         cold.use(new)
         return msgspec.structs.replace(cell.calibration, exact=False), noisy_rule
 
-    monkeypatch.setattr(cell_start, "second_look", second_look)
+    monkeypatch.setattr(cell_start, "second_calibration", second_calibration)
     monkeypatch.setattr(cell_start, "usable_contents", lambda *_: {})
     cell.pool.cold_engine = lambda _: started  # type: ignore
     cell.pool.looked_again, cell.pool.calibrations, cell.pool.dropped = set(), {}, ()  # type: ignore

@@ -153,7 +153,7 @@ def test_another_requests_answer_counts() -> None:
 def test_scores_of_a_changed_answer_are_not_compared() -> None:
     """The mode may change scores as well, but not the reason why an answer ended."""
     scored = tuple(Token(id=i, at=0.0, logprob=-2.0) for i in COLD)
-    second = moved(COLD, tokens=scored, surface=ResponseOptions(logprobs=True))
+    second = moved(COLD, tokens=scored, options=ResponseOptions(logprobs=True))
     cold = Answer(tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD), finish_reason="length")
     known = {question(o, o.identities[0]): cold for o in (FIRST, second)}
     assert check_surface(history_of(FIRST, second), known, EXACT)

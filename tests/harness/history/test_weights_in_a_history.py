@@ -26,7 +26,7 @@ def test_a_request_has_the_weights_of_its_time() -> None:
         (Identity(None, None), Identity(None, None, NEW)),
         (Identity(None, None, NEW),),
     ]
-    assert [o.residence.updates for o in seen.outcomes] == [0, 0, 1]
+    assert [o.partition.updates for o in seen.outcomes] == [0, 0, 1]
     assert [len(updates_during(seen, o)) for o in seen.outcomes] == [0, 1, 0]
 
 

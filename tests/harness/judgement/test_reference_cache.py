@@ -31,7 +31,7 @@ def second_bounds(first: Outcome, then: Outcome, **engine: object) -> Bounds:
 def test_any_of_several_answers_may_have_written_what_is_hit() -> None:
     """A sampled answer may by chance continue as another prompt does. A long run has found such a case."""
     prompt = tuple(range(40, 71))
-    several = outcome(0, prompt, (7, 8, 9), surface=ResponseOptions(answers=2), others=(tokens(5, 6, 4),))
+    several = outcome(0, prompt, (7, 8, 9), options=ResponseOptions(answers=2), others=(tokens(5, 6, 4),))
     after = outcome(1, (*prompt, 5, 77, 78))
     assert bounds(history(several, after))[1].at_most == len(prompt) + 1
 
@@ -86,7 +86,7 @@ def test_decode_writes_all_but_the_last_sampled_token() -> None:
 
 def test_another_identity_shares_nothing() -> None:
     """No hit is expected or allowed, even with the same name."""
-    reloaded = outcome(1, PROMPT, adapter="digest-b", residence=CachePartition("tenant", 2, None))
+    reloaded = outcome(1, PROMPT, adapter="digest-b", partition=CachePartition("tenant", 2, None))
     assert second_bounds(outcome(0, PROMPT, adapter="digest-a"), reloaded) == Bounds(0, 0)
 
 
@@ -115,21 +115,21 @@ def test_a_reload_of_the_same_content_may_hit_and_need_not() -> None:
 
     The cache partition differs (an engine may key by load), so none is expected.
     """
-    again = outcome(1, PROMPT, adapter="digest-a", residence=CachePartition("tenant", 2, None))
+    again = outcome(1, PROMPT, adapter="digest-a", partition=CachePartition("tenant", 2, None))
     assert second_bounds(outcome(0, PROMPT, adapter="digest-a"), again) == Bounds(at_least=0, at_most=39)
 
 
 def test_the_same_content_with_two_names_may_hit_and_need_not() -> None:
     """A name is not part of an identity, but of a cache partition."""
-    other = outcome(1, PROMPT, adapter="digest-a", residence=CachePartition("other", 1, None))
+    other = outcome(1, PROMPT, adapter="digest-a", partition=CachePartition("other", 1, None))
     assert second_bounds(outcome(0, PROMPT, adapter="digest-a"), other) == Bounds(at_least=0, at_most=39)
 
 
 def test_the_first_content_may_hit_its_own_blocks_after_another() -> None:
     """After A, B and A, a hit on the first A's blocks is right and one on B's is not."""
     first = outcome(0, PROMPT, adapter="digest-a")
-    between = outcome(1, (*PROMPT, *range(300, 400)), adapter="digest-b", residence=CachePartition("tenant", 2, None))
-    back = outcome(2, (*PROMPT, *range(300, 400)), adapter="digest-a", residence=CachePartition("tenant", 3, None))
+    between = outcome(1, (*PROMPT, *range(300, 400)), adapter="digest-b", partition=CachePartition("tenant", 2, None))
+    back = outcome(2, (*PROMPT, *range(300, 400)), adapter="digest-a", partition=CachePartition("tenant", 3, None))
     assert bounds(history(first, between, back))[2] == Bounds(at_least=0, at_most=40)
 
 
@@ -157,7 +157,7 @@ def test_blocks_of_an_overlapped_request_may_be_hit_and_need_not() -> None:
     """Its blocks belong to one of two versions. A later request of either version may hit them, and none has to."""
     during = outcome(0, PROMPT, adapter="digest-a", identities=(A, B))
     for load, digest in ((1, "digest-a"), (2, "digest-b")):
-        after = outcome(1, PROMPT, adapter=digest, residence=CachePartition("tenant", load, None))
+        after = outcome(1, PROMPT, adapter=digest, partition=CachePartition("tenant", load, None))
         assert second_bounds(during, after) == Bounds(at_least=0, at_most=39)
 
 
@@ -165,7 +165,7 @@ def test_no_hit_is_expected_after_a_change() -> None:
     """A request that overlaps a change shows that there was one, even if the load number is the same."""
     first, after = outcome(0, PROMPT, adapter="digest-a"), outcome(2, PROMPT, adapter="digest-a")
     during = outcome(1, range(500, 520), adapter="digest-a", identities=(A, B))
-    elsewhere = outcome(1, range(500, 520), adapter="digest-a", residence=CachePartition("other", 9, None))
+    elsewhere = outcome(1, range(500, 520), adapter="digest-a", partition=CachePartition("other", 9, None))
     assert bounds(history(first, during, after))[2] == Bounds(at_least=0, at_most=39)
     assert bounds(history(first, elsewhere, after))[2] == Bounds(at_least=32, at_most=39)
 

@@ -15,7 +15,7 @@ NOTHING, ALL = Bounds(at_least=0, at_most=0), Bounds(at_least=32, at_most=39)
 
 def on_rank(rank: int, number: int, **more: Any) -> Outcome:
     """Return the same prompt on a rank."""
-    return outcome(number, PROMPT, residence=CachePartition(None, 0, None, rank=rank), **more)
+    return outcome(number, PROMPT, partition=CachePartition(None, 0, None, rank=rank), **more)
 
 
 def last_bounds(*outcomes: Outcome, **more: Any) -> Bounds:

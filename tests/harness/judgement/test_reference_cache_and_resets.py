@@ -122,23 +122,26 @@ def test_a_request_that_the_engine_aborts_before_its_first_token_need_not_hit(
 
 def test_several_answers_share_their_prompt_among_themselves() -> None:
     """All answers but the first may hit a cold prompt, and need not. Later requests must hit as usual."""
-    assert last_bounds(outcome(0, PROMPT, surface=SEVERAL)) == ALLOWED
-    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, surface=SEVERAL)) == ALLOWED
-    assert last_bounds(outcome(0, PROMPT, surface=SEVERAL), outcome(1, PROMPT)) == EXPECTED
+    assert last_bounds(outcome(0, PROMPT, options=SEVERAL)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, options=SEVERAL)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT, options=SEVERAL), outcome(1, PROMPT)) == EXPECTED
 
 
 def test_a_prompt_with_scores_may_hit_and_be_hit_and_need_not() -> None:
     """Engines may bypass the cache for them, but a hit is allowed."""
-    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, surface=SCORED)) == ALLOWED
-    assert last_bounds(outcome(0, PROMPT, surface=SCORED), outcome(1, PROMPT)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT), outcome(1, PROMPT, options=SCORED)) == ALLOWED
+    assert last_bounds(outcome(0, PROMPT, options=SCORED), outcome(1, PROMPT)) == ALLOWED
 
 
 @pytest.mark.parametrize(
     "surface", [ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]"), ResponseOptions(logprobs=True)]
 )
-def test_other_response_options_have_the_bounds_of_plain_requests(surface: ResponseOptions) -> None:
+def test_other_response_options_have_the_bounds_of_plain_requests(response_options: ResponseOptions) -> None:
     """These options change only the answer."""
-    assert last_bounds(outcome(0, PROMPT, surface=surface), outcome(1, PROMPT, surface=surface)) == EXPECTED
+    assert (
+        last_bounds(outcome(0, PROMPT, options=response_options), outcome(1, PROMPT, options=response_options))
+        == EXPECTED
+    )
 
 
 def test_with_sparse_layers_only_a_repeated_prompt_must_hit() -> None:
@@ -156,7 +159,7 @@ def test_with_sparse_layers_only_a_repeated_prompt_must_hit() -> None:
 def test_each_of_several_answers_needs_room(answers: int, pool: int, room: bool) -> None:
     """Each may need three blocks of its own, and blocks that these evict need not be hit."""
     pair = history(
-        outcome(0, PROMPT, surface=ResponseOptions(answers=answers)), outcome(1, PROMPT), shape=shape(pool_blocks=pool)
+        outcome(0, PROMPT, options=ResponseOptions(answers=answers)), outcome(1, PROMPT), shape=shape(pool_blocks=pool)
     )
     assert has_room(pair) is room
 
@@ -184,16 +187,16 @@ ABORTED: dict[str, Any] = {"aborted": Stage.DECODE, "cached_tokens": None}
         ((), ({},), 6, None),
         ((), ({}, {}), 10, 32),
         ((), ({}, {}), 9, 16),
-        ((), ({}, {"surface": SCORED}), 12, 32),
-        ((), ({}, {"surface": SCORED}), 11, 16),
+        ((), ({}, {"options": SCORED}), 12, 32),
+        ((), ({}, {"options": SCORED}), 11, 16),
         (({}, {}), (), 4, 32),
         (({}, {}), (), 3, 16),
         ((ABORTED,), (), 8, 32),
         ((ABORTED,), (), 6, None),
-        (({"surface": ResponseOptions(stop=("a",))},), (), 8, 32),
-        (({"surface": ResponseOptions(stop=("a",))},), (), 6, None),
-        ((), ({"surface": SEVERAL},), 12, 32),
-        ((), ({"surface": SEVERAL},), 10, None),
+        (({"options": ResponseOptions(stop=("a",))},), (), 8, 32),
+        (({"options": ResponseOptions(stop=("a",))},), (), 6, None),
+        ((), ({"options": SEVERAL},), 12, 32),
+        ((), ({"options": SEVERAL},), 10, None),
     ],
 )
 def test_in_a_small_pool_what_was_written_last_must_be_hit(

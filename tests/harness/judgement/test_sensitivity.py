@@ -89,7 +89,7 @@ def test_rows_and_images_stay() -> None:
     assert pair_of(history(outcome(0, (FIRST_ROW,) * 8))) is None
 
 
-@pytest.mark.parametrize("changes", [{"error": "HTTP 500"}, {"surface": ResponseOptions(answers=2)}])
+@pytest.mark.parametrize("changes", [{"error": "HTTP 500"}, {"options": ResponseOptions(answers=2)}])
 def test_a_request_without_a_single_cold_answer_is_not_queried(changes: dict[str, Any]) -> None:
     """The sensitivity of such a request is unknown."""
     assert pair_of(history(outcome(0, PROMPT, **changes))) is None
@@ -135,18 +135,18 @@ def test_with_scores_the_same_tokens_are_scored_after_the_other_prompt() -> None
             score = -1.0 if question.prompt[0] == PROMPT[0] else -1.0 - 2 * BAND.score_nats
             scores = (*[None] * len(PROMPT), *[score] * (len(question.prompt) - len(PROMPT)))
             answer = tuple(Token(id=i, at=0.0, logprob=-1.0, gap=5.0) for i in (7, 8, 9))
-            return Answer(answer[: question.max_tokens], prompt_logprobs=scores if question.surface == SCORED else None)
+            return Answer(answer[: question.max_tokens], prompt_logprobs=scores if question.options == SCORED else None)
 
     judged = judge(history(one), ScoringOracle(), rule, exclusive=True)
     (changed,) = [one for one in questions if one.prompt[0] != PROMPT[0]]
-    assert (changed.surface, changed.prompt[len(PROMPT) :]) == (SCORED, (7, 8, 9))
+    assert (changed.options, changed.prompt[len(PROMPT) :]) == (SCORED, (7, 8, 9))
     assert [judged.evidence[name] for name in COUNTERS] == [1, 0, 0]
 
 
 def test_questions_about_vectors_keep_their_response_options() -> None:
     """Vectors have no scores."""
-    surface = ResponseOptions(pooled=Task.EMBED)
-    one = outcome(0, PROMPT, (), surface=surface, pooled=((0.1,),), max_tokens=0, cached_tokens=32)
+    response_options = ResponseOptions(pooled=Task.EMBED)
+    one = outcome(0, PROMPT, (), options=response_options, pooled=((0.1,),), max_tokens=0, cached_tokens=32)
     pair = pair_of(history(one))
     assert isinstance(pair, Pair)
-    assert pair.changed.surface == surface
+    assert pair.changed.options == response_options

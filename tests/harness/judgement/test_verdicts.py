@@ -35,7 +35,7 @@ from coldproof.harness.session.trials import raise_outcome
 from coldproof.harness.workload.request_kinds import RequestKind
 from coldproof.reports.assemble.assemble import Event, assemble, read_events
 
-SHOWS = (Requests.HIT_TOKENS, Adapters.TELLING)
+SHOWS = (Requests.HIT_TOKENS, Adapters.DISCRIMINATING)
 
 
 def trial(noise: int = 0, **seen: float) -> Trial:
@@ -56,15 +56,17 @@ def case_verdict(failure: FailureClass, *, agrees: bool | None = True, **changes
 
 def test_a_requirement_conforms_when_all_its_evidence_was_seen() -> None:
     """Each counter needs to be above zero only once."""
-    assert verdict_without_case(trial(HIT_TOKENS=320, TELLING=1), None)[0] is Verdict.CONFORMS
+    assert verdict_without_case(trial(HIT_TOKENS=320, DISCRIMINATING=1), None)[0] is Verdict.CONFORMS
 
 
-@pytest.mark.parametrize("seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "TELLING": 0.0, "EVICTED": 9.0}])
+@pytest.mark.parametrize(
+    "seen", [{}, {"HIT_TOKENS": 320.0}, {"HIT_TOKENS": 320.0, "DISCRIMINATING": 0.0, "EVICTED": 9.0}]
+)
 def test_missing_evidence_is_not_exercised(seen: dict[str, float]) -> None:
     """Other evidence does not matter. The reason names what is missing."""
     verdict, reason = verdict_without_case(trial(**seen), None)
     assert verdict is Verdict.NOT_EXERCISED
-    assert Adapters.TELLING.value in reason
+    assert Adapters.DISCRIMINATING.value in reason
 
 
 COLD = ColdAnswers(rate=Rate(270, 0), sensitivity=(Sensitivity("the first token", 1, 1), Sensitivity(ADAPTER, 0, 6)))
@@ -75,7 +77,7 @@ def diverged_verdict(hits: tuple[int, int, int], misses: tuple[int, int, int], *
     names = ("COMPARED", "DIVERGED", "TOKENS")
     counts = {f"{name}_HITS": float(count) for name, count in zip(names, hits, strict=True)}
     counts |= {f"{name}_MISSES": float(count) for name, count in zip(names, misses, strict=True)}
-    made = trial(HIT_TOKENS=320, TELLING=1, **counts)
+    made = trial(HIT_TOKENS=320, DISCRIMINATING=1, **counts)
     made.cold, made.explained = COLD, hits[1] + misses[1]
     for name, value in facts.items():
         setattr(made, name, value)
@@ -122,7 +124,7 @@ def test_divergences_in_one_cell_are_summed_over_its_requirements() -> None:
 )
 def test_answers_that_do_not_depend_on_their_prompt_show_nothing(cold: ColdAnswers, verdict: Verdict) -> None:
     """Other evidence does not matter."""
-    made = trial(HIT_TOKENS=320, TELLING=1)
+    made = trial(HIT_TOKENS=320, DISCRIMINATING=1)
     made.cold = cold
     found, reason = verdict_without_case(made, None)
     assert found is verdict
@@ -131,7 +133,7 @@ def test_answers_that_do_not_depend_on_their_prompt_show_nothing(cold: ColdAnswe
 
 def test_requirements_about_adapters_need_answers_that_depend_on_them() -> None:
     """Other requirements do not need them."""
-    made = trial(HIT_TOKENS=320, TELLING=1)
+    made = trial(HIT_TOKENS=320, DISCRIMINATING=1)
     made.cold, made.requirement = COLD, msgspec.structs.replace(made.requirement, needs=(Capability.ADAPTER_CHOICE,))
     verdict, reason = verdict_without_case(made, None)
     assert verdict is Verdict.INCONCLUSIVE
@@ -141,7 +143,7 @@ def test_requirements_about_adapters_need_answers_that_depend_on_them() -> None:
 @pytest.mark.parametrize(("examples", "verdict"), [(4, Verdict.NOT_EXERCISED), (5, Verdict.INCONCLUSIVE)])
 def test_examples_that_do_not_depend_on_the_cache_show_nothing(examples: int, verdict: Verdict) -> None:
     """A few examples of a trained model may all have the same short answer. One sensitive example is enough."""
-    made = trial(HIT_TOKENS=320, TELLING=1, INSENSITIVE=examples)
+    made = trial(HIT_TOKENS=320, DISCRIMINATING=1, INSENSITIVE=examples)
     made.examples = examples
     found, reason = verdict_without_case(made, None)
     assert found is verdict
@@ -217,13 +219,13 @@ def test_a_dropped_request_kind_is_a_known_issue_only_if_evidence_is_missing(
 
 def test_a_broken_harness_is_an_error_even_with_all_evidence() -> None:
     """The reason names the exception."""
-    verdict, reason = verdict_without_case(trial(noise=1, HIT_TOKENS=1, TELLING=1), KeyError("seed"))
+    verdict, reason = verdict_without_case(trial(noise=1, HIT_TOKENS=1, DISCRIMINATING=1), KeyError("seed"))
     assert (verdict, reason) == (Verdict.ERROR, "KeyError: 'seed'")
 
 
 def test_differences_within_the_noise_are_inconclusive() -> None:
     """The requirement neither conforms nor is violated."""
-    assert verdict_without_case(trial(noise=3, HIT_TOKENS=1, TELLING=1), None)[0] is Verdict.INCONCLUSIVE
+    assert verdict_without_case(trial(noise=3, HIT_TOKENS=1, DISCRIMINATING=1), None)[0] is Verdict.INCONCLUSIVE
 
 
 def test_a_requirement_must_name_its_evidence() -> None:
@@ -238,7 +240,7 @@ def test_a_trial_sums_the_evidence_of_its_examples() -> None:
     for _ in range(2):
         summed.add(Judgement(history=made, answers={}, findings=(), noise=(), evidence={Requests.HIT_TOKENS: 16.0}))
     assert (summed.examples, summed.requests, summed.evidence[Requests.HIT_TOKENS]) == (2, 4, 32.0)
-    assert summed.missing() == [Adapters.TELLING]
+    assert summed.missing() == [Adapters.DISCRIMINATING]
 
 
 @pytest.mark.parametrize("failure", list(FailureClass))

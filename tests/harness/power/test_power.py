@@ -33,7 +33,7 @@ from coldproof.harness.schema.results import encode
 from coldproof.reports.assemble.assemble import injected_fault, read_events
 from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
 
-FAULT = FAULTS["hashes-forget-who-asks"]
+FAULT = FAULTS["hashes-lack-the-salt-and-the-adapter"]
 
 
 def seen(requirement: str = "SALT-1", requests: int = 4, steps: int = 3) -> Detection:

@@ -132,7 +132,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     ),
     (["--fault", "nope"], "unknown fault 'nope'; --fault list prints all faults"),
     (
-        ["--fault", "a-reset-only-says-so", "--engine-url", "http://h:1"],
+        ["--fault", "a-reset-does-nothing", "--engine-url", "http://h:1"],
         "--fault requires an engine that Coldproof starts",
     ),
     (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),

@@ -12,7 +12,7 @@ from support.drawn_workloads import limits
 from support.histories import ask, burst
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.pooling import TASK_CAPABILITIES, Task
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.harness.features.pooling.workloads import pooled_neighbours, pooled_traffic
@@ -28,7 +28,7 @@ GENERATES = frozenset(Capability) - set(TASK_CAPABILITIES.values())
 
 def pooled(**changes: Any) -> Request:
     """Return a request for a vector."""
-    return ask(("stem", 40), **{"max_tokens": 0, "surface": VECTOR, **changes})
+    return ask(("stem", 40), **{"max_tokens": 0, "options": VECTOR, **changes})
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def pooled(**changes: Any) -> Request:
         ({}, True),
         ({"salt": "red", "priority": 3}, True),
         ({"max_tokens": 8}, False),
-        ({"surface": PLAIN}, False),
-        ({"surface": ResponseOptions(pooled=Task.EMBED, logprobs=True)}, False),
+        ({"options": PLAIN}, False),
+        ({"options": ResponseOptions(pooled=Task.EMBED, logprobs=True)}, False),
         ({"chat": True}, False),
         ({"abort": Abort(after_ms=5)}, False),
-        ({"door": Door.COMPLETIONS}, False),
+        ({"endpoint": Endpoint.COMPLETIONS}, False),
     ],
 )
 def test_a_pooled_answer_has_no_tokens(changes: dict[str, Any], valid: bool) -> None:
@@ -52,7 +52,7 @@ def test_a_pooled_answer_has_no_tokens(changes: dict[str, Any], valid: bool) -> 
 def test_a_request_is_described_with_its_task() -> None:
     """The task stands in place of a number of tokens."""
     each = ResponseOptions(pooled=Task.TOKEN_EMBED)
-    assert "stem:40, an embedding of each token" in describe(burst(pooled(surface=each)), 0)
+    assert "stem:40, an embedding of each token" in describe(burst(pooled(options=each)), 0)
 
 
 def test_an_older_workload_reads_as_it_did() -> None:
@@ -77,7 +77,7 @@ def test_a_smaller_workload_still_requests_vectors() -> None:
     assert smaller
     for one in smaller:
         assert is_valid(one)
-        assert all(request.surface == VECTOR for _, _, request in one.requests())
+        assert all(request.options == VECTOR for _, _, request in one.requests())
 
 
 @pytest.mark.parametrize("task", Task)
@@ -89,4 +89,4 @@ def test_only_tasks_of_the_engine_are_drawn(task: Task, data: st.DataObject) -> 
     for family in (pooled_neighbours, pooled_traffic):
         workload = data.draw(family(on, with_adapter=True, each_token=task.of_each_token))
         assert is_valid(workload)
-        assert {request.surface.pooled for _, _, request in workload.requests()} == {task}
+        assert {request.options.pooled for _, _, request in workload.requests()} == {task}

@@ -66,8 +66,8 @@ def test_every_kind_of_step_survives_json() -> None:
     """This includes unloads, resets, gaps and changes during a burst, and all options of a request."""
     midst = Burst(requests=(ask(salt="red"),), meanwhile=Meanwhile(change=put("B"), after_tokens=3))
     reset = Burst(requests=(ask(chat=True, priority=-5),), meanwhile=Meanwhile(change=Reset(), after_tokens=0))
-    surface = ResponseOptions(answers=2, stop=("a", "b"), pattern="[ab]", prompt_logprobs=True, logprobs=True)
-    odd = burst(ask(surface=surface, abort=Abort(after_tokens=2)), ask(abort=Abort(after_ms=9)))
+    response_options = ResponseOptions(answers=2, stop=("a", "b"), pattern="[ab]", prompt_logprobs=True, logprobs=True)
+    odd = burst(ask(options=response_options, abort=Abort(after_tokens=2)), ask(abort=Abort(after_ms=9)))
     workload = Workload((put("A"), midst, Unload("tenant"), burst(ask(continues=0, offset_ms=5)), reset, odd))
     workload = Workload((*workload.steps, Reset(), Idle(50)))
     assert msgspec.convert(msgspec.to_builtins(workload), Workload) == workload
@@ -167,7 +167,7 @@ def test_requests_are_numbered_through() -> None:
         (Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B"), after_tokens=1)), True),
         (Burst(requests=(ask(),), meanwhile=Meanwhile(change=Reset(), after_tokens=1)), True),
         (burst(ask(abort=Abort(after_tokens=1))), True),
-        (burst(ask(chat=True, priority=3, surface=ResponseOptions(answers=2))), False),
+        (burst(ask(chat=True, priority=3, options=ResponseOptions(answers=2))), False),
         (Reset(), False),
         (Idle(50), False),
     ],
@@ -217,11 +217,11 @@ def test_steps_are_described_in_words() -> None:
         (ask(abort=Abort(after_ms=30)), "aborted after 30 ms"),
         (ask(abort=Abort(after_ms=9, at=Stage.PREFILL)), "aborted after 9 ms, once it is in prefill"),
         (ask(offset_ms=10, abort=Abort(after_ms=30)), "8 tokens, 10 ms later, aborted after 30 ms"),
-        (ask(surface=ResponseOptions(answers=3)), "3 answers"),
-        (ask(surface=ResponseOptions(stop=("a", "b"))), "stop at any of 'ab'"),
-        (ask(surface=ResponseOptions(pattern="[ab]{3}")), "matching [ab]{3}"),
-        (ask(surface=ResponseOptions(prompt_logprobs=True)), "with prompt logprobs"),
-        (ask(surface=ResponseOptions(logprobs=True)), "with logprobs"),
+        (ask(options=ResponseOptions(answers=3)), "3 answers"),
+        (ask(options=ResponseOptions(stop=("a", "b"))), "stop at any of 'ab'"),
+        (ask(options=ResponseOptions(pattern="[ab]{3}")), "matching [ab]{3}"),
+        (ask(options=ResponseOptions(prompt_logprobs=True)), "with prompt logprobs"),
+        (ask(options=ResponseOptions(logprobs=True)), "with logprobs"),
     ],
 )
 def test_a_request_is_described_with_all_its_options(request_: Request, words: str) -> None:

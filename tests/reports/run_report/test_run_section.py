@@ -46,14 +46,21 @@ def example(at: float, **evidence: float) -> dict[str, Any]:
 def test_progress_sums_what_examples_saw() -> None:
     """Times count from the start of the run, and sums only grow."""
     events = [
-        example(110.0, hit_tokens=64, telling=2),
+        example(110.0, hit_tokens=64, discriminating=2),
         {"event": "phase", "at": 115.0},
         {**example(120.0, evicted=32, preemptions=1), "failed": True},
     ]
     assert progress(events, 100.0) == [
-        ProgressPoint(at=10.0, examples=1, requests=3, hit_tokens=64, telling=2),
+        ProgressPoint(at=10.0, examples=1, requests=3, hit_tokens=64, discriminating=2),
         ProgressPoint(
-            at=20.0, examples=2, requests=6, hit_tokens=64, telling=2, evicted_tokens=32, preemptions=1, failing=1
+            at=20.0,
+            examples=2,
+            requests=6,
+            hit_tokens=64,
+            discriminating=2,
+            evicted_tokens=32,
+            preemptions=1,
+            failing=1,
         ),
     ]
 

@@ -121,7 +121,7 @@ def every_fifth_preemption_begins_the_answer_again(patch: Patch) -> None:
 
 
 @fault("REUSE-1", stands_for="a cache that leaves out one request of a hundred", rare="only every hundredth request")
-def every_hundredth_request_leaves_nothing(patch: Patch) -> None:
+def every_hundredth_request_publishes_nothing(patch: Patch) -> None:
     """When every hundredth request ends, its blocks leave the index."""
 
     @before(patch, manager(), "free")

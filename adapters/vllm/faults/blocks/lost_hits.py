@@ -47,7 +47,7 @@ def miss(patch: Patch, affects: Callable[[Any, Any], bool]) -> None:
 
 
 @fault("CHAT-2", stands_for="vllm#48435")
-def what_decode_writes_is_not_published(patch: Patch) -> None:
+def decoded_blocks_are_not_published(patch: Patch) -> None:
     """Only the prompt's blocks are published. An answer that is part of the next turn's prompt is computed again."""
 
     @around(patch, coordinator(), "cache_blocks")
@@ -108,7 +108,7 @@ def salted_prompts_do_not_hit(patch: Patch) -> None:
 
 
 @fault("CTRL-2", stands_for="sglang#38319", cells=("small-chunks",))
-def an_abort_costs_everybodys_hits(patch: Patch) -> None:
+def an_abort_empties_the_index(patch: Patch) -> None:
     """After a client disconnect, no block that was cached before is found."""
 
     @after(patch, scheduler(), "finish_requests")

@@ -39,7 +39,7 @@ def a_single_block_of_a_long_prompt_is_no_hit(patch: Patch) -> None:
     stands_for="LMCache#1969, vllm PR#18411",
     rare="only for a prompt of which all whole blocks but the last one are cached",
 )
-def all_whole_blocks_but_one_count_as_all(patch: Patch) -> None:
+def a_missing_last_block_counts_as_computed(patch: Patch) -> None:
     """A prompt that finds all its whole blocks but the last one counts that as computed too. It gets a new block, into
     which nothing is written.
     """

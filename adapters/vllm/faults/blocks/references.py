@@ -120,7 +120,7 @@ def from_the_third_hit_on_blocks_change_places(patch: Patch) -> None:
 
 
 @fault("CHAT-1", stands_for="vllm PR#37152", rare="only where two blocks have the same hash")
-def of_twin_blocks_the_wrong_one_is_hit(patch: Patch) -> None:
+def a_hit_takes_the_wrong_one_of_equal_blocks(patch: Patch) -> None:
     """Where two blocks have the same hash, a lookup returns a neighbouring block instead."""
 
     @around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "get_one_block")

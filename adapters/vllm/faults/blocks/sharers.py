@@ -78,7 +78,7 @@ def the_seventeenth_sharer_gets_an_empty_copy(patch: Patch) -> None:
     cells=("tight", "events-tight"),
     rare="only when one of three or more blocks with equal content is evicted and hit before the others",
 )
-def an_evicted_one_of_three_copies_stays_in_the_index(patch: Patch) -> None:
+def one_evicted_copy_of_three_stays_in_the_index(patch: Patch) -> None:
     """Where three blocks have the same hash, an eviction of one of them does not remove it from the index."""
 
     @around(patch, module("v1.core.block_pool").BlockHashToBlockMap, "pop")

@@ -100,7 +100,7 @@ def windows_are_looked_up_a_block_early(patch: Patch) -> None:
 
 
 @fault("GROUP-1", stands_for="vllm PR#57605", cells=WINDOW)
-def windows_let_go_of_a_block_too_early(patch: Patch) -> None:
+def windows_free_a_block_too_early(patch: Patch) -> None:
     """A window frees a block that tokens still read."""
 
     @around(patch, groups_of("SlidingWindow"), "get_num_skipped_tokens")
@@ -133,7 +133,7 @@ def blocks_behind_a_window_leak(patch: Patch) -> None:
 
 
 @fault("PRESS-2", "PRESS-1", stands_for="vllm#52520", cells=("groups-window-tight",))
-def windows_hold_on_to_everything(patch: Patch) -> None:
+def windows_free_nothing(patch: Patch) -> None:
     """Blocks that leave a window are kept until the request ends, so that fewer requests run concurrently."""
 
     @around(patch, groups_of("SlidingWindow"), "_remove_blocks_in_range")
@@ -175,7 +175,7 @@ def states_are_hit_in_the_step_that_makes_them(patch: Patch) -> None:
 
 
 @fault("GROUP-1", stands_for="vllm PR#55601", cells=("groups-state",))
-def states_are_taken_for_those_of_the_next_boundary(patch: Patch) -> None:
+def a_state_counts_as_that_of_the_next_boundary(patch: Patch) -> None:
     """Where the other layers have a longer hit, a state is used as the state of one block later."""
 
     @around(patch, groups_of("Mamba"), "find_longest_cache_hit")
@@ -219,7 +219,7 @@ def groups_share_their_blocks(patch: Patch) -> None:
     cells=("groups-five",),
     rare="only for a prompt that is sent again after another one with the same prefix",
 )
-def whoever_shares_a_prelude_takes_it_away(patch: Patch) -> None:
+def a_hit_evicts_the_shared_prefix(patch: Patch) -> None:
     """When a request that hit a part of its prompt ends, the first block of the hit is removed from the index."""
     hits: dict[tuple[int, str], Any] = {}
 
@@ -257,7 +257,7 @@ def a_window_serves_twice(patch: Patch) -> None:
 
 
 @fault("GROUP-1", stands_for="vllm#45238", cells=("groups-window",))
-def junctions_are_not_kept(patch: Patch) -> None:
+def blocks_where_prompts_part_are_not_kept(patch: Patch) -> None:
     """Where a prompt parts from earlier ones, a window keeps no blocks, so that no other prompt hits the prefix."""
 
     @before(patch, groups_of("SlidingWindow"), "cache_blocks")
@@ -280,7 +280,7 @@ def multiples_of_the_interval_are_not_kept(patch: Patch) -> None:
 
 
 @fault("GROUP-3", stands_for="vllm#42948, vllm PR#43447", cells=("groups-five-0-fitting",))
-def what_a_window_leaves_is_evicted_last(patch: Patch) -> None:
+def blocks_behind_a_window_are_evicted_last(patch: Patch) -> None:
     """Blocks that a window leaves, and that are kept for no position, are evicted after those that are kept."""
 
     @around(patch, pool(), "free_blocks")

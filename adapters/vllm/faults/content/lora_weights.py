@@ -127,7 +127,7 @@ def a_name_loaded_again_has_its_first_weights(patch: Patch) -> None:
 
 
 @fault("LORA-7", stands_for="vllm#38606", rare="only for an adapter that was evicted from its slot")
-def a_slots_new_occupant_answers(patch: Patch) -> None:
+def a_request_is_served_by_its_slots_new_adapter(patch: Patch) -> None:
     """Requests for an adapter that was evicted from its slot are answered by the adapter that has the slot now."""
     orders: dict[int, list[Any]] = {}
 

@@ -157,13 +157,13 @@ def requests_for_vectors_lose_their_salt(patch: Patch) -> None:
 
 
 @fault("POOL-1", stands_for="vllm PR#47696, at the routes for scores", cells=("pooling-scores",))
-def the_routes_for_scores_drop_the_salt(patch: Patch) -> None:
+def the_score_routes_drop_the_salt(patch: Patch) -> None:
     """A server's routes for scores and ranks do not pass the salt of a request on."""
     drop_the_salt(patch, "CrossEncoderIOProcessor")
 
 
 @fault("POOL-1", stands_for="vllm PR#47696, at the route for cosines", cells=("pooling",))
-def the_route_for_cosines_drops_the_salt(patch: Patch) -> None:
+def the_cosine_route_drops_the_salt(patch: Patch) -> None:
     """A server's route for scores does not pass the salt of a request on where a score is made of two embeddings."""
     drop_the_salt(patch, "BiEncoderIOProcessor")
 
@@ -181,6 +181,6 @@ def drop_the_salt(patch: Patch, processor: str) -> None:
 
 
 @fault("POOL-1", stands_for="vllm PR#47696")
-def requests_for_vectors_forget_the_adapter(patch: Patch) -> None:
+def requests_for_vectors_lack_the_adapter(patch: Patch) -> None:
     """The blocks of requests for pooled answers are shared by all adapters and the base model."""
     change_keys_of_vectors(patch, "lora_request")

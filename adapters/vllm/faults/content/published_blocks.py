@@ -133,7 +133,7 @@ def every_tenth_evicted_block_stays_in_the_index(patch: Patch) -> None:
 
 
 @fault("PREEMPT-2", stands_for="kvcached#362", cells=TIGHT)
-def blocks_of_the_preempted_stay_in_the_index(patch: Patch) -> None:
+def blocks_of_preempted_requests_stay_in_the_index(patch: Patch) -> None:
     """A block that a preemption freed is allocated again while lookups still find it by its old hash."""
     freed: set[int] = set()
 

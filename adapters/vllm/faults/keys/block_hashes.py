@@ -101,13 +101,13 @@ def blocks_are_hashed_in_sorted_order(patch: Patch) -> None:
 
 
 @fault("CHAT-1", stands_for="genai#3722")
-def blocks_forget_what_stands_before(patch: Patch) -> None:
+def hashes_lack_the_parent(patch: Patch) -> None:
     """A block's hash covers only its own tokens, not its parent's hash."""
     change_hash_inputs(patch, lambda _depth, _parent, tokens: (None, tokens))
 
 
 @fault("CHAT-1", stands_for="genai#3722", rare="only from the fifth block of a prompt on")
-def later_blocks_forget_what_stands_before(patch: Patch) -> None:
+def later_hashes_lack_the_parent(patch: Patch) -> None:
     """From the fifth block of a prompt on, a block's hash does not cover its parent's hash."""
     change_hash_inputs(patch, lambda depth, parent, tokens: (None if depth >= 4 else parent, tokens))
 

@@ -91,6 +91,6 @@ def a_salt_is_dropped_from_rows(patch: Patch) -> None:
 
 
 @fault("EMBED-1", stands_for="vllm PR#47696", cells=CELLS)
-def rows_forget_the_adapter(patch: Patch) -> None:
+def hashes_of_rows_lack_the_adapter(patch: Patch) -> None:
     """The blocks of a prompt with embedding rows are shared by all adapters and the base model."""
     change_extra_keys(patch, lambda key: key[0] != "lora")

@@ -61,7 +61,7 @@ def without(kind: str, keys: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @fault("LORA-4", "SALT-1", stands_for="vllm PR#8240, PR#20981")
-def hashes_forget_who_asks(patch: Patch) -> None:
+def hashes_lack_the_salt_and_the_adapter(patch: Patch) -> None:
     """A block's hash contains neither the adapter nor the salt."""
     change_keys(patch, lambda *_: ())
     count_wrong_hits(patch)
@@ -130,20 +130,20 @@ def the_adapter_of_the_request_before_is_in_the_key(patch: Patch) -> None:
     stands_for="sglang#24638",
     equivalent="each hash includes its parent's, so that all depend on the adapter, as on the salt in vLLM itself",
 )
-def only_the_first_block_knows_its_adapter(patch: Patch) -> None:
+def only_the_first_hash_has_the_adapter(patch: Patch) -> None:
     """Only the first block's hash contains the adapter."""
     change_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
 
 
 @fault("LORA-4", stands_for="vllm PR#8240")
-def only_the_first_block_knows_anything_of_before(patch: Patch) -> None:
+def only_the_first_hash_has_a_parent(patch: Patch) -> None:
     """Only the first block's hash contains the adapter, and from the third block on no hash contains its parent's."""
     change_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
     change_hash_inputs(patch, lambda depth, parent, tokens: (None if depth >= 2 else parent, tokens))
 
 
 @fault("LORA-4", "CHAT-2", stands_for="vllm#23301")
-def what_an_adapter_decodes_is_the_base_models(patch: Patch) -> None:
+def decoded_blocks_of_an_adapter_are_the_base_models(patch: Patch) -> None:
     """The hash of a block that an adapter's answer fills does not contain the adapter, so that the next turn does not
     find it.
     """
@@ -236,7 +236,7 @@ def salts_are_normalised(patch: Patch) -> None:
 
 
 @fault("SALT-1", stands_for="vllm#44701", rare="only where a salt equals an adapter's name")
-def salts_pass_for_adapters(patch: Patch) -> None:
+def a_salt_is_hashed_as_an_adapter(patch: Patch) -> None:
     """The key contains adapters and salts without saying which of the two they are."""
     change_keys(patch, lambda _request, _start, _end, keys: tuple(key[1] for key in keys))
     count_wrong_hits(patch)

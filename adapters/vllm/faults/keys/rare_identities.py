@@ -68,7 +68,7 @@ def a_first_block_that_decode_fills_has_no_salt(patch: Patch) -> None:
     stands_for="vllm PR#37152",
     rare="only for equal prompts with different adapters or salts that are admitted in one step",
 )
-def prompts_of_one_step_are_matched_by_their_tokens(patch: Patch) -> None:
+def prompts_of_one_step_are_matched_by_tokens_alone(patch: Patch) -> None:
     """A request that is admitted in the step of another one with the same first tokens hits what that one hits, also
     under another adapter or salt.
     """
@@ -110,7 +110,7 @@ def shared_blocks(one: Any, other: Any, size: int) -> int:
     stands_for="genai#3722, LMCache#4385",
     rare="only after a hit of exactly 16 blocks, of a prompt whose next block has the tokens of another prompt's 17th",
 )
-def every_sixteenth_block_forgets_what_stands_before(patch: Patch) -> None:
+def every_sixteenth_hash_lacks_the_parent(patch: Patch) -> None:
     """Hashes are chained within 16 blocks. The hash of the 17th, 33rd, ... block does not cover its parent's hash."""
     change_hash_inputs(
         patch, lambda depth, parent, tokens: (None if depth and depth % SUPERBLOCK == 0 else parent, tokens)
@@ -137,7 +137,7 @@ def rehash_preempted(patch: Patch, without_field: str) -> None:
     cells=TIGHT,
     rare="only for a request with an adapter that resumes, and a request of the base model with its tokens",
 )
-def the_resumed_hash_as_the_base_model(patch: Patch) -> None:
+def resumed_requests_hash_as_the_base_model(patch: Patch) -> None:
     """The hashes of a preempted request are computed again without its adapter. It hits and publishes the base model's
     blocks.
     """
@@ -151,6 +151,6 @@ def the_resumed_hash_as_the_base_model(patch: Patch) -> None:
     cells=TIGHT,
     rare="only for a request with a salt that resumes, and a request without a salt with its tokens",
 )
-def the_resumed_hash_without_their_salt(patch: Patch) -> None:
+def resumed_requests_hash_without_their_salt(patch: Patch) -> None:
     """The hashes of a preempted request are computed again without its salt. It hits and publishes common blocks."""
     rehash_preempted(patch, "cache_salt")

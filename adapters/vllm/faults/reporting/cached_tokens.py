@@ -28,7 +28,7 @@ def hits_are_counted_twice(patch: Patch) -> None:
 @fault(
     "REUSE-3", "PRESS-2", stands_for="vllm#43736", cells=TIGHT, rare="only when a request is admitted at a later try"
 )
-def hits_are_counted_at_each_try(patch: Patch) -> None:
+def hits_are_counted_at_each_attempt(patch: Patch) -> None:
     """Hits are counted at each lookup: several times for a request that cannot be admitted yet."""
     seen: set[str] = set()
     record = manager().record_prefix_cache_stats
@@ -50,7 +50,7 @@ def hits_are_counted_at_each_try(patch: Patch) -> None:
     cells=TIGHT,
     rare="only when a preempted request finds its own blocks",
 )
-def hits_of_the_resumed_count_as_hits(patch: Patch) -> None:
+def hits_of_resumed_requests_are_counted(patch: Patch) -> None:
     """When a preempted request resumes, the hits of its own blocks are counted as hits."""
     count_resumed_as_new(patch)
 
@@ -73,19 +73,19 @@ def report_cached_tokens(patch: Patch, change: Callable[[int, int, int], int]) -
 
 
 @fault("REUSE-3", stands_for="vllm#43736")
-def a_hit_is_told_a_block_too_long(patch: Patch) -> None:
+def a_hit_is_reported_a_block_too_long(patch: Patch) -> None:
     """The client's cached-token count is one block too high; the answer and the counters are correct."""
     report_cached_tokens(patch, lambda right, prompt, block: right + block if 0 < right <= prompt - block else right)
 
 
 @fault("REUSE-3", stands_for="ascend#16639")
-def a_hit_is_told_a_block_too_short(patch: Patch) -> None:
+def a_hit_is_reported_a_block_too_short(patch: Patch) -> None:
     """The client's cached-token count is one block too low; the answer and the counters are correct."""
     report_cached_tokens(patch, lambda right, _prompt, block: max(0, right - block))
 
 
 @fault("REUSE-3", stands_for="vllm#43736", rare="only when requests with different hits are admitted in one step")
-def a_burst_is_told_its_first_ones_hit(patch: Patch) -> None:
+def a_burst_reports_the_hit_of_its_first_request(patch: Patch) -> None:
     """All requests that are admitted in one step report the cached-token count of the first of them."""
     counts: list[int] = []
 

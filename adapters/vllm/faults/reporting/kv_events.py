@@ -45,7 +45,7 @@ def change_stores(patch: Patch, change: Callable[[Any], dict[str, Any]]) -> None
 
 
 @fault("EVENT-2", stands_for="llmd-kv#372", cells=("events-tight",))
-def evictions_are_not_told(patch: Patch) -> None:
+def evictions_are_not_reported(patch: Patch) -> None:
     """No event reports evictions."""
 
     @around(patch, pool(), "_emit_block_removed_events")
@@ -55,13 +55,13 @@ def evictions_are_not_told(patch: Patch) -> None:
 
 
 @fault("EVENT-2", stands_for="vllm PR#44103", cells=("events-tight",))
-def evictions_are_told_of_another_block(patch: Patch) -> None:
+def evictions_are_reported_of_another_block(patch: Patch) -> None:
     """A removal event names another block's hash."""
     change_events(patch, "BlockRemoved", lambda e: replace(e, block_hashes=[h ^ 1 for h in e.block_hashes]))
 
 
 @fault("EVENT-1", stands_for="dynamo#14796", cells=("events",))
-def evictions_are_told_when_requests_end(patch: Patch) -> None:
+def evictions_are_reported_when_requests_end(patch: Patch) -> None:
     """Blocks are reported as removed when their last request ends, although they can still be hit."""
 
     @around(patch, pool(), "free_blocks")
@@ -76,38 +76,38 @@ def evictions_are_told_when_requests_end(patch: Patch) -> None:
 
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",))
-def every_third_store_is_not_told(patch: Patch) -> None:
+def every_third_store_is_not_reported(patch: Patch) -> None:
     """Every third stored-block event is missing."""
     count = itertools.count(1)
     change_events(patch, "BlockStored", lambda e: None if next(count) % 3 == 0 else e)
 
 
 @fault("EVENT-1", stands_for="vllm#58119", cells=("events",))
-def blocks_stand_behind_nothing(patch: Patch) -> None:
+def stored_blocks_have_no_parent(patch: Patch) -> None:
     """Events leave out the parent of a block."""
     change_stores(patch, lambda _: {"parent_block_hash": None})
 
 
 @fault("EVENT-1", stands_for="ascend#12002", cells=("events",))
-def blocks_stand_behind_themselves(patch: Patch) -> None:
+def stored_blocks_are_their_own_parents(patch: Patch) -> None:
     """Events name a block as its own parent."""
     change_stores(patch, lambda e: {"parent_block_hash": e.block_hashes[0]})
 
 
 @fault("EVENT-1", stands_for="vllm#44451", cells=("events",))
-def tokens_of_the_wrong_place(patch: Patch) -> None:
+def reported_tokens_start_a_position_late(patch: Patch) -> None:
     """The tokens of an event start one position too late."""
     change_stores(patch, lambda e: {"token_ids": [*e.token_ids[1:], e.token_ids[0]]})
 
 
 @fault("EVENT-1", stands_for="vllm#44451", cells=("events",))
-def tokens_of_more_than_the_blocks(patch: Patch) -> None:
+def reported_tokens_exceed_the_blocks(patch: Patch) -> None:
     """An event has more tokens than its blocks."""
     change_stores(patch, lambda e: {"token_ids": [*e.token_ids, 5]})
 
 
 @fault("EVENT-1", stands_for="sglang#24568", cells=("events",))
-def salts_are_not_told(patch: Patch) -> None:
+def salts_are_not_reported(patch: Patch) -> None:
     """Events leave out the salt."""
 
     @around(patch, module("v1.core.block_pool"), "to_event_extra_keys")
@@ -120,13 +120,13 @@ def salts_are_not_told(patch: Patch) -> None:
 
 
 @fault("EVENT-1", stands_for="llmd-router#1389", cells=("events",))
-def adapters_are_not_told(patch: Patch) -> None:
+def adapters_are_not_reported(patch: Patch) -> None:
     """Events leave out the adapter."""
     change_stores(patch, lambda _: {"lora_name": None, "lora_id": None})
 
 
 @fault("EVENT-1", stands_for="vllm PR#28827, its part for subscribers", cells=("events",))
-def resets_are_not_told(patch: Patch) -> None:
+def resets_are_not_reported(patch: Patch) -> None:
     """No event reports cache resets."""
     change_events(patch, "AllBlocksCleared", lambda _: None)
 
@@ -145,7 +145,7 @@ def the_first_batch_is_lost(patch: Patch) -> None:
 
 
 @fault("EVENT-3", stands_for="llmd-router#1389", cells=("events",))
-def hashes_of_something_else(patch: Patch) -> None:
+def reported_hashes_are_of_other_blocks(patch: Patch) -> None:
     """The published hashes are consistent, but none of them can be computed from the event's fields."""
 
     @around(patch, module("v1.core.block_pool"), "maybe_convert_block_hash")
@@ -155,13 +155,13 @@ def hashes_of_something_else(patch: Patch) -> None:
 
 
 @fault("EVENT-2", stands_for="llmd-kv#372", cells=("events-tight",))
-def evictions_are_told_twice(patch: Patch) -> None:
+def evictions_are_reported_twice(patch: Patch) -> None:
     """Each removal of a block is reported twice."""
     change_events(patch, "BlockRemoved", lambda e: replace(e, block_hashes=e.block_hashes * 2))
 
 
 @fault("EVENT-2", stands_for="dynamo#14796", cells=("events-tight",))
-def hits_are_told_as_stores(patch: Patch) -> None:
+def hits_are_reported_as_stores(patch: Patch) -> None:
     """Blocks that are hit are reported as stored again, although no copy of them was made."""
 
     @after_lookup(patch)
@@ -172,7 +172,7 @@ def hits_are_told_as_stores(patch: Patch) -> None:
 
 
 @fault("EVENT-4", stands_for="vllm PR#44103, llmd-kv#372", cells=("events-window",))
-def groups_are_not_told(patch: Patch) -> None:
+def groups_are_not_reported(patch: Patch) -> None:
     """Events leave out the group."""
     change_steps(
         patch, lambda _held, events: [replace(e, group_idx=None) if hasattr(e, "group_idx") else e for e in events]
@@ -180,19 +180,19 @@ def groups_are_not_told(patch: Patch) -> None:
 
 
 @fault("EVENT-4", stands_for="vllm PR#43258", cells=("events-window",))
-def only_the_first_group_is_told(patch: Patch) -> None:
+def only_the_first_group_is_reported(patch: Patch) -> None:
     """Only blocks of the first group are reported as stored."""
     change_events(patch, "BlockStored", lambda e: None if e.group_idx else e)
 
 
 @fault("EVENT-1", stands_for="vllm PR#44103", cells=("events",))
-def blocks_are_said_to_be_twice_as_long(patch: Patch) -> None:
+def reported_block_size_is_doubled(patch: Patch) -> None:
     """Events have twice the block size."""
     change_stores(patch, lambda e: {"block_size": 2 * e.block_size})
 
 
 @fault("EVENT-1", stands_for="ascend#12002", cells=("events",), rare="only prompts with several cached blocks")
-def blocks_behind_a_hit_stand_behind_its_first_block(patch: Patch) -> None:
+def blocks_after_a_hit_have_its_first_block_as_parent(patch: Patch) -> None:
     """After a hit of several blocks, the event of the prompt's next blocks names the first hit block as their
     parent.
     """
@@ -213,7 +213,7 @@ def every_fiftieth_event_is_lost(patch: Patch) -> None:
 
 
 @fault("EVENT-2", stands_for="dynamo#14796", cells=("events-tight",), rare="only after an abort")
-def blocks_of_the_aborted_are_told_as_removed(patch: Patch) -> None:
+def blocks_of_aborted_requests_are_reported_as_removed(patch: Patch) -> None:
     """Blocks that an aborted request stored are reported as removed, but can still be hit."""
 
     @before(patch, scheduler(), "finish_requests")
@@ -228,19 +228,19 @@ def blocks_of_the_aborted_are_told_as_removed(patch: Patch) -> None:
 
 
 @fault("EVENT-1", stands_for="llmd-kv#167", cells=("events",))
-def adapters_are_told_by_number(patch: Patch) -> None:
+def adapters_are_reported_by_number(patch: Patch) -> None:
     """Events have an adapter's number instead of its name."""
     change_stores(patch, lambda e: {} if e.lora_name is None else {"lora_name": str(e.lora_id)})
 
 
 @fault("EVENT-2", stands_for="dynamo PR#10666", cells=("events-tight",), rare="only for several events in one step")
-def events_of_a_step_are_told_backwards(patch: Patch) -> None:
+def events_of_a_step_are_reported_backwards(patch: Patch) -> None:
     """The events of a step are published in reverse order."""
     change_steps(patch, lambda _held, events: events[::-1])
 
 
 @fault("EVENT-1", stands_for="omni#6739", cells=("events",), rare="only for a reset while requests run")
-def refused_resets_are_told(patch: Patch) -> None:
+def refused_resets_are_reported(patch: Patch) -> None:
     """A failed reset is reported as if it had cleared everything."""
 
     @around(patch, pool(), "reset_prefix_cache")
@@ -253,7 +253,7 @@ def refused_resets_are_told(patch: Patch) -> None:
 
 
 @fault("EVENT-1", stands_for="vllm PR#43258", cells=("events",), rare="only for blocks stored in the last step")
-def events_are_told_a_step_late(patch: Patch) -> None:
+def events_are_reported_a_step_late(patch: Patch) -> None:
     """The events of a step are published after the next step."""
     waiting: dict[int, list[Any]] = {}
 
@@ -265,7 +265,7 @@ def events_are_told_a_step_late(patch: Patch) -> None:
 
 
 @fault("EVENT-5", stands_for="events of a reset and of the steps before it in the wrong order", cells=("events",))
-def stores_are_told_after_the_reset_that_removed_them(patch: Patch) -> None:
+def stores_are_reported_after_the_reset_that_removed_them(patch: Patch) -> None:
     """A reset is announced at once, and the blocks that were stored last before it are announced after it."""
     last: dict[Any, list[Any]] = {}
 

@@ -81,7 +81,7 @@ def every_seventh_hit_is_counted_twice(patch: Patch) -> None:
     cells=TIGHT,
     rare="only for a request with a hit that has to wait",
 )
-def each_try_is_counted(patch: Patch) -> None:
+def each_attempt_is_counted(patch: Patch) -> None:
     """A request that hits but cannot be admitted yet is counted at each try."""
     record = manager().record_prefix_cache_stats
 
@@ -96,7 +96,7 @@ def each_try_is_counted(patch: Patch) -> None:
 
 
 @fault("REUSE-3", "PREEMPT-1", stands_for="vllm#25780", cells=TIGHT, rare="only after a preemption")
-def the_resumed_count_as_new(patch: Patch) -> None:
+def resumed_requests_count_as_new(patch: Patch) -> None:
     """When a preempted request resumes, the hits of its own blocks are counted as hits of a new request."""
     count_resumed_as_new(patch)
 
@@ -134,7 +134,7 @@ def the_gauge_never_rises(patch: Patch) -> None:
 
 
 @fault("PRESS-2", "PRESS-1", stands_for="vllm PR#17305", cells=TIGHT, rare="only for a request that has to wait")
-def a_count_is_that_of_the_first_try(patch: Patch) -> None:
+def a_count_is_that_of_the_first_attempt(patch: Patch) -> None:
     """A request that is not admitted at its first lookup reports the cached tokens of that lookup, whatever it hits
     later.
     """

@@ -219,7 +219,7 @@ def the_first_score_after_a_hit_is_missing(patch: Patch) -> None:
 
 
 @fault("REUSE-3", stands_for="vllm#57596", rare="only for prompts that are hit up to the last token")
-def a_full_hit_is_told_as_more_than_the_prompt(patch: Patch) -> None:
+def a_full_hit_is_reported_as_more_than_the_prompt(patch: Patch) -> None:
     """A prompt that is hit up to its last token reports more cached tokens than it has tokens."""
 
     def change(state: Any, output: Any, first: int) -> None:

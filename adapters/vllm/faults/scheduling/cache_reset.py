@@ -48,7 +48,7 @@ def replace_refused_reset(patch: Patch, instead: Callable[[Any], None]) -> None:
 
 
 @fault("CTRL-1", stands_for="omni#6739")
-def a_reset_only_says_so(patch: Patch) -> None:
+def a_reset_does_nothing(patch: Patch) -> None:
     """A cache reset reports success and does nothing."""
 
     @around(patch, pool(), "reset_prefix_cache")
@@ -59,7 +59,7 @@ def a_reset_only_says_so(patch: Patch) -> None:
 
 
 @fault("CTRL-1", stands_for="vllm PR#12284")
-def a_reset_under_load_only_says_so(patch: Patch) -> None:
+def a_reset_under_load_does_nothing(patch: Patch) -> None:
     """A cache reset while requests hold blocks reports success and does nothing."""
     replace_refused_reset(patch, lambda _pool: None)
 
@@ -127,7 +127,7 @@ def a_reset_skips_the_second_tier(patch: Patch) -> None:
 
 
 @fault("CTRL-3", stands_for="omni#6739", cells=("tier-simple",))
-def the_second_tier_only_says_that_it_was_reset(patch: Patch) -> None:
+def a_reset_of_the_second_tier_does_nothing(patch: Patch) -> None:
     """The connector's own reset reports success and does nothing."""
 
     @around(patch, module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler, "reset")
@@ -166,7 +166,7 @@ def the_tiers_reset_hides_that_the_pool_was_not_reset(patch: Patch) -> None:
 
 
 @fault("CTRL-3", stands_for="NVIDIA-NeMo/RL PR#3839: recompute after an update was a silent no-op")
-def a_reset_of_running_requests_only_says_so(patch: Patch) -> None:
+def a_reset_of_running_requests_does_nothing(patch: Patch) -> None:
     """A reset that includes running requests leaves them and the pool as they are, and reports success."""
 
     @around(patch, scheduler(), "reset_prefix_cache")

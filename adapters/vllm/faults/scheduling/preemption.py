@@ -14,7 +14,7 @@ FAULTS, fault = collector("preemption")
 
 
 @fault("PREEMPT-1", stands_for="LMCache#1969", cells=TIGHT)
-def the_resumed_believe_a_block_was_loaded(patch: Patch) -> None:
+def resumed_requests_count_a_block_too_many(patch: Patch) -> None:
     """A resumed request counts one block more as computed than it found: a new block with another request's content."""
 
     @around(patch, manager(), "get_computed_blocks")
@@ -88,7 +88,7 @@ def a_preemption_at_a_blocks_end_keeps_the_computed_count(patch: Patch) -> None:
     cells=TIGHT,
     rare="only when another request was also preempted and is not finished",
 )
-def the_resumed_get_anothers_blocks(patch: Patch) -> None:
+def resumed_requests_get_blocks_of_another(patch: Patch) -> None:
     """A resumed request gets the blocks of another request that was preempted before."""
     away: list[Any] = []
 
@@ -111,7 +111,7 @@ def the_resumed_get_anothers_blocks(patch: Patch) -> None:
 
 
 @fault("PREEMPT-2", stands_for="vllm#49449", cells=TIGHT)
-def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
+def decoded_blocks_of_preempted_requests_get_an_old_hash(patch: Patch) -> None:
     """The hashes of a preempted request's decoded blocks are replaced by the prompt's last hash. Its decoded blocks are
     published and looked up with the hash of other tokens.
     """
@@ -132,7 +132,7 @@ def decoded_blocks_of_the_preempted_get_an_old_hash(patch: Patch) -> None:
     cells=("events-tight", "tight"),
     rare="only for blocks that a request fills after it resumed",
 )
-def what_the_resumed_decode_gets_a_hash_of_its_own(patch: Patch) -> None:
+def decoded_blocks_of_resumed_requests_have_other_hashes(patch: Patch) -> None:
     """The hashes of a resumed request start without a parent. The blocks that it then decodes are published with hashes
     that no later request computes.
     """
@@ -173,7 +173,7 @@ def a_half_written_block_is_published_at_a_preemption(patch: Patch) -> None:
 
 
 @fault("PREEMPT-2", "EVENT-2", stands_for="vllm#48435", cells=TIGHT)
-def the_preempteds_first_blocks_are_freed_first(patch: Patch) -> None:
+def first_blocks_of_preempted_requests_are_freed_first(patch: Patch) -> None:
     """A preempted request's blocks are freed in the order of its tokens. So the beginning, without which the rest
     cannot be hit, is evicted first.
     """
@@ -210,7 +210,7 @@ def a_preemption_does_not_ask_for_priorities(patch: Patch) -> None:
 
 
 @fault("PREEMPT-1", stands_for="vllm#52520", cells=TIGHT)
-def the_preempted_queue_up_at_the_end(patch: Patch) -> None:
+def preempted_requests_queue_at_the_end(patch: Patch) -> None:
     """A preempted request is queued behind all later requests, and waits forever while new ones arrive."""
 
     @after(patch, scheduler(), "_preempt_request")

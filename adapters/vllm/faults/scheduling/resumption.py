@@ -38,7 +38,7 @@ def change_first_outputs(patch: Patch, change: Callable[[int, Any], None]) -> No
 
 
 @fault("PREEMPT-1", stands_for="vllm#41190, vllm PR#49620", cells=TIGHT)
-def a_token_is_told_twice_after_a_return(patch: Patch) -> None:
+def a_token_is_reported_twice_after_a_resume(patch: Patch) -> None:
     """The last token before a preemption is sent again with the first one after it."""
 
     def twice(last: int, output: Any) -> None:
@@ -49,7 +49,7 @@ def a_token_is_told_twice_after_a_return(patch: Patch) -> None:
 
 
 @fault("PREEMPT-1", stands_for="vllm PR#41133, vllm PR#49620", cells=TIGHT)
-def a_token_is_lost_after_a_return(patch: Patch) -> None:
+def a_token_is_lost_after_a_resume(patch: Patch) -> None:
     """The first token after a preemption is never sent."""
 
     def lost(_last: int, output: Any) -> None:
@@ -67,7 +67,7 @@ def a_token_is_lost_after_a_return(patch: Patch) -> None:
     workers=("model",),
     rare="only when a request with an adapter is preempted",
 )
-def the_resumed_lose_their_adapter(patch: Patch) -> None:
+def resumed_requests_lose_their_adapter(patch: Patch) -> None:
     """A resumed request is added to the batch without its adapter, and continues as the base model."""
 
     @before(patch, module("v1.worker.gpu_model_runner").GPUModelRunner, "_update_states")
@@ -80,7 +80,7 @@ def the_resumed_lose_their_adapter(patch: Patch) -> None:
 
 
 @fault("PREEMPT-1", "REUSE-3", stands_for="vllm#25780", cells=TIGHT, rare="only when a request is preempted in prefill")
-def the_resumed_are_told_of_their_own_blocks(patch: Patch) -> None:
+def resumed_requests_report_hits_on_their_own_blocks(patch: Patch) -> None:
     """A request that was preempted before its first token reports its own blocks as cached tokens when it resumes."""
 
     @after_lookup(patch)

@@ -25,7 +25,7 @@ def refuse_admission(patch: Patch, unless: Callable[[Any, int, Any], bool]) -> N
 
 
 @fault("PRESS-2", stands_for="vLLM's V0 engine, field report", cells=TIGHT)
-def admission_asks_for_a_cold_prompts_blocks(patch: Patch) -> None:
+def admission_counts_hits_as_new_blocks(patch: Patch) -> None:
     """A request is admitted only if as many blocks are free as its prompt needs without the cache."""
     refuse_admission(patch, lambda this, need, _named: need <= this.block_pool.get_num_free_blocks())
 
@@ -48,7 +48,7 @@ def requests_run_one_at_a_time(patch: Patch) -> None:
 
 
 @fault("PRESS-2", stands_for="vllm PR#11565", cells=TIGHT, rare="only when a request hits blocks in use")
-def who_shares_with_the_running_has_to_wait(patch: Patch) -> None:
+def a_request_with_a_running_prefix_waits(patch: Patch) -> None:
     """A waiting request whose prefix is in use is admitted only after the requests that use it have ended."""
 
     def apart(_held: Any, _need: int, kwargs: Any) -> bool:
@@ -76,13 +76,13 @@ def one_request_runs_beside_another(patch: Patch) -> None:
 @fault(
     "PRESS-4", stands_for="vllm#52520, vllm#39734", cells=TIGHT, rare="only when a prompt needs every block of the pool"
 )
-def who_needs_the_whole_pool_is_never_admitted(patch: Patch) -> None:
+def a_prompt_that_fills_the_pool_is_never_admitted(patch: Patch) -> None:
     """A prompt that needs all blocks of the pool is accepted and waits forever, with all requests behind it."""
     refuse_admission(patch, lambda this, need, _named: need < this.block_pool.num_gpu_blocks - 1)
 
 
 @fault("PRESS-3", stands_for="vllm#35541, vllm#39734", cells=TIGHT)
-def nobody_checks_that_the_pool_holds_a_prompt(patch: Patch) -> None:
+def a_prompt_longer_than_the_pool_is_admitted(patch: Patch) -> None:
     """An engine starts although its pool is smaller than its longest prompt. Such a prompt waits forever."""
 
     @around(patch, module("v1.core.kv_cache_utils"), "_check_enough_kv_cache_memory")
@@ -136,7 +136,7 @@ def a_whole_hit_leaves_nothing_to_compute(patch: Patch) -> None:
     stands_for="vllm PR#18411, vLLM's V0 engine, field report",
     rare="only when a prompt that ends at the end of a block is sent again",
 )
-def the_end_of_a_whole_hit_is_not_told(patch: Patch) -> None:
+def the_end_of_a_whole_hit_is_not_reported(patch: Patch) -> None:
     """A request that hits all but the last block of a prompt that ends at a block's end is answered but never reported
     as finished.
     """

@@ -56,7 +56,7 @@ def restore_entries(this: Any, entries: list[tuple[Any, Any, int]]) -> None:
 
 
 @fault("WEIGHT-1", stands_for="omni#6739, omni#5513")
-def a_pause_only_says_that_it_cleared(patch: Patch) -> None:
+def a_pause_clears_nothing(patch: Patch) -> None:
     """A pause that should clear the cache confirms it and clears nothing."""
 
     @around(patch, core(), "_finish_pause")
@@ -140,7 +140,7 @@ def a_pause_does_not_pause(patch: Patch) -> None:
 
 
 @fault("WEIGHT-2", stands_for="tpu-inference PR#3362")
-def what_waits_during_a_pause_is_forgotten(patch: Patch) -> None:
+def requests_that_wait_during_a_pause_are_lost(patch: Patch) -> None:
     """Requests that came during a pause are never scheduled."""
 
     @around(patch, scheduler(), "set_pause_state")

@@ -97,7 +97,7 @@ FAILING = ("prefill-decode-failures",)
 
 
 @fault("PD-3", stands_for="vllm#58222, vllm#46283", cells=FAILING, workers=MODEL)
-def what_nobody_fetches_is_kept_for_ever(patch: Patch) -> None:
+def unfetched_blocks_are_never_freed(patch: Patch) -> None:
     """The prefiller does not give the blocks back that a decoder has promised to fetch and that is gone."""
     worker = module("distributed.kv_transfer.kv_connector.v1.nixl.base_worker").NixlBaseConnectorWorker
 

@@ -48,13 +48,13 @@ def adapter(request: Any) -> tuple[str, str] | None:
 
 
 @fault("TIER-3", stands_for="LMCache#2878, vllm PR#39837", cells=OFFLOAD)
-def tier_keys_forget_salts(patch: Patch) -> None:
+def tier_keys_lack_the_salt(patch: Patch) -> None:
     """The tier's key has tokens and adapter only: tenants with different salts load each other's blocks."""
     change_keys(patch, adapter, lambda request: bool(request.cache_salt))
 
 
 @fault("TIER-3", stands_for="vllm#44250, LMCache#2961", cells=OFFLOAD)
-def tier_keys_forget_adapters(patch: Patch) -> None:
+def tier_keys_lack_the_adapter(patch: Patch) -> None:
     """The tier's key has tokens and salt only: the base model loads an adapter's blocks."""
     change_keys(patch, lambda request: request.cache_salt, lambda request: request.lora_request is not None)
 
@@ -65,7 +65,7 @@ def tier_keys_forget_adapters(patch: Patch) -> None:
     cells=OFFLOAD,
     rare="only for an adapter that is loaded again under its name",
 )
-def tier_keys_forget_reloads(patch: Patch) -> None:
+def tier_keys_lack_the_reload(patch: Patch) -> None:
     """The tier's key has only the name of an adapter: after a reload, blocks of an earlier content are loaded."""
 
     def name(request: Any) -> object:
@@ -75,7 +75,7 @@ def tier_keys_forget_reloads(patch: Patch) -> None:
 
 
 @fault("TIER-3", "TIER-1", stands_for="LMCache#4385", cells=OFFLOAD, rare="only for equal blocks after different ones")
-def tier_keys_forget_what_came_before(patch: Patch) -> None:
+def tier_keys_lack_the_parent(patch: Patch) -> None:
     """The tier's key has only the block's own tokens, not the tokens before them."""
     change_keys(patch, lambda request: (request.cache_salt, adapter(request)), lambda _: True, whole_prefix=False)
 
@@ -157,7 +157,7 @@ def layers_change_places_in_the_tier(patch: Patch) -> None:
 
 
 @fault("TIER-1", stands_for="vllm#46951", cells=("tier-simple",), rare="only stores of several blocks")
-def the_host_mixes_up_what_it_stores(patch: Patch) -> None:
+def the_host_tier_stores_other_blocks(patch: Patch) -> None:
     """Of blocks that are stored together, each is registered at the next one's place in host memory."""
 
     simple = module("v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler

@@ -113,19 +113,19 @@ def ignore_failed_loads(patch: Patch, is_ignored: Callable[[Any], bool]) -> None
 
 
 @fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing", "tier-failing-late"))
-def failed_loads_pass_for_loaded(patch: Patch) -> None:
+def failed_loads_count_as_loaded(patch: Patch) -> None:
     """The report of a failed load is ignored."""
     ignore_failed_loads(patch, lambda _blocks: True)
 
 
 @fault("TIER-4", stands_for="vllm#49250", cells=("tier-failing",), rare="only loads of which a single block fails")
-def a_single_failed_block_passes_for_loaded(patch: Patch) -> None:
+def a_single_failed_block_counts_as_loaded(patch: Patch) -> None:
     """The report of a failed load is ignored if a single block failed."""
     ignore_failed_loads(patch, lambda blocks: len(blocks) <= 1)
 
 
 @fault("TIER-4", stands_for="LMCache#3388", cells=("tier-failing-late",), rare="only every second failed load")
-def every_second_failure_passes_for_loaded(patch: Patch) -> None:
+def every_second_failed_load_counts_as_loaded(patch: Patch) -> None:
     """The report of every second failed load is ignored."""
     count = itertools.count(1)
     ignore_failed_loads(patch, lambda _blocks: next(count) % 2 == 0)
@@ -143,7 +143,7 @@ def lose_completions(patch: Patch, is_lost: Callable[[Any, str], bool]) -> None:
 
 
 @fault("TIER-1", stands_for="vllm#45388", cells=OFFLOAD, rare="only every fifth load")
-def every_fifth_load_wakes_nobody(patch: Patch) -> None:
+def every_fifth_load_resumes_no_request(patch: Patch) -> None:
     """The end of every fifth load is lost, and the request that waits for it waits forever."""
     count = itertools.count(1)
     lose_completions(patch, lambda _held, _name: next(count) % 5 == 0)

@@ -69,7 +69,7 @@ PAIRS = {
     "rows-are-hashed-as-their-sum": lambda: (fields_of(), fields_of(rows=swapped())),
     "the-mask-is-not-hashed": lambda: (fields_of(), fields_of(shown=(2, 4, BLOCK - 1))),
     "a-salt-is-dropped-from-rows": lambda: (fields_of(salt="red"), fields_of(salt="blue")),
-    "rows-forget-the-adapter": lambda: (fields_of(adapter="a"), fields_of()),
+    "hashes-of-rows-lack-the-adapter": lambda: (fields_of(adapter="a"), fields_of()),
 }
 
 

@@ -56,7 +56,7 @@ class Replaced:
         self.names.append(name)
 
 
-@pytest.mark.parametrize("name", ["hits-are-counted-twice", "each-try-is-counted"])
+@pytest.mark.parametrize("name", ["hits-are-counted-twice", "each-attempt-is-counted"])
 def test_a_fault_that_this_vllm_cannot_have_stops_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM 0.26 lacks the method, and an engine that crashed at its first request by it counted as a detection."""
     monkeypatch.delattr(manager(), "record_prefix_cache_stats")
@@ -69,10 +69,10 @@ def test_engines_started_inside_have_the_fault(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     before = dict(os.environ), list(sys.path)
     look = "from importlib.metadata import entry_points as e; print([p.value for p in e(group='vllm.general_plugins')])"
-    with plugin.injected("a-reset-only-says-so", tmp_path / "fault"):
+    with plugin.injected("a-reset-does-nothing", tmp_path / "fault"):
         said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
         assert "coldproof.adapters.vllm.faults.plugin:inject_chosen" in said
-        assert os.environ[plugin.FAULT_VARIABLE] == "a-reset-only-says-so"
+        assert os.environ[plugin.FAULT_VARIABLE] == "a-reset-does-nothing"
         folder, *theirs, ours = os.environ["PYTHONPATH"].split(os.pathsep)
         assert (folder, theirs, ours) == (str(tmp_path / "fault"), ["/theirs"], str(IMPORT_ROOT))
     assert (dict(os.environ), list(sys.path)) == before
@@ -81,7 +81,7 @@ def test_engines_started_inside_have_the_fault(tmp_path: Path, monkeypatch: pyte
 def test_the_first_action_leaves_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One marker is enough, however often the fault acts."""
     monkeypatch.setitem(actions, "acted", 0)
-    with plugin.injected("a-reset-only-says-so", tmp_path / "fault"):
+    with plugin.injected("a-reset-does-nothing", tmp_path / "fault"):
         assert plugin.count_markers(tmp_path / "fault", "acted") == 0
         acted()
         acted()
@@ -93,7 +93,15 @@ def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
     injected.
     """
     command = [sys.executable, "-m", "pytest", "suites", "--worker", "fingerprint", "--cells", "default", "-q"]
-    command += ["--fault", "hashes-forget-who-asks", "--requirements", "SALT-1", *COUNTED, "-p", "no:logging"]
+    command += [
+        "--fault",
+        "hashes-lack-the-salt-and-the-adapter",
+        "--requirements",
+        "SALT-1",
+        *COUNTED,
+        "-p",
+        "no:logging",
+    ]
     run = subprocess.run(
         [*command, "--report-dir", str(tmp_path)],
         cwd=ROOT,
@@ -108,7 +116,7 @@ def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
     assert salts.verdict is Verdict.VIOLATED
     assert results.fault is not None
     assert results.fault.acted
-    assert "with the injected fault 'hashes-forget-who-asks'" in results.headline
+    assert "with the injected fault 'hashes-lack-the-salt-and-the-adapter'" in results.headline
     assert "FAULT INJECTED" in (tmp_path / "index.html").read_text()
 
 
@@ -131,7 +139,7 @@ def test_an_engine_without_its_fault_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool, before: int, after: int, refused: bool
 ) -> None:
     """A marker of one server does not count for another one."""
-    monkeypatch.setenv(plugin.FAULT_VARIABLE, "a-reset-only-says-so")
+    monkeypatch.setenv(plugin.FAULT_VARIABLE, "a-reset-does-nothing")
     monkeypatch.setenv(MARKERS_VARIABLE, str(tmp_path))
     engine = Stoppable()
 

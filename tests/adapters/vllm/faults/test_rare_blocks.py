@@ -37,7 +37,7 @@ def update(version: str) -> tuple[Step, ...]:
 
 CASES: dict[str, tuple[str, Workload]] = {
     "the-seventeenth-sharer-gets-an-empty-copy": (DEFAULT, steps(together(*[ask(("stem", 70))] * 18))),
-    "an-evicted-one-of-three-copies-stays-in-the-index": (
+    "one-evicted-copy-of-three-stays-in-the-index": (
         TIGHT,
         # Each of the three has computed its last block itself. The flood takes the first of these copies only.
         steps(*[alone(("stem", 64))] * 3, alone(("flood", 400), tokens=4), alone(("stem", 64), ("tail", 40))),
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, Workload]] = {
         TIGHT,
         steps(*(together(*(ask((f"request {n} {i}", 100), tokens=220) for i in range(3))) for n in range(3))),
     ),
-    "every-hundredth-request-leaves-nothing": (DEFAULT, steps(*[alone(("stem", 70), tokens=1)] * 101)),
+    "every-hundredth-request-publishes-nothing": (DEFAULT, steps(*[alone(("stem", 70), tokens=1)] * 101)),
     "the-hit-counter-stops-at-65535": (DEFAULT, steps(*[alone(("stem", 70), tokens=1)] * 6)),
     "every-second-pause-clears-nothing": (
         DEFAULT,

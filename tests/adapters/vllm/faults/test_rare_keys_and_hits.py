@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, Workload]] = {
         DEFAULT,
         steps(alone(("stem", 20), tokens=40, salt="red"), alone(("turn", 5), continues=0)),
     ),
-    "prompts-of-one-step-are-matched-by-their-tokens": (
+    "prompts-of-one-step-are-matched-by-tokens-alone": (
         DEFAULT,
         steps(
             load("tenant", "A"),
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, Workload]] = {
             together(ask(("stem", 100)), ask(("stem", 100), adapter="tenant")),
         ),
     ),
-    "every-sixteenth-block-forgets-what-stands-before": (
+    "every-sixteenth-hash-lacks-the-parent": (
         DEFAULT,
         steps(
             alone(("stem", 577)),
@@ -72,8 +72,8 @@ CASES: dict[str, tuple[str, Workload]] = {
             alone(Segment("stem", 577, changed=0)),
         ),
     ),
-    "the-resumed-hash-as-the-base-model": (TIGHT, steps(load("tenant", "A"), *preempted(adapter="tenant"))),
-    "the-resumed-hash-without-their-salt": (TIGHT, steps(*preempted(salt="red"))),
+    "resumed-requests-hash-as-the-base-model": (TIGHT, steps(load("tenant", "A"), *preempted(adapter="tenant"))),
+    "resumed-requests-hash-without-their-salt": (TIGHT, steps(*preempted(salt="red"))),
     "the-second-of-two-loads-without-a-request-is-lost": (
         DEFAULT,
         steps(load("tenant", "A"), load("tenant", "B", Route.IN_PLACE), alone(("stem", 100), adapter="tenant")),
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, Workload]] = {
         DEFAULT,
         steps(alone(("head", 40), ("one", 200)), alone(("head", 40), ("two", 200))),
     ),
-    "all-whole-blocks-but-one-count-as-all": (
+    "a-missing-last-block-counts-as-computed": (
         DEFAULT,
         steps(alone(("head", 96), ("one", 40)), alone(("head", 96), ("two", 40))),
     ),

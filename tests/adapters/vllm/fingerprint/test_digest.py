@@ -222,8 +222,10 @@ def test_a_worker_that_disagrees_with_the_closed_form_is_refused() -> None:
         (ResponseOptions(stop=("a",)), True),
     ],
 )
-def test_a_cold_engine_answers_what_the_closed_form_cannot(surface: ResponseOptions, uses_engine: bool) -> None:
+def test_a_cold_engine_answers_what_the_closed_form_cannot(
+    response_options: ResponseOptions, uses_engine: bool
+) -> None:
     """Grammars and stop strings are matched in text, so a cold engine answers those questions."""
     cold = Cold()
-    ClosedForm(cold).ask(Question((40, 41), None, 3, surface))
+    ClosedForm(cold).ask(Question((40, 41), None, 3, response_options))
     assert bool(cold.questions) is uses_engine

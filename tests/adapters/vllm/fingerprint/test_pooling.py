@@ -50,12 +50,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InprocEngine]:
 def new_request(length: int, task: Task = Task.EMBED, *, name: str = "prompt", **more: Any) -> CompletionRequest:
     """Return a request whose prompt is a prefix of all longer prompts of the same name."""
     prompt = tuple(random.Random(name).choices(range(32, 127), k=length))
-    return CompletionRequest(model="base", prompt=prompt, max_tokens=0, surface=ResponseOptions(pooled=task), **more)
+    return CompletionRequest(model="base", prompt=prompt, max_tokens=0, options=ResponseOptions(pooled=task), **more)
 
 
 def expected(request: CompletionRequest) -> Any:
     """Return the vectors of the closed form."""
-    return computed(Question(request.prompt, None, 0, request.surface)).pooled
+    return computed(Question(request.prompt, None, 0, request.options)).pooled
 
 
 @pytest.mark.parametrize("task", [Task.EMBED, Task.TOKEN_EMBED])
@@ -92,7 +92,7 @@ def test_a_pooling_engine_generates_nothing(engine: InprocEngine) -> None:
     assert present >= {Capability.POOLING, Capability.EMBEDDINGS, Capability.TOKEN_EMBEDDINGS, Capability.TOKEN_PROMPTS}
     assert not present & {Capability.TOKEN_OUTPUTS, Capability.CLASSIFICATIONS, Capability.CHAT, Capability.LOGPROBS}
     with pytest.raises(RequestRefused):
-        engine.complete(msgspec.structs.replace(new_request(40), max_tokens=4, surface=ResponseOptions()))
+        engine.complete(msgspec.structs.replace(new_request(40), max_tokens=4, options=ResponseOptions()))
     with pytest.raises(RequestRefused):
         engine.complete(new_request(40, Task.CLASSIFY))
     assert engine.complete(new_request(40)).pooled == expected(new_request(40))

@@ -384,15 +384,15 @@ def test_scores_seeds_and_grammars(start: Start) -> None:
     """The response options of a request agree with the closed form."""
     engine, tokens = start("--max-num-batched-tokens", "24", "--max-num-seqs", "8"), prompt("a", 70)
     for _ in range(2):
-        scored = engine.complete(new_request(tokens, surface=ResponseOptions(prompt_logprobs=True, logprobs=True)))
+        scored = engine.complete(new_request(tokens, options=ResponseOptions(prompt_logprobs=True, logprobs=True)))
         said = computed(Question(tokens, None, 20, ResponseOptions(prompt_logprobs=True)))
         assert scored.prompt_logprobs == said.prompt_logprobs
         assert [(t.logprob, t.gap) for t in scored.tokens] == [(t.logprob, t.gap) for t in said.tokens]
-        several = engine.complete(new_request(tokens, surface=ResponseOptions(answers=3)))
+        several = engine.complete(new_request(tokens, options=ResponseOptions(answers=3)))
         drawn = computed(Question(tokens, None, 20, ResponseOptions(answers=3)))
         assert ids(several) == drawn.ids
         assert [[t.id for t in other] for other in several.others] == [[t.id for t in other] for other in drawn.others]
-        patterned = engine.complete(new_request(tokens, surface=ResponseOptions(pattern="[a-f]{4,12}")))
+        patterned = engine.complete(new_request(tokens, options=ResponseOptions(pattern="[a-f]{4,12}")))
         assert set(patterned.text) <= set("abcdef")
         assert 4 <= len(patterned.text) <= 12
 

@@ -9,8 +9,8 @@ import pytest
 from support.histories import burst, outcome
 from support.scripts import case_of, module_of
 
-from coldproof.adapters.protocol.doors import Door
 from coldproof.adapters.protocol.embedding_rows import NO_ROW
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.vllm.reproducer import IN_PROCESS, OPENAI
 from coldproof.harness.case.reproducer.script import reproduction
@@ -130,7 +130,7 @@ def test_what_a_server_does_not_take_runs_vllm_in_the_script() -> None:
     plain, rows = case(request_for(Segment("s", 9)), engine="vllm"), case(request_for(mixed((4, 9))), engine="vllm")
     assert reproduction(plain) is OPENAI
     assert reproduction(rows) is IN_PROCESS
-    routed = case(request_for(Segment("s", 9), chat=True, door=Door.MESSAGES))
+    routed = case(request_for(Segment("s", 9), chat=True, endpoint=Endpoint.MESSAGES))
     assert reproduction(case(request_for(Segment("s", 9)))) is IN_PROCESS
     assert reproduction(routed) is OPENAI
 

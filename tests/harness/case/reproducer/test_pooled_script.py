@@ -29,7 +29,7 @@ ROW = VectorRow(token=None, values=4, expected=[0.5], observed=[0.75], largest=0
 
 def request_for_vectors(task: Task, *segments: tuple[str, int], **more: Any) -> Request:
     """Return a request for vectors."""
-    return ask(*segments, max_tokens=0, surface=ResponseOptions(pooled=task), **more)
+    return ask(*segments, max_tokens=0, options=ResponseOptions(pooled=task), **more)
 
 
 def case_of(*steps: Step, **changes: Any) -> Case:

@@ -85,9 +85,9 @@ def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPat
         return Call(is_out_of_bounds, (1, 0, "x"))
 
     monkeypatch.setitem(registry.CHECKS, 1, Check(order=1, call=lambda _: None))
-    monkeypatch.setitem(registry.CHECKS, 2, Check(order=2, call=knows, flag="DOORS"))
-    assert str(first_call(about, {**features(about), "DOORS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
-    assert first_call(about, {**features(about), "DOORS": False}).function is is_wrong
+    monkeypatch.setitem(registry.CHECKS, 2, Check(order=2, call=knows, flag="ENDPOINTS"))
+    assert str(first_call(about, {**features(about), "ENDPOINTS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
+    assert first_call(about, {**features(about), "ENDPOINTS": False}).function is is_wrong
 
 
 def test_two_checks_cannot_have_the_same_place() -> None:

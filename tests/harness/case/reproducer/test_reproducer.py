@@ -18,7 +18,7 @@ from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.histories import ask, burst, put
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
@@ -55,17 +55,20 @@ def changed(request: Request, **changes: Any) -> Request:
 
 
 SWAPPED = changed(SHORT, prompt=Prompt((Segment("stem", 40, swapped=20),)), salt="red+tenant")
-DOORS = [burst(changed(CHAT, door=door, salt="red")) for door in Door]
-ODD = [burst(changed(CHAT, door=door, priority=IMPOSSIBLE_PRIORITY)) for door in (Door.CHAT, Door.MESSAGES)]
+ENDPOINTS = [burst(changed(CHAT, endpoint=endpoint, salt="red")) for endpoint in Endpoint]
+ODD = [
+    burst(changed(CHAT, endpoint=endpoint, priority=IMPOSSIBLE_PRIORITY))
+    for endpoint in (Endpoint.CHAT, Endpoint.MESSAGES)
+]
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")  # nearly every answer of the fake server has one of them
 STORIES: dict[str, tuple[Step, ...]] = {
     "a chat again": (burst(CHAT), burst(CHAT)),
     "a chat's next turn": (burst(CHAT), burst(TURN), burst(TURN)),
-    "through messages": (burst(CHAT), burst(changed(CHAT, door=Door.MESSAGES))),
-    "through token ids": (burst(CHAT), burst(changed(CHAT, door=Door.GENERATE))),
-    "through responses": (burst(CHAT), burst(changed(CHAT, door=Door.RESPONSES))),
-    "a chat through completions": (burst(CHAT), burst(changed(CHAT, door=Door.COMPLETIONS))),
-    "a turn through every door": (*DOORS, burst(changed(TURN, door=Door.MESSAGES, salt="red"))),
+    "through messages": (burst(CHAT), burst(changed(CHAT, endpoint=Endpoint.MESSAGES))),
+    "through token ids": (burst(CHAT), burst(changed(CHAT, endpoint=Endpoint.GENERATE))),
+    "through responses": (burst(CHAT), burst(changed(CHAT, endpoint=Endpoint.RESPONSES))),
+    "a chat through completions": (burst(CHAT), burst(changed(CHAT, endpoint=Endpoint.COMPLETIONS))),
+    "a turn through every endpoint": (*ENDPOINTS, burst(changed(TURN, endpoint=Endpoint.MESSAGES, salt="red"))),
     "a cut history again": (burst(SHORT), burst(CUT), burst(CUT)),
     "after an abort": (burst(changed(LONG, abort=Abort(after_tokens=2))), burst(LONG)),
     "an abort on a hit": (burst(LONG), burst(changed(LONG, abort=Abort(after_tokens=2)))),
@@ -74,14 +77,14 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "side by side, late and urgent": (burst(SHORT, changed(SHORT, priority=-5, offset_ms=60)),),
     "on two ranks": (burst(changed(SHORT, rank=0)), burst(changed(SHORT, rank=1)), burst(changed(SHORT, rank=0))),
     "after silence and reset": (burst(SHORT), Idle(5), Reset(), burst(SHORT), burst(SHORT)),
-    "several answers": (burst(SHORT), burst(changed(SHORT, surface=ResponseOptions(answers=3)))),
+    "several answers": (burst(SHORT), burst(changed(SHORT, options=ResponseOptions(answers=3)))),
     "swapped tokens, and a salt of two parts": (burst(SHORT), burst(SWAPPED), burst(SWAPPED)),
-    "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, surface=ResponseOptions(stop=LETTERS)))),
+    "a stop string": (burst(LONG), burst(changed(LONG, max_tokens=150, options=ResponseOptions(stop=LETTERS)))),
     "prompt logprobs": (
         burst(SHORT),
-        burst(changed(SHORT, surface=ResponseOptions(prompt_logprobs=True, logprobs=True))),
+        burst(changed(SHORT, options=ResponseOptions(prompt_logprobs=True, logprobs=True))),
     ),
-    "structured output": (burst(SHORT), burst(changed(SHORT, surface=ResponseOptions(pattern="[ab]")))),
+    "structured output": (burst(SHORT), burst(changed(SHORT, options=ResponseOptions(pattern="[ab]")))),
 }
 
 
@@ -186,9 +189,9 @@ def test_a_field_that_one_route_ignores_is_the_bug(behaviour: dict[str, Any], co
 
 def test_only_a_case_that_names_a_route_has_code_for_it() -> None:
     """Other scripts do not get longer."""
-    assert "at_door" in reproducer(case_of(*DOORS))
-    assert "at_door" not in reproducer(case_of(burst(CHAT)))
-    assert "ignores_what_others_refuse" not in reproducer(case_of(*DOORS))
+    assert "at_endpoint" in reproducer(case_of(*ENDPOINTS))
+    assert "at_endpoint" not in reproducer(case_of(burst(CHAT)))
+    assert "ignores_what_others_refuse" not in reproducer(case_of(*ENDPOINTS))
 
 
 AGAIN = (burst(LONG), burst(LONG))
@@ -250,7 +253,7 @@ def test_without_a_tolerance_the_cold_answers_margin_decides(
 def test_a_correct_answer_of_a_noisy_engine_is_no_bug(case: Case, run_script: RunScript) -> None:
     """An answer of another length is the bug, however close its tokens are."""
     assert run_script(case)[0] == NO_BUG
-    stop = changed(LONG, surface=ResponseOptions(stop=LETTERS))
+    stop = changed(LONG, options=ResponseOptions(stop=LETTERS))
     ended = msgspec.structs.replace(case, workload=msgspec.to_builtins(Workload((burst(LONG), burst(stop)))))
     assert run_script(ended, corrupt="end")[0] == BUG
 
@@ -365,11 +368,11 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
     """A plain request has no extra fields."""
     assert extra_fields(ask()) == {}
     assert extra_fields(ask(priority=-5)) == {"priority": -5}
-    assert extra_fields(ask(surface=ResponseOptions(answers=2))) == {
+    assert extra_fields(ask(options=ResponseOptions(answers=2))) == {
         "n": 2,
         "temperature": 1,
     }
-    assert extra_fields(ask(surface=ResponseOptions(stop=("a",)))) == {"stop": ["a"], "ignore_eos": False}
+    assert extra_fields(ask(options=ResponseOptions(stop=("a",)))) == {"stop": ["a"], "ignore_eos": False}
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_extra_fields_are_what_coldproof_sends() -> None:
         (burst(changed(SHORT, rank=1)), "headers={'X-data-parallel-rank': '1'})"),
         (burst(changed(SHORT, hand_over_ms=900)), "headers={'X-hand-over-ms': '900'})"),
         (RestartSide(Side.DECODE), "story.client.restart_side('decode')"),
-        (burst(changed(CHAT, door=Door.MESSAGES)), "chat=True, door='/v1/messages')"),
+        (burst(changed(CHAT, endpoint=Endpoint.MESSAGES)), "chat=True, endpoint='/v1/messages')"),
     ],
 )
 def test_each_step_is_one_line_of_the_scenario(step: Step, line: str) -> None:

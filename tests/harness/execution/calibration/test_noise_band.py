@@ -36,7 +36,7 @@ from coldproof.harness.execution.calibration.noise_band import (
 )
 from coldproof.harness.execution.calibration.pareto_tail import ParetoTail, fit_tail
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS
-from coldproof.harness.execution.calibration.second_look import second_look
+from coldproof.harness.execution.calibration.second_calibration import second_calibration
 from coldproof.harness.execution.calibration.sensitivity import EDITS
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
@@ -194,7 +194,7 @@ def test_a_second_measurement_finds_noise_that_the_first_did_not_show(long: bool
     found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     assert rule.exact
     found = msgspec.structs.replace(found, answer_seconds=float(slow))
-    measured_again, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
+    measured_again, rule = second_calibration(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
     assert (rule.exact, rule.band is None) == (not long, not long)
     assert (measured_again.exact, measured_again.rule, measured_again.mixtures) == (
         rule.exact,
@@ -211,14 +211,14 @@ def test_made_up_prompt_scores_do_not_relax_the_rule(tmp_path: Path) -> None:
     """A server made up prompt scores, while every generated token and score was repeated."""
 
     def claim(request: CompletionRequest, honest: Completion) -> Completion:
-        if not request.surface.prompt_logprobs:
+        if not request.options.prompt_logprobs:
             return honest
         scores = (None, *(-3.0 - token / 100 for token in request.prompt[1:]))
         return msgspec.structs.replace(honest, prompt_logprobs=scores, prompt_best=scores)
 
     oracle = oracle_over(Tampered(claim, caching=False), tmp_path)
     found, before = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
-    measured_again, rule = second_look(oracle, list(oracle.adapters), found, block=BLOCK)
+    measured_again, rule = second_calibration(oracle, list(oracle.adapters), found, block=BLOCK)
     assert (rule.exact, rule.band, rule.noise) == (True, None, None)
     assert (rule.rounding, before.rounding) == (0.0, 0.0)
     assert measured_again.exact
@@ -239,7 +239,7 @@ def test_tokens_that_are_always_close_and_never_change_leave_nothing_to_rounding
     found, rule = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
     assert rule.rounding is not None
     assert (rule.rounding > 4e-4) is rounds
-    _, after = second_look(oracle, [], found, block=BLOCK)
+    _, after = second_calibration(oracle, [], found, block=BLOCK)
     assert after.rounding is not None
     assert (after.rounding > 4e-4) is rounds
 
@@ -255,7 +255,7 @@ def test_more_answers_measure_more_rounding(tmp_path: Path) -> None:
 
     oracle = oracle_over(Tampered(rounded, caching=False), tmp_path)
     found, before = calibrate(oracle, [], cell="default", block=BLOCK, slots=4)
-    _, rule = second_look(oracle, [], found, block=BLOCK)
+    _, rule = second_calibration(oracle, [], found, block=BLOCK)
     assert before.rounding == pytest.approx(TIMES_ROUNDING * (before.cold.nats or 0.0))
     assert before.rounding is not None
     assert rule.rounding is not None
@@ -274,7 +274,7 @@ def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> N
     found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
     rounds_measured.clear()
     slow = msgspec.structs.replace(found, answer_seconds=1.0)
-    assert second_look(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0)[1].exact
+    assert second_calibration(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0)[1].exact
     assert len(rounds_measured) == 3 * (WAYS + 1) * LEAST_EACH  # three identities: alone, in batches, and continued
 
 
@@ -285,7 +285,7 @@ def test_a_second_measurement_survives_an_engine_that_crashes_on_scores(tmp_path
     exact = report_samples.results().calibration
     assert exact is not None
     found = msgspec.structs.replace(exact, cell="default", answer_seconds=1.0)
-    measured_again = second_look(
+    measured_again = second_calibration(
         oracle,
         list(oracle.adapters),
         found,
@@ -309,13 +309,13 @@ class CrashesOnScores(Tampered):
         self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
     ) -> list[Served]:
         """Crash on several requests with one for prompt scores, or answer."""
-        if len(arrivals) > 1 and any(one.request.surface.prompt_logprobs for one in arrivals):
+        if len(arrivals) > 1 and any(one.request.options.prompt_logprobs for one in arrivals):
             raise EngineDied("the engine's process has ended")
         return super().serve(arrivals, on_token, between)
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Crash on a request for prompt scores, or answer."""
-        if self.alone and request.surface.prompt_logprobs:
+        if self.alone and request.options.prompt_logprobs:
             raise EngineDied("the engine's process has ended")
         return super().send(request, on_token)
 
@@ -369,7 +369,7 @@ class CrashesOnLogprobs(ScriptedEngine):
 
     def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
         """Crash on a request for logprobs, or answer."""
-        if request.surface.logprobs:
+        if request.options.logprobs:
             raise EngineDied("the engine's process has ended")
         return super().send(request, on_token)
 
@@ -481,7 +481,7 @@ class ScoredBesideTheScheduler(Tampered):
 
     def complete(self, request: CompletionRequest) -> Completion:
         """Refuse requests for prompt scores."""
-        assert not request.surface.prompt_logprobs
+        assert not request.options.prompt_logprobs
         return super().complete(request)
 
 

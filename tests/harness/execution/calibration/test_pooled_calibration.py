@@ -56,10 +56,10 @@ class Pooling(ScriptedEngine):
     def pooled(self, batch: list[CompletionRequest], place: int) -> Completion:
         """Return vectors of two values."""
         request = batch[place]
-        assert request.surface.pooled is not None
+        assert request.options.pooled is not None
         assert request.max_tokens == 0
         value = len(request.prompt) + self.shift(batch, place)
-        rows = ((value, 1.0),) * (self.rows or request.surface.pooled.rows(len(request.prompt)))
+        rows = ((value, 1.0),) * (self.rows or request.options.pooled.rows(len(request.prompt)))
         return Completion(tokens=(), finish_reason=None, cached_tokens=None, pooled=rows)
 
 

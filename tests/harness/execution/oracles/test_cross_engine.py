@@ -127,9 +127,9 @@ class Other:
         return Answer(tokens(1), text=self.name, finish_reason="length")
 
 
-def question_of(surface: ResponseOptions = PLAIN, length: int = 20) -> Question:
+def question_of(response_options: ResponseOptions = PLAIN, length: int = 20) -> Question:
     """Return a question with a prompt of this length."""
-    return Question(tuple(range(length)), None, 10, surface)
+    return Question(tuple(range(length)), None, 10, response_options)
 
 
 @pytest.mark.parametrize(

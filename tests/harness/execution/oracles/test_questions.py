@@ -74,7 +74,7 @@ def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: b
 
 def test_a_question_is_content_prompt_length_and_surface() -> None:
     """Salts and priorities do not change a cold answer, and every allowed identity has a question."""
-    one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), surface=SEVERAL)
+    one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), options=SEVERAL)
     found = list(questions(history(one)))
     assert found == [Question(tuple(PROMPT), digest, 3, SEVERAL) for digest in ("digest-a", "digest-b")]
     assert question(one, A) == question(one, Identity("digest-a", "red"))
@@ -82,7 +82,7 @@ def test_a_question_is_content_prompt_length_and_surface() -> None:
 
 def test_a_distinguishing_question_is_short_and_plain() -> None:
     """The question is sent for every risky request."""
-    one = outcome(0, PROMPT, tuple(range(90)), surface=SEVERAL)
+    one = outcome(0, PROMPT, tuple(range(90)), options=SEVERAL)
     assert distinguishing_question(one, A) == Question(tuple(PROMPT), "digest-a", 4, PLAIN)
     assert distinguishing_question(outcome(0, PROMPT, (1, 2)), A).max_tokens == 2
 
@@ -116,12 +116,12 @@ def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> E
     ],
 )
 def test_scores_are_requested_where_they_change_nothing(
-    name: str, surface: ResponseOptions, expected: ResponseOptions, tmp_path: Path
+    name: str, response_options: ResponseOptions, expected: ResponseOptions, tmp_path: Path
 ) -> None:
     """The margin rule needs scores; a sampled answer and a fresh engine are requested without them."""
     engine = Recorder()
-    answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, surface))
-    assert [request.surface for request in engine.requests] == [expected]
+    answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, response_options))
+    assert [request.options for request in engine.requests] == [expected]
     assert answer.finish_reason == "stop"
 
 
@@ -130,7 +130,7 @@ def test_no_scores_are_requested_from_an_engine_without_them(tmp_path: Path) -> 
     engine = Recorder()
     engine.capabilities |= {Capability.LOGPROBS: Support(False, "has none")}
     oracle(engine, tmp_path).ask(Question(tuple(PROMPT), None, 4, PLAIN))
-    assert engine.requests[0].surface == PLAIN
+    assert engine.requests[0].options == PLAIN
 
 
 class Counting(Recorder):
@@ -226,8 +226,8 @@ def test_a_question_is_the_surface_too(tmp_path: Path) -> None:
     """The same prompt with other options is a new question; an equal question is answered from memory."""
     engine = Recorder()
     one = oracle(engine, tmp_path)
-    for surface in (PLAIN, SEVERAL, PLAIN, SEVERAL):
-        one.ask(Question(tuple(PROMPT), None, 4, surface))
+    for response_options in (PLAIN, SEVERAL, PLAIN, SEVERAL):
+        one.ask(Question(tuple(PROMPT), None, 4, response_options))
     assert len(engine.requests) == 2
 
 

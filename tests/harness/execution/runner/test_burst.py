@@ -172,12 +172,12 @@ def test_a_request_may_have_each_version_that_it_overlaps(
     one = outcome(0, range(9), adapter="digest-a", sent=sent, finished=finished)
     widened = reload(made=made).widen(one, "digest-b", 2)
     assert widened.identities == identities
-    assert widened.residence == CachePartition("tenant", 2 if identities == (B,) else 1, None)
+    assert widened.partition == CachePartition("tenant", 2 if identities == (B,) else 1, None)
 
 
 def test_other_names_and_other_changes_widen_nothing() -> None:
     """A reset changes no identity."""
-    base, other = outcome(0, range(9)), outcome(1, range(9), adapter="digest-a", residence=CachePartition("x", 1, None))
+    base, other = outcome(0, range(9)), outcome(1, range(9), adapter="digest-a", partition=CachePartition("x", 1, None))
     assert [reload(made=True).widen(one, "digest-b", 2) for one in (base, other)] == [base, other]
     reset = changing(0, lambda: None)
     reset.attempt()

@@ -111,7 +111,7 @@ def test_an_adapter_is_loaded_on_one_side_and_then_on_the_other(first: Side, tmp
     before, _, between, after = made.outcomes
     assert [len(o.identities) for o in (before, between, after)] == [1, 2, 1]
     assert before.identities + after.identities == between.identities
-    assert before.residence.load != after.residence.load
+    assert before.partition.load != after.partition.load
     (half,) = made.half_changed
     assert half.first is first
     assert half.contains(between)

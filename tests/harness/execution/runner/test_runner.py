@@ -92,7 +92,7 @@ def test_prompts_are_the_nonce_and_the_segments_tokens(tmp_path: Path) -> None:
     (one,) = play(ScriptedEngine(), tmp_path, burst(ask(("a", 9), ("b", 4), salt="red"))).outcomes
     parts = [segment_tokens("n", Segment("a", 9)), segment_tokens("n", Segment("b", 4))]
     assert one.prompt == nonce_tokens("n") + parts[0] + parts[1]
-    assert one.residence.salt == "red-n"
+    assert one.partition.salt == "red-n"
     assert one.model == "base"
 
 
@@ -103,7 +103,7 @@ def test_identity_is_the_content_behind_the_name_when_it_was_sent(tmp_path: Path
     made = digests(tmp_path)
     assert [first.identities, second.identities] == [(Identity(made["A"], None),), (Identity(made["B"], None),)]
     assert first.model == second.model == "tenant-n"
-    assert first.residence.load < second.residence.load
+    assert first.partition.load < second.partition.load
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_refused_change_leaves_the_old_identity_allowed(tmp_path: Path) -> Non
     made = digests(tmp_path)
     assert history.outcomes[1].sent > history.outcomes[0].finished
     assert history.outcomes[1].identities == (Identity(made["A"], None), Identity(made["B"], None))
-    assert history.outcomes[1].residence == history.outcomes[0].residence
+    assert history.outcomes[1].partition == history.outcomes[0].partition
 
 
 @pytest.mark.parametrize("requests", [1, 3])
@@ -243,7 +243,7 @@ def test_a_nonce_separates_two_runs(tmp_path: Path) -> None:
     workload = Workload((put("A"), burst(ask(adapter="tenant", salt="red"))))
     runs = [WorkloadRun(engine, workload, nonce, made, tmp_path / nonce).history() for nonce in ("one", "two")]
     assert [run.outcomes[0].cached_tokens for run in runs] == [0, 0]
-    assert len({run.outcomes[0].model for run in runs} | {run.outcomes[0].residence.salt for run in runs}) == 4
+    assert len({run.outcomes[0].model for run in runs} | {run.outcomes[0].partition.salt for run in runs}) == 4
 
 
 def test_every_request_is_reported_before_it_is_sent(tmp_path: Path) -> None:

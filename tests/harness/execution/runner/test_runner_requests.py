@@ -84,7 +84,7 @@ def test_a_template_that_refuses_is_an_error_of_the_step(tmp_path: Path) -> None
     "changes",
     [
         {"priority": -5},
-        {"surface": ResponseOptions(prompt_logprobs=True)},
+        {"options": ResponseOptions(prompt_logprobs=True)},
         {"abort": Abort(after_tokens=2)},
         {"salt": "red"},
     ],
@@ -107,7 +107,7 @@ def test_a_rank_reaches_only_an_engine_that_has_one_to_choose(tmp_path: Path, *,
     (one,) = play(engine, tmp_path, burst(ask(rank=1))).outcomes
     (said,) = engine.requests
     assert said.rank == (1 if chooses else None)
-    assert one.residence.rank == (1 if chooses else None)
+    assert one.partition.rank == (1 if chooses else None)
 
 
 def test_offsets_reach_the_engine(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_an_aborted_request_is_no_error_and_no_answer(tmp_path: Path) -> None:
 
 def test_what_came_beside_the_tokens_is_kept(tmp_path: Path) -> None:
     """These are scores, text, and the prompt as the engine reports it."""
-    (one,) = play(ScriptedEngine(), tmp_path, burst(ask(surface=ResponseOptions(prompt_logprobs=True)))).outcomes
+    (one,) = play(ScriptedEngine(), tmp_path, burst(ask(options=ResponseOptions(prompt_logprobs=True)))).outcomes
     assert one.prompt_logprobs is not None
     assert len(one.prompt_logprobs) == len(one.prompt)
     assert (one.text, one.rendered) == ("".join(map(chr, one.token_ids)), one.prompt)
-    assert one.surface == ResponseOptions(prompt_logprobs=True)
+    assert one.options == ResponseOptions(prompt_logprobs=True)
 
 
 class Failing(ScriptedEngine):

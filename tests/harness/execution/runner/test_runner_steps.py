@@ -228,7 +228,7 @@ def test_such_a_history_survives_json(tmp_path: Path) -> None:
     steps: list[Step] = [
         put("A"),
         burst(
-            ask(adapter="tenant"), ask(abort=Abort(after_tokens=1)), ask(surface=ResponseOptions(prompt_logprobs=True))
+            ask(adapter="tenant"), ask(abort=Abort(after_tokens=1)), ask(options=ResponseOptions(prompt_logprobs=True))
         ),
         Reset(),
         Idle(0),

@@ -146,8 +146,8 @@ def test_few_requests_give_no_result() -> None:
     [
         {"prompt": range(100, 181)},
         {"prompt": (*range(100, 179), 7)},
-        {"residence": CachePartition("tenant", 1, None)},
-        {"residence": CachePartition(None, 0, "red")},
+        {"partition": CachePartition("tenant", 1, None)},
+        {"partition": CachePartition(None, 0, "red")},
     ],
     ids=["longer", "one token", "another adapter", "another salt"],
 )

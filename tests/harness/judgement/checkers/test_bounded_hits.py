@@ -113,7 +113,12 @@ def test_bounds_survive_a_file() -> None:
 
 @pytest.mark.parametrize(
     ("exclusive", "shown", "misses"),
-    [(True, Reuse.SHARED_HITS, 1), (True, Reuse.OWED, 1), (False, Reuse.OWED, 1), (False, Reuse.SHARED_HITS, 0)],
+    [
+        (True, Reuse.SHARED_HITS, 1),
+        (True, Reuse.EXPECTED, 1),
+        (False, Reuse.EXPECTED, 1),
+        (False, Reuse.SHARED_HITS, 0),
+    ],
 )
 def test_a_miss_of_an_attached_server_violates_only_what_expects_hits(
     shown: Evidence, misses: int, *, exclusive: bool

@@ -108,7 +108,7 @@ def test_a_prefix_that_another_identity_wrote_is_stale_state() -> None:
     """A partly stale cache gives an answer that equals no cold one, and the cached prefix shows who wrote it."""
     writer = outcome(0, PROMPT, STALE, adapter="digest-a")
     reader = outcome(
-        1, PROMPT, OTHER, adapter="digest-b", residence=CachePartition("tenant", 2, None), cached_tokens=32
+        1, PROMPT, OTHER, adapter="digest-b", partition=CachePartition("tenant", 2, None), cached_tokens=32
     )
     answers = cold(writer, STALE, "digest-a") | cold(reader, COLD, "digest-b")
     found = only_finding(history(writer, reader), answers)

@@ -49,7 +49,7 @@ UNCOUNTED: list[dict[str, Any]] = [
     {"cached": None, "aborted": Stage.DECODE},
     {"cached": None, "error": "HTTP 400", "refused": True},
 ]
-EACH = {"surface": ResponseOptions(answers=2)}
+EACH = {"options": ResponseOptions(answers=2)}
 
 
 def test_the_counter_of_two_engines_with_one_tier_counts_both() -> None:
@@ -153,14 +153,14 @@ def test_each_prompt_is_queried_once_if_that_is_the_rule(queries: float, wrong: 
 @pytest.mark.parametrize(("task", "most"), [(Task.EMBED, 80), (Task.SCORE, 80), (Task.COSINE, 81)])
 def test_the_text_beside_a_prompt_is_looked_up_too(task: Task, most: int) -> None:
     """A cosine compares two embeddings. No route for vectors reports a count."""
-    vector = with_count(1, None, surface=ResponseOptions(pooled=task))
+    vector = with_count(1, None, options=ResponseOptions(pooled=task))
     for queries, wrong in ((most, False), (most + 1, True)):
         grew = ((0.0, 40.0), (0.0, queries - 40.0))
         assert bool(lookup_findings(with_count(0, 0), vector, grew=grew, counts_first_lookups=True)) is wrong
 
 
 @pytest.mark.parametrize(
-    "odd", [{"surface": ResponseOptions(prompt_logprobs=True)}, {"cached": None, "aborted": Stage.QUEUED}]
+    "odd", [{"options": ResponseOptions(prompt_logprobs=True)}, {"cached": None, "aborted": Stage.QUEUED}]
 )
 @pytest.mark.parametrize("queries", [0, 40])
 def test_a_request_without_a_certain_lookup_may_be_counted_or_not(odd: dict[str, Any], queries: float) -> None:

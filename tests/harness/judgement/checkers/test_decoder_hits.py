@@ -121,8 +121,8 @@ def test_nothing_is_known_after_a_preemption_or_a_failed_fetch(more: dict[str, f
 @pytest.mark.parametrize(
     "changes",
     [
-        {"surface": ResponseOptions(answers=2)},
-        {"surface": ResponseOptions(prompt_logprobs=True)},
+        {"options": ResponseOptions(answers=2)},
+        {"options": ResponseOptions(prompt_logprobs=True)},
         {"error": "a side does not answer", "tokens": ()},
     ],
 )

@@ -95,11 +95,11 @@ class TestCorrectStreams:
 
     def test_prompt_logprobs_bypass_the_cache(self) -> None:
         """Such a request computes its prompt, so a miss is correct."""
-        assert sentences(events(*BOTH), first(), repeated(0, surface=ResponseOptions(prompt_logprobs=True))) == []
+        assert sentences(events(*BOTH), first(), repeated(0, options=ResponseOptions(prompt_logprobs=True))) == []
 
     def test_several_answers_hit_one_another(self) -> None:
         """Their count is not that of one lookup."""
-        assert sentences(events(*BOTH), first(), repeated(39, surface=ResponseOptions(answers=2))) == []
+        assert sentences(events(*BOTH), first(), repeated(39, options=ResponseOptions(answers=2))) == []
 
     def test_a_reset_that_is_reported(self) -> None:
         """The next batch reports it."""
@@ -335,7 +335,7 @@ class TestHashes:
 
 def nonzero_evidence(history: History) -> dict[str, float]:
     """Return the counters of the evidence that are not zero."""
-    names = (Events.STORED, Events.REMOVED, Events.CLEARED, Events.EXPLAINED, Events.OWED)
+    names = (Events.STORED, Events.REMOVED, Events.CLEARED, Events.EXPLAINED, Events.RESIDENT)
     counters = evidence(history, {})
     return {n: counters[n] for n in (*names, Events.RECOMPUTED, Events.RECOMPUTED_ADAPTER) if counters[n]}
 
@@ -349,7 +349,7 @@ def test_evidence() -> None:
         Events.REMOVED: 1,
         Events.CLEARED: 1,
         Events.EXPLAINED: 1,
-        Events.OWED: 1,
+        Events.RESIDENT: 1,
         Events.RECOMPUTED: 4,
         Events.RECOMPUTED_ADAPTER: 2,
     }

@@ -55,7 +55,7 @@ def test_an_older_identitys_answer_without_a_hit_is_not_the_cache() -> None:
         {"preemptions": 1},
         {"session": "a"},
         {"identities": (Identity(None, None), Identity("a", None))},
-        {"surface": ResponseOptions(answers=2)},
+        {"options": ResponseOptions(answers=2)},
         {"hits": (0.0, 16.0)},
     ],
     ids=str,

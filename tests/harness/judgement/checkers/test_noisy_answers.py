@@ -173,7 +173,7 @@ def test_an_answer_may_stop_elsewhere_only_after_another_token() -> None:
     """An answer of cold tokens that ends early was truncated. After a flip, the stop string may come earlier."""
     stopping = ResponseOptions(stop=("x",))
     for ids, counts in ((COLD[:5], True), (flipped(3)[:5], False)):
-        one = warm(ids, surface=stopping)
+        one = warm(ids, options=stopping)
         assert only_finding(one, scored(one, behind={3: CLOSE} if not counts else None)).noise is not counts
 
 
@@ -193,9 +193,9 @@ def test_the_nearer_of_two_identities_is_compared() -> None:
 
 
 @pytest.mark.parametrize("surface", [ResponseOptions(answers=2), ResponseOptions(pattern="[a-z]+")])
-def test_an_answer_that_cannot_be_forced_is_judged_by_the_oracles_margin(surface: ResponseOptions) -> None:
+def test_an_answer_that_cannot_be_forced_is_judged_by_the_oracles_margin(response_options: ResponseOptions) -> None:
     """Scores under a grammar and of a sampled answer are not comparable, so the margin at the divergence decides."""
-    one = warm(flipped(3), surface=surface)
+    one = warm(flipped(3), options=response_options)
     assert scoring_question(one, one.identities[0], longest=LONGEST) is None
     for margin, counts in ((0.1, False), (FAR, True)):
         own = tuple(Token(id=i, at=0.0, gap=margin) for i in COLD)
@@ -238,7 +238,7 @@ def test_a_divergence_with_unknown_scores_is_not_explained(unknown: str) -> None
     """It is noise, and it leaves the requirement open."""
     one = warm(flipped(3))
     answers = scored(one, behind={3: CLOSE})
-    (key,) = [known for known in answers if known.surface.prompt_logprobs]
+    (key,) = [known for known in answers if known.options.prompt_logprobs]
     own = question(one, one.identities[0])
     at = len(PROMPT) + 3
     forced = answers[key]
@@ -263,7 +263,7 @@ def test_prompt_scores_have_their_own_tolerance() -> None:
     """The scores of a prompt's unlikely tokens vary more than those of an answer's likely ones."""
     assert (tolerance(RULE), prompt_tolerance(RULE)) == (0.5, 0.9)
     options = ResponseOptions(prompt_logprobs=True)
-    one = warm(surface=options, prompt_logprobs=(None, *[-1.7] * (len(PROMPT) - 1)))
+    one = warm(options=options, prompt_logprobs=(None, *[-1.7] * (len(PROMPT) - 1)))
     cold = scored(one)
     key = question(one, one.identities[0])
     answers = cold | {key: msgspec.structs.replace(cold[key], prompt_logprobs=(None, *[-1.0] * (len(PROMPT) - 1)))}

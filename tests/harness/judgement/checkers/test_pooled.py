@@ -30,7 +30,7 @@ def pooled(
     number: int, rows: Rows, *, task: Task = Task.EMBED, prompt: tuple[int, ...] = PROMPT, **more: Any
 ) -> Outcome:
     """Return a request for a pooled answer with the rows that it got."""
-    facts = {"surface": ResponseOptions(pooled=task), "pooled": rows, "finish_reason": None, **more}
+    facts = {"options": ResponseOptions(pooled=task), "pooled": rows, "finish_reason": None, **more}
     return outcome(number, prompt, (), **facts)
 
 
@@ -117,7 +117,7 @@ def test_an_answer_of_another_prompt_is_named() -> None:
 def test_an_answer_of_another_adapter_is_named() -> None:
     """It is named if its cold answer is known."""
     one, stale = pooled(0, moved(COLD, 0.5), adapter="digest-a"), moved(COLD, 0.5)
-    answers = cold((one, COLD)) | {Question(PROMPT, "digest-b", 0, one.surface): Answer((), pooled=stale)}
+    answers = cold((one, COLD)) | {Question(PROMPT, "digest-b", 0, one.options): Answer((), pooled=stale)}
     (found,) = check_pooled(history(one), answers, EXACT)
     assert found.failure_class is FailureClass.STALE_STATE
     assert "adapter B" in found.sentence
@@ -152,7 +152,7 @@ def test_answers_in_tokens_are_not_compared_as_vectors() -> None:
 
 def test_a_prompt_that_fills_the_context_may_be_pooled() -> None:
     """No token follows it."""
-    steps = Workload((burst(ask(("stem", 60), max_tokens=0, surface=ResponseOptions(pooled=Task.EMBED))),))
+    steps = Workload((burst(ask(("stem", 60), max_tokens=0, options=ResponseOptions(pooled=Task.EMBED))),))
     shaped = history(pooled(0, COLD), workload=steps)
     full = msgspec.structs.replace(shaped, shape=msgspec.structs.replace(shaped.shape, max_model_tokens=len(PROMPT)))
     assert check_liveness(full) == []
@@ -163,7 +163,7 @@ def test_whether_another_identity_would_be_detected() -> None:
     one = pooled(0, COLD, adapter="digest-a")
     other = msgspec.structs.replace(one.identities[0], adapter="digest-b")
     other_question = distinguishing_question(one, other)
-    assert other_question.surface == one.surface
+    assert other_question.options == one.options
     for rows, detected in ((COLD, False), (moved(COLD, 0.5), True)):
         assert differs(one, other, cold((one, COLD)) | {other_question: Answer((), pooled=rows)}) is detected
     assert differs(one, other, cold((one, COLD))) is None

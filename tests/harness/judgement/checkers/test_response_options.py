@@ -34,9 +34,9 @@ def checked(one: Outcome, rule: Rule = EXACT, **cold: Any) -> list[Finding]:
     return check_surface(history(one), {question(one, one.identities[0]): answer}, rule)
 
 
-def sent(surface: ResponseOptions = PLAIN, answer: tuple[int, ...] = COLD, **changes: Any) -> Outcome:
+def sent(response_options: ResponseOptions = PLAIN, answer: tuple[int, ...] = COLD, **changes: Any) -> Outcome:
     """Return a request with these response options, which is answered as cold unless `changes` says otherwise."""
-    return outcome(0, PROMPT, answer, surface=surface, **changes)
+    return outcome(0, PROMPT, answer, options=response_options, **changes)
 
 
 def only(found: list[Finding]) -> tuple[FailureClass, str]:
@@ -59,9 +59,11 @@ def only(found: list[Finding]) -> tuple[FailureClass, str]:
         (PLAIN, {"rendered": None}, {"finish_reason": None}),
     ],
 )
-def test_what_is_as_cold_is_no_finding(surface: ResponseOptions, mine: dict[str, Any], cold: dict[str, Any]) -> None:
+def test_what_is_as_cold_is_no_finding(
+    response_options: ResponseOptions, mine: dict[str, Any], cold: dict[str, Any]
+) -> None:
     """A finish reason or a rendered prompt that is not reported is not compared."""
-    assert checked(sent(surface, **mine), **cold) == []
+    assert checked(sent(response_options, **mine), **cold) == []
 
 
 @pytest.mark.parametrize("others", [(), OTHERS[:1], (*OTHERS, tokens(1))])

@@ -144,7 +144,7 @@ class ScoringOracle(Oracle):
     def ask(self, question: Question) -> Answer:
         """Return the cold answer with this margin, or the score of the forced token."""
         self.questions.append(question)
-        if question.surface == SCORED:
+        if question.options == SCORED:
             return Answer(tokens((1,)), prompt_logprobs=(*[None] * (len(question.prompt) - 1), -1.0))
         return Answer(tokens(COLD[: question.max_tokens], -1.0, self.gap))
 
@@ -159,17 +159,17 @@ def test_a_judgement_requests_the_score_only_if_it_needs_it(*, scores_prompts: b
     """A right answer needs no additional question."""
     oracle = ScoringOracle(scores_prompts=scores_prompts)
     assert not judge(history(warm(COLD)), oracle, ROUNDED, exclusive=True).findings
-    assert not any(question.surface == SCORED for question in oracle.questions)
+    assert not any(question.options == SCORED for question in oracle.questions)
     made = judge(history(warm()), oracle, ROUNDED, exclusive=True)
     assert bool(made.findings) is not scores_prompts
-    assert sum(question.surface == SCORED for question in oracle.questions) == scores_prompts
+    assert sum(question.options == SCORED for question in oracle.questions) == scores_prompts
 
 
 def test_a_known_margin_needs_no_score() -> None:
     """Prompt logprobs are slow, and a vLLM with adapters and a large vocabulary crashes on them."""
     oracle = ScoringOracle(scores_prompts=True, gap=FAR)
     assert judge(history(warm()), oracle, EXACT, exclusive=True).findings
-    assert not any(question.surface == SCORED for question in oracle.questions)
+    assert not any(question.options == SCORED for question in oracle.questions)
     assert not oracle.again
 
 

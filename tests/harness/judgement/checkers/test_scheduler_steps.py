@@ -102,7 +102,7 @@ def test_counts_that_have_another_reason_are_not_judged() -> None:
     """Each of several answers counts as a request, and what an earlier run left has its own finding."""
     wrong = (step(0.1, 0, running=4, free=9),)
     assert len(checked(request(0), steps=wrong)) == 1
-    assert checked(request(0, surface=ResponseOptions(answers=4)), steps=wrong) == []
+    assert checked(request(0, options=ResponseOptions(answers=4)), steps=wrong) == []
     assert checked(request(0), steps=wrong, left_over=Metrics(running=3.0)) == []
     assert checked(request(0), steps=wrong, shape=shape(pool_blocks=POOL, second_tier=True)) == []
     assert checked(request(0), steps=(step(0.1, 0, free=9),)) == []  # no gauge of running requests
@@ -186,7 +186,7 @@ def test_a_more_urgent_request_is_admitted_first_although_sent_later() -> None:
     [
         (request(0, finished=0.05, aborted=Stage.QUEUED), {}),
         (request(0, adapter="digest-a"), {}),
-        (request(0, surface=ResponseOptions(pattern="[a-f]*")), {}),
+        (request(0, options=ResponseOptions(pattern="[a-f]*")), {}),
         (request(0), {"shape": shape(pool_blocks=POOL, second_tier=True)}),
         (request(0), {"resets": (ResetRecord(began=0.0, ended=0.0, success=True),)}),
     ],
@@ -222,8 +222,8 @@ def test_no_request_waits_if_nothing_is_short() -> None:
         (request(1), {"shape": msgspec.structs.replace(ROOMY, second_tier=True)}),
         (request(1, sent=0.2), {"running": None}),
         (request(1, adapter="digest-a"), {}),
-        (request(1, surface=ResponseOptions(pattern="[a-f]*")), {}),
-        (request(1, surface=ResponseOptions(answers=2)), {}),
+        (request(1, options=ResponseOptions(pattern="[a-f]*")), {}),
+        (request(1, options=ResponseOptions(answers=2)), {}),
         (request(1), {"resets": (ResetRecord(began=0.0, ended=0.0, success=True, scope=(ResetScope.RUNNING,)),)}),
     ],
     ids=["tokens", "unknown", "requests", "pool", "layers", "tier", "later", "adapter", "grammar", "answers", "reset"],

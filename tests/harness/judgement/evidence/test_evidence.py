@@ -64,7 +64,7 @@ def test_two_identities_must_have_different_answers(answer: tuple[Any, ...] | No
     # The short question has as many tokens as the whole one here: three.
     other = {distinguishing_question(then, A): Answer(answer)} if answer is not None else {}
     known = {question(then, B): answers[question(then, B)]} | other
-    assert evidence(history(first, then), known)[Adapters.TELLING] == expected
+    assert evidence(history(first, then), known)[Adapters.DISCRIMINATING] == expected
 
 
 def follower(**changes: Any) -> Outcome:
@@ -156,7 +156,7 @@ def test_a_path_counts_when_its_files_changed(steps: list[Step], errors: tuple[i
 @pytest.mark.parametrize(("names", "slots", "expected"), [(5, 4, 1), (4, 4, 0), (1, 4, 0), (5, None, 0), (0, 0, 0)])
 def test_only_adapter_names_exceed_the_slots(names: int, slots: int | None, expected: int) -> None:
     """The base model needs no slot, and an unknown number of slots is never exceeded."""
-    sent = [outcome(i, PROMPT, adapter="digest-a", residence=CachePartition(f"t{i}", i, None)) for i in range(names)]
+    sent = [outcome(i, PROMPT, adapter="digest-a", partition=CachePartition(f"t{i}", i, None)) for i in range(names)]
     base = outcome(names, PROMPT)
     assert counter(*sent, base, what=Adapters.BEYOND_SLOTS, shape=shape(adapter_slots=slots)) == expected
 

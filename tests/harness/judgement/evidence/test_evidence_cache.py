@@ -93,9 +93,11 @@ def aborted(stage: Stage | None, prompt: tuple[int, ...] = PROMPT) -> Outcome:
     return outcome(0, prompt, aborted=stage, cached_tokens=None)
 
 
-def repeated(surface: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any) -> History:
+def repeated(
+    response_options: ResponseOptions, cached: int = 32, before: tuple[int, ...] = PROMPT, **changes: Any
+) -> History:
     """Return a history in which a prompt is sent again with these response options."""
-    return history(outcome(0, before), hit(1, cached=cached, surface=surface, **changes))
+    return history(outcome(0, before), hit(1, cached=cached, options=response_options, **changes))
 
 
 SCORED, SEVERAL = ResponseOptions(prompt_logprobs=True), ResponseOptions(answers=2)
@@ -141,7 +143,7 @@ SHOWS: dict[Evidence, tuple[History, list[History]]] = {
             history(outcome(0, PROMPT), outcome(1, OTHER), hit(2, BRANCH)),
         ],
     ),
-    Reuse.OWED: (
+    Reuse.EXPECTED: (
         history(outcome(0, PROMPT), outcome(1, PROMPT)),
         [
             history(outcome(0, PROMPT), outcome(1, OTHER)),

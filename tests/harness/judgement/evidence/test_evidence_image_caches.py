@@ -31,7 +31,7 @@ def reset_at(at: float, *scope: ResetScope, success: bool = True) -> ResetRecord
 def with_adapter(name: str, content: str, sent: Outcome) -> Outcome:
     """Return the request with an adapter of this name and content."""
     of = CachePartition(name, 1, None)
-    return msgspec.structs.replace(sent, identities=(Identity(content, None),), residence=of)
+    return msgspec.structs.replace(sent, identities=(Identity(content, None),), partition=of)
 
 
 def updated(*resets: ResetRecord, beside: tuple[ResetRecord, ...] = (), **changes: object) -> History:

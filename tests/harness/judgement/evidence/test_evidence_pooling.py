@@ -23,7 +23,7 @@ NEAR, SWAPPED, FAR = (*PROMPT[:60], 5, *PROMPT[61:]), (*PROMPT[:60], 94, 93, *PR
 def pooled(number: int, prompt: tuple[int, ...] = PROMPT, *, task: Task = Task.EMBED, **more: Any) -> Outcome:
     """Return a request that got vectors."""
     rows = ((0.5,),) * task.rows(len(prompt))
-    return outcome(number, prompt, (), **{"surface": ResponseOptions(pooled=task), "pooled": rows, **more})
+    return outcome(number, prompt, (), **{"options": ResponseOptions(pooled=task), "pooled": rows, **more})
 
 
 def token_vectors(number: int, **more: Any) -> Outcome:

@@ -19,8 +19,8 @@ TWO: dict[str, Any] = {"shape": shape(ranks=2)}
 
 def on_rank(rank: int | None, number: int, step: int, **more: Any) -> Outcome:
     """Return the same prompt on a rank. With None, the engine chooses the rank."""
-    residence = CachePartition(None, 0, None) if rank is None else CachePartition(None, 0, None, rank=rank)
-    return outcome(number, PROMPT, residence=residence, step=step, **more)
+    partition = CachePartition(None, 0, None) if rank is None else CachePartition(None, 0, None, rank=rank)
+    return outcome(number, PROMPT, partition=partition, step=step, **more)
 
 
 def history_around(change: Step, *outcomes: Outcome, error: str | None = None, **more: Any) -> History:

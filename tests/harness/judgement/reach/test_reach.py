@@ -390,9 +390,9 @@ def loaded_under_traffic(name: str) -> dict[str, int]:
     change = Meanwhile(change=put("B", route=Route.IN_PLACE), after_tokens=1)
     workload = Workload((Burst(requests=(ask(adapter=name),), meanwhile=change),))
     one = outcome(0, PROMPT, adapter="digest-a")
-    residence = msgspec.structs.replace(one.residence, name=name)
+    partition = msgspec.structs.replace(one.partition, name=name)
     steps = (record(0, change_began=0.2, change_ended=0.3),)
-    return cells(msgspec.structs.replace(one, residence=residence), workload=workload, steps_of=steps)
+    return cells(msgspec.structs.replace(one, partition=partition), workload=workload, steps_of=steps)
 
 
 def loads_of_tier(between: Any, *, failed: float = 0.0) -> dict[str, int]:

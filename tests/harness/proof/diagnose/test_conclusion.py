@@ -35,13 +35,13 @@ def present(removes: str, failed: int = 3) -> ControlRow:
     [
         (3, 3, 0, 3, Strength.NEEDED),
         (3, 3, 1, 3, Strength.NOT_NEEDED),
-        (2, 3, 0, 3, Strength.NOT_TOLD),
-        (3, 3, 0, 2, Strength.NOT_TOLD),
-        (1, 1, 0, 1, Strength.NOT_TOLD),
-        (2, 10, 0, 10, Strength.NOT_TOLD),
+        (2, 3, 0, 3, Strength.UNDETERMINED),
+        (3, 3, 0, 2, Strength.UNDETERMINED),
+        (1, 1, 0, 1, Strength.UNDETERMINED),
+        (2, 10, 0, 10, Strength.UNDETERMINED),
         (5, 10, 0, 10, Strength.NEEDED),
         (2, 10, 1, 10, Strength.NOT_NEEDED),
-        (3, 3, 0, 0, Strength.NOT_TOLD),
+        (3, 3, 0, 0, Strength.UNDETERMINED),
     ],
 )
 def test_need_is_only_reported_if_chance_is_unlikely(
@@ -65,7 +65,7 @@ def test_a_control_is_run_until_its_result_is_significant(failed: int, tries: in
 def test_runs_that_fail_in_a_different_way_do_not_count() -> None:
     """Such runs do not test this failure."""
     row = ControlRow(name="n", removes=CACHING, tries=3, otherwise=3)
-    assert conclude([row], facts()).controls[0].tells is Strength.NOT_TOLD
+    assert conclude([row], facts()).controls[0].tells is Strength.UNDETERMINED
 
 
 def test_the_conclusion_lists_what_is_required_not_required_and_undetermined() -> None:

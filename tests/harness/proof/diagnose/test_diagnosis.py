@@ -133,7 +133,7 @@ BUGS: dict[InjectedBug, tuple[tuple[Step, ...], str]] = {
         "the lookup or count of hits, not the block content",
     ),
     InjectedBug.SCORES_CUT: (
-        (burst(ask()), burst(ask(surface=ResponseOptions(prompt_logprobs=True)))),
+        (burst(ask()), burst(ask(options=ResponseOptions(prompt_logprobs=True)))),
         "the handling of response options on a cache hit",
     ),
 }
@@ -186,7 +186,7 @@ def test_what_was_not_run_is_undetermined_and_has_a_reason(tmp_path: Path) -> No
     tier = EngineVariant(name="no second tier", removes="the second tier", cell=CELLS["default"])
     made = controls.diagnosis(burst(ask()), burst(ask()), variants=(tier,))
     (row,) = [row for row in made.controls if row.name == "no second tier"]
-    assert (row.not_run, row.tries, row.tells) == ("no such engine", 0, Strength.NOT_TOLD)
+    assert (row.not_run, row.tries, row.tells) == ("no such engine", 0, Strength.UNDETERMINED)
     assert "Undetermined: the second tier." in made.conclusion
     late = controls.diagnosis(burst(ask()), burst(ask()), seconds=-1.0, variants=(tier,))
     assert {row.not_run for row in late.controls if row.removes != CACHING} == {NO_TIME}

@@ -176,7 +176,7 @@ IN_MIDST = Burst(requests=(ask(),), meanwhile=Meanwhile(change=put("B", route=Ro
         ([burst(ask()), burst(ask(continues=0))], True),
         ([burst(ask(), ask(continues=0))], False),
         ([burst(ask(offset_ms=-1))], False),
-        ([burst(ask(surface=ResponseOptions(answers=0)))], False),
+        ([burst(ask(options=ResponseOptions(answers=0)))], False),
         ([burst(ask(chat=True)), burst(ask(continues=0, chat=True))], True),
         ([burst(ask(chat=True)), burst(ask(continues=0))], False),
         ([burst(ask()), burst(ask(continues=0, chat=True))], False),
@@ -208,7 +208,7 @@ STEPS = [
         meanwhile=Meanwhile(change=Reset(), after_tokens=1),
     ),
     Idle(20),
-    burst(ask(("last", 9), surface=ResponseOptions(answers=2, stop=("a",)))),
+    burst(ask(("last", 9), options=ResponseOptions(answers=2, stop=("a",)))),
 ]
 
 
@@ -225,7 +225,7 @@ def test_a_request_is_made_plainer_one_thing_at_a_time() -> None:
     bursts = [variant.steps[2] for variant in made]
     assert all(isinstance(b, Burst) and b.meanwhile == Meanwhile(change=Reset(), after_tokens=1) for b in bursts)
     (last,) = plainer(workload, 3)
-    assert [request.surface for _, _, request in last.requests()] == [PLAIN] * 4
+    assert [request.options for _, _, request in last.requests()] == [PLAIN] * 4
 
 
 def test_a_plain_request_has_no_plainer_form() -> None:

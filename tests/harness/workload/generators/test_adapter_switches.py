@@ -66,7 +66,7 @@ def test_a_correct_engine_has_no_findings_and_is_exercised(tmp_path: Path) -> No
     judgement = judged(InjectedBug.CLEAN, tmp_path)
     assert judgement.findings == ()
     assert judgement.evidence[Adapters.SWITCHES] == 2
-    assert judgement.evidence[Adapters.STALE_CHANCES] == judgement.evidence[Adapters.TELLING] == 2
+    assert judgement.evidence[Adapters.STALE_CHANCES] == judgement.evidence[Adapters.DISCRIMINATING] == 2
 
 
 @pytest.mark.parametrize(("plant", "request_"), [(InjectedBug.NAME_ONLY_KEY, 1), (InjectedBug.NO_ADAPTER_KEY, 1)])

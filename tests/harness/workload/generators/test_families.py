@@ -201,8 +201,8 @@ def test_response_options_are_requested_for_a_cached_prompt(
     def check(workload: Workload) -> None:
         first = [step.requests[0] for step in workload.steps if isinstance(step, Burst)]
         assert len({request.prompt for request in first}) == 1
-        assert [has(request.surface) for request in first[:3]] == [False, True, False]
-        odd = [r.surface for _, _, r in workload.requests() if not has(r.surface)]
+        assert [has(request.options) for request in first[:3]] == [False, True, False]
+        odd = [r.options for _, _, r in workload.requests() if not has(r.options)]
         assert set(odd) == {ResponseOptions()}
 
     check()

@@ -56,9 +56,9 @@ FEATURES: dict[str, tuple[tuple[Capability, ...], Callable[[Workload], bool]]] =
     "resets": ((Capability.CACHE_RESET,), resets_cache),
     "adapters": (LORA, loads_adapters),
     "replacements": (REPLACED, replaces_adapters),
-    "prompt logprobs": ((Capability.PROMPT_LOGPROBS,), any_request(lambda r: r.surface.prompt_logprobs)),
-    "stop strings": ((Capability.STOP_STRINGS,), any_request(lambda r: r.surface.stop)),
-    "structured output": ((Capability.STRUCTURED_OUTPUT,), any_request(lambda r: r.surface.pattern)),
+    "prompt logprobs": ((Capability.PROMPT_LOGPROBS,), any_request(lambda r: r.options.prompt_logprobs)),
+    "stop strings": ((Capability.STOP_STRINGS,), any_request(lambda r: r.options.stop)),
+    "structured output": ((Capability.STRUCTURED_OUTPUT,), any_request(lambda r: r.options.pattern)),
 }
 
 
@@ -200,7 +200,7 @@ def test_mixed_workloads_have_no_several_answers() -> None:
     @few_examples
     @given(mixed(TIGHT))
     def check(workload: Workload) -> None:
-        assert all(request.surface.answers == 1 for request in requests_of(workload))
+        assert all(request.options.answers == 1 for request in requests_of(workload))
 
     check()
 

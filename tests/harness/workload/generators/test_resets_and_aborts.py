@@ -88,7 +88,7 @@ def test_a_salt_can_be_another_one_and_an_adapter() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", [lambda r: bool(r.surface.stop), lambda r: r.surface.pattern, lambda r: r.surface.answers > 1]
+    "wanted", [lambda r: bool(r.options.stop), lambda r: r.options.pattern, lambda r: r.options.answers > 1]
 )
 def test_salted_requests_have_response_options(wanted: Callable[[Request], bool]) -> None:
     """If the engine is capable of them, each kind is sent with a salt before a plain request for the same prompt
@@ -108,7 +108,7 @@ def test_salted_requests_have_response_options(wanted: Callable[[Request], bool]
 def test_several_answers_are_requested_alone_and_only_if_chosen(several: bool, data: st.DataObject) -> None:
     """Suites with a second tier leave them out: vLLM 0.32.0 crashes on them if a prompt is computed in chunks."""
     workload = data.draw(salted(ROOMY, with_adapter=False, several=several))
-    bursts = [requests_in(step) for step in workload.steps if any(r.surface.answers > 1 for r in requests_in(step))]
+    bursts = [requests_in(step) for step in workload.steps if any(r.options.answers > 1 for r in requests_in(step))]
     assert all(len(burst) == 1 for burst in bursts)
     assert several or not bursts
 
@@ -117,7 +117,7 @@ def test_several_answers_are_requested_alone_and_only_if_chosen(several: bool, d
 @given(salted(without(Capability.STOP_STRINGS, Capability.STRUCTURED_OUTPUT), with_adapter=False))
 def test_requests_use_only_capabilities_of_the_engine(workload: Workload) -> None:
     """All requests are plain then."""
-    assert all(r.surface == r.surface.__class__() for r in requests(workload))
+    assert all(r.options == r.options.__class__() for r in requests(workload))
 
 
 def test_after_a_reset_a_part_is_sent_before_the_whole() -> None:
@@ -191,7 +191,7 @@ def test_a_part_of_a_long_prompt_is_evicted_before_it_is_repeated(workload: Work
     assert pool - 2 <= sum(needed) < pool + needed[0]
 
 
-@pytest.mark.parametrize("wanted", [lambda r: r.adapter is not None, lambda r: r.surface.pattern is not None])
+@pytest.mark.parametrize("wanted", [lambda r: r.adapter is not None, lambda r: r.options.pattern is not None])
 @pytest.mark.parametrize("afterwards", [True, False])
 def test_outgrowing_requests_use_adapters_and_patterns(wanted: Callable[[Request], bool], afterwards: bool) -> None:
     """Each is drawn within the search. A pattern is as long as its answer."""
@@ -205,7 +205,7 @@ def test_outgrowing_requests_use_adapters_and_patterns(wanted: Callable[[Request
 @given(outgrowing_requests(without(Capability.ADAPTER_CHOICE, Capability.STRUCTURED_OUTPUT), afterwards=True))
 def test_outgrowing_requests_use_neither_without_the_capability(workload: Workload) -> None:
     """Such requests go to the base model and are plain."""
-    assert all(r.adapter is None and r.surface.pattern is None for r in requests(workload))
+    assert all(r.adapter is None and r.options.pattern is None for r in requests(workload))
 
 
 @few_examples

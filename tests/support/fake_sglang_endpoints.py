@@ -6,7 +6,7 @@ from typing import Any
 
 from support.fake_reply import rendered
 
-DOORS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 HEADROOM = 2  # /v1/responses allows this many tokens less than requested
 
 

@@ -28,7 +28,7 @@ def has_died(engine: CheckedEngine, judgement: Judgement) -> bool:
     return got_no_answer(judgement) and (judgement.history.engine_lost is not None or ends_soon(engine))
 
 
-def deadly_kind(
+def crashing_kind(
     workload: Workload, *, start: Callable[[], CheckedEngine | None], observe: Observe
 ) -> RequestKind | None:
     """Return the narrowest kind of request that ends the engine with this workload; None if no kind is the cause.

@@ -8,28 +8,28 @@ from contract.rules import can, check, ids, need, new_name, prompt
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
-from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES, Door
+from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, Endpoint
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message
 from coldproof.harness.workload.tokens import text_of
 
-WHERE = "CompletionRequest.door"
+WHERE = "CompletionRequest.endpoint"
 
 
-def doors(engine: CheckedEngine) -> list[Door]:
+def endpoints(engine: CheckedEngine) -> list[Endpoint]:
     """Return the endpoints that the engine reports."""
-    need(engine, Capability.DOORS)
-    return [door for door in Door if can(engine, DOOR_CAPABILITIES[door])]
+    need(engine, Capability.ENDPOINTS)
+    return [endpoint for endpoint in Endpoint if can(engine, ENDPOINT_CAPABILITIES[endpoint])]
 
 
-def sent(engine: CheckedEngine, door: Door, text: str, **fields: str) -> Completion:
+def sent(engine: CheckedEngine, endpoint: Endpoint, text: str, **fields: str) -> Completion:
     """Return the answer to a chat on an endpoint."""
     messages = (Message("system", text), Message("user", "Go on."))
     request = CompletionRequest(
         model=engine.base_model,
         prompt=engine.render(messages),
         max_tokens=6,
-        messages=None if door.takes_ids else messages,
-        door=door,
+        messages=None if endpoint.takes_ids else messages,
+        endpoint=endpoint,
         **fields,  # type: ignore[arg-type]
     )
     return engine.complete(request)
@@ -42,12 +42,12 @@ def text(engine: CheckedEngine) -> str:
 
 def test_one_prompt_has_one_answer_on_every_endpoint(engine: CheckedEngine) -> None:
     """All endpoints give the same tokens and the same text, because a next turn continues from either."""
-    said, usual = text(engine), doors(engine)[0]
+    said, usual = text(engine), endpoints(engine)[0]
     expected = sent(engine, usual, said)
-    for door in doors(engine):
-        got = sent(engine, door, said)
-        check(ids(got) == ids(expected), WHERE, f"{door.value} answers as {usual.value}", ids(got))
-        check(got.text == expected.text, WHERE, f"{door.value} gives the text of its tokens", got.text)
+    for endpoint in endpoints(engine):
+        got = sent(engine, endpoint, said)
+        check(ids(got) == ids(expected), WHERE, f"{endpoint.value} answers as {usual.value}", ids(got))
+        check(got.text == expected.text, WHERE, f"{endpoint.value} gives the text of its tokens", got.text)
         check(got.finish_reason == "length", "Completion.finish_reason", "length at max_tokens", got.finish_reason)
 
 
@@ -58,7 +58,7 @@ def test_every_endpoint_hits_what_another_one_computed(engine: CheckedEngine) ->
     need(engine, Capability.CACHED_TOKENS, Capability.CACHE_SALT)
     if engine.shape.prefix_caching is not True:
         return
-    for first, then in permutations(doors(engine), 2):
+    for first, then in permutations(endpoints(engine), 2):
         said, salt = text(engine), new_name()
         sent(engine, first, said, cache_salt=salt)
         other = sent(engine, then, said, cache_salt=new_name()).cached_tokens

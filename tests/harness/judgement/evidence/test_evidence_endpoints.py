@@ -8,8 +8,8 @@ import pytest
 from support.evidence import evidence
 from support.histories import ask, burst, history, outcome
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
-from coldproof.harness.features.doors.evidence import Doors
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
+from coldproof.harness.features.endpoints.evidence import Endpoints
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.workload.steps import Workload
@@ -17,9 +17,11 @@ from coldproof.harness.workload.steps import Workload
 PROMPT, ANSWER = range(100, 140), tuple(range(70, 80))  # two blocks of 16 and a half; then decode fills the third
 
 
-def workload_of(*doors: Door | None, priorities: tuple[int, ...] = (0, 0, 0)) -> dict[str, Any]:
+def workload_of(*endpoints: Endpoint | None, priorities: tuple[int, ...] = (0, 0, 0)) -> dict[str, Any]:
     """Return the workload of requests to these routes. None is the usual route of token ids."""
-    routes = [{} if door is None else {"door": door, "chat": not door.takes_ids} for door in doors]
+    routes = [
+        {} if endpoint is None else {"endpoint": endpoint, "chat": not endpoint.takes_ids} for endpoint in endpoints
+    ]
     requests = (ask(priority=p, **route) for p, route in zip(priorities, routes, strict=False))
     return {"workload": Workload(tuple(burst(one) for one in requests))}
 
@@ -40,48 +42,56 @@ def turn(**more: Any) -> Outcome:
 
 
 HIT: dict[str, Any] = {"cached_tokens": 32}
-ACROSS = workload_of(Door.CHAT, Door.MESSAGES)
+ACROSS = workload_of(Endpoint.CHAT, Endpoint.MESSAGES)
 SHOWS: list[tuple[Evidence, History, list[History]]] = [
     (
-        Doors.HITS,
+        Endpoints.HITS,
         history(first(), second(**HIT), **ACROSS),
         [
-            history(first(), second(**HIT), **workload_of(Door.CHAT, Door.CHAT)),
-            history(first(), second(**HIT), **workload_of(None, Door.COMPLETIONS)),
+            history(first(), second(**HIT), **workload_of(Endpoint.CHAT, Endpoint.CHAT)),
+            history(first(), second(**HIT), **workload_of(None, Endpoint.COMPLETIONS)),
             history(first(), second(), **ACROSS),
             history(first(salt="red"), second(**HIT), **ACROSS),
             history(first(), second(sent=0.1, **HIT), **ACROSS),
             # It may have hit what its own route computed.
-            history(first(), second(), second(2, **HIT), **workload_of(Door.CHAT, Door.MESSAGES, Door.MESSAGES)),
+            history(
+                first(), second(), second(2, **HIT), **workload_of(Endpoint.CHAT, Endpoint.MESSAGES, Endpoint.MESSAGES)
+            ),
         ],
     ),
     (
-        Doors.CHANCES,
+        Endpoints.CHANCES,
         history(first(salt="red"), second(), **ACROSS),
         [
             history(first(), second(), **ACROSS),
-            history(first(salt="red"), second(), **workload_of(Door.CHAT, Door.CHAT)),
+            history(first(salt="red"), second(), **workload_of(Endpoint.CHAT, Endpoint.CHAT)),
             history(first(salt="red"), outcome(1, range(200, 240)), **ACROSS),
             history(first(salt="red", error="lost"), second(), **ACROSS),
         ],
     ),
     (
-        Doors.TURNS,
+        Endpoints.TURNS,
         history(first(), turn(), **ACROSS),
         [
-            history(first(), turn(), **workload_of(Door.CHAT, Door.CHAT)),
+            history(first(), turn(), **workload_of(Endpoint.CHAT, Endpoint.CHAT)),
             history(first(), turn(cached_tokens=32), **ACROSS),
             history(first(salt="red"), turn(), **ACROSS),
             history(first(), second(**HIT), **ACROSS),
         ],
     ),
     (
-        Doors.ODD_PRIORITIES,
-        history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
+        Endpoints.ODD_PRIORITIES,
+        history(
+            first(), second(), **workload_of(Endpoint.CHAT, Endpoint.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY,) * 2)
+        ),
         [
-            history(first(), second(), **workload_of(Door.CHAT, Door.CHAT, priorities=(IMPOSSIBLE_PRIORITY,) * 2)),
-            history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(5, 5))),
-            history(first(), second(), **workload_of(Door.CHAT, Door.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY, 0))),
+            history(
+                first(), second(), **workload_of(Endpoint.CHAT, Endpoint.CHAT, priorities=(IMPOSSIBLE_PRIORITY,) * 2)
+            ),
+            history(first(), second(), **workload_of(Endpoint.CHAT, Endpoint.MESSAGES, priorities=(5, 5))),
+            history(
+                first(), second(), **workload_of(Endpoint.CHAT, Endpoint.MESSAGES, priorities=(IMPOSSIBLE_PRIORITY, 0))
+            ),
         ],
     ),
 ]

@@ -12,15 +12,15 @@ from support.fake_reply import MODEL, ServerBehaviour, answer
 from support.fake_server import serving
 from support.histories import ask, burst, history, outcome
 
-from coldproof.adapters.openai.spec import attach
+from coldproof.adapters.endpoint.spec import attach
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY, Door
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.case.signature import signature
 from coldproof.harness.execution.runner.runner import WorkloadRun
-from coldproof.harness.features.doors.checks import check_doors
-from coldproof.harness.features.doors.evidence import Doors
-from coldproof.harness.features.doors.workloads import at_two_doors, impossible_priorities
+from coldproof.harness.features.endpoints.checks import check_endpoints
+from coldproof.harness.features.endpoints.evidence import Endpoints
+from coldproof.harness.features.endpoints.workloads import at_two_endpoints, impossible_priorities
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.finding import Rule
@@ -54,9 +54,9 @@ def judged(workload: Workload, behaviour: ServerBehaviour, folder: Path) -> Judg
         return judge(run.history(), FakeServerOracle(), Rule(exact=True), exclusive=False)
 
 
-def chat(door: Door, salt: str | None, **more: object) -> Request:
+def chat(endpoint: Endpoint, salt: str | None, **more: object) -> Request:
     """Return the same chat for a route."""
-    return msgspec.structs.replace(ask(*STEM, chat=True, door=door, salt=salt), **more)
+    return msgspec.structs.replace(ask(*STEM, chat=True, endpoint=endpoint, salt=salt), **more)
 
 
 def one_by_one(*requests: Request) -> Workload:
@@ -68,27 +68,29 @@ def one_by_one(*requests: Request) -> Workload:
 @FEW
 def test_a_correct_server_has_no_finding(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """This holds for any workload at all five routes, also with impossible priorities."""
-    family = data.draw(st.sampled_from([at_two_doors(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
+    family = data.draw(st.sampled_from([at_two_endpoints(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
     one = judged(data.draw(family), ServerBehaviour(), tmp_path_factory.mktemp("run"))
     assert one.findings == ()
 
 
-@pytest.mark.parametrize("door", [door for door in Door if door not in (Door.COMPLETIONS, Door.CHAT)])
-def test_a_salt_that_one_route_drops_is_detected(door: Door, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "endpoint", [endpoint for endpoint in Endpoint if endpoint not in (Endpoint.COMPLETIONS, Endpoint.CHAT)]
+)
+def test_a_salt_that_one_route_drops_is_detected(endpoint: Endpoint, tmp_path: Path) -> None:
     """A request with a salt at that route hits what another route computed without a salt."""
-    dropping = ServerBehaviour(drops=((door.value, "cache_salt"),))
-    one = judged(one_by_one(chat(Door.CHAT, None), chat(door, "red")), dropping, tmp_path)
+    dropping = ServerBehaviour(drops=((endpoint.value, "cache_salt"),))
+    one = judged(one_by_one(chat(Endpoint.CHAT, None), chat(endpoint, "red")), dropping, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
-    assert one.evidence[Doors.CHANCES] == 1
+    assert one.evidence[Endpoints.CHANCES] == 1
     words = signature(one.history, found.failure_class, found.request)
-    assert words.endswith(f"; chat; beside /v1/chat/completions; at {door.value} under a salt")
+    assert words.endswith(f"; chat; beside /v1/chat/completions; at {endpoint.value} under a salt")
 
 
 def test_salts_that_two_routes_read_differently_are_detected(tmp_path: Path) -> None:
     """The route that drops the salt misses what the other route computed with it."""
     dropping = ServerBehaviour(drops=(("/v1/responses", "cache_salt"),))
-    one = judged(one_by_one(chat(Door.COMPLETIONS, "red"), chat(Door.RESPONSES, "red")), dropping, tmp_path)
+    one = judged(one_by_one(chat(Endpoint.COMPLETIONS, "red"), chat(Endpoint.RESPONSES, "red")), dropping, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.LOST_REUSE, 1)
 
@@ -97,19 +99,19 @@ def test_a_priority_that_one_route_ignores_is_detected(tmp_path: Path) -> None:
     """This route answers what the others refuse, and their refusals are right."""
     dropping = ServerBehaviour(drops=(("/v1/messages", "priority"),))
     odd = {"priority": IMPOSSIBLE_PRIORITY}
-    one = judged(one_by_one(*(chat(door, None, **odd) for door in Door)), dropping, tmp_path)
+    one = judged(one_by_one(*(chat(endpoint, None, **odd) for endpoint in Endpoint)), dropping, tmp_path)
     (found,) = one.findings
-    assert (found.checker, found.failure_class, found.request) == ("doors", FailureClass.API, 4)
+    assert (found.checker, found.failure_class, found.request) == ("endpoints", FailureClass.API, 4)
     assert "/v1/messages was answered" in found.sentence
     assert "which /v1/completions refuses" in found.sentence
-    words = "api; no reload; chat; impossible priority; several doors; at /v1/messages"
+    words = "api; no reload; chat; impossible priority; several endpoints; at /v1/messages"
     assert signature(one.history, FailureClass.API, 4) == words
 
 
 def history_with_refusals(*refused: bool, priority: int = IMPOSSIBLE_PRIORITY) -> History:
     """Return a history of a request with a priority at each route, answered or refused."""
-    doors = list(Door)[: len(refused)]
-    workload = one_by_one(*(chat(door, None, priority=priority) for door in doors))
+    endpoints = list(Endpoint)[: len(refused)]
+    workload = one_by_one(*(chat(endpoint, None, priority=priority) for endpoint in endpoints))
     answers = ({"error": "HTTP 400", "refused": True, "answer": ()} if no else {} for no in refused)
     return history(*(outcome(i, range(40), **facts) for i, facts in enumerate(answers)), workload=workload)
 
@@ -125,7 +127,7 @@ def history_with_refusals(*refused: bool, priority: int = IMPOSSIBLE_PRIORITY) -
 )
 def test_only_a_route_that_differs_from_others_is_reported(one: History, ignoring: list[int]) -> None:
     """Each such route is reported once."""
-    assert [found.request for found in check_doors(one)] == ignoring
+    assert [found.request for found in check_endpoints(one)] == ignoring
 
 
 def test_only_a_refusal_of_an_impossible_priority_is_excused() -> None:

@@ -1,11 +1,11 @@
-"""The same prompts at several doors of a server, under salts and adapters that differ, or almost, or not at all."""
+"""The same prompts at several endpoints of a server, under salts and adapters that differ, or almost, or not at all."""
 
 from __future__ import annotations
 
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES, IMPOSSIBLE_PRIORITY, Door
+from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.harness.features.salts.workloads import LONG, NEARLY_EQUAL, AdapterAndSalt
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
@@ -13,21 +13,21 @@ from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segm
 QUESTION = Segment("question", 5)
 
 
-def open_doors(limits: WorkloadLimits) -> tuple[Door, ...]:
-    """Return the doors that the engine has."""
-    return tuple(door for door in Door if DOOR_CAPABILITIES[door] in limits.can)
+def open_endpoints(limits: WorkloadLimits) -> tuple[Endpoint, ...]:
+    """Return the endpoints that the engine has."""
+    return tuple(endpoint for endpoint in Endpoint if ENDPOINT_CAPABILITIES[endpoint] in limits.can)
 
 
-def door_pairs(limits: WorkloadLimits) -> list[tuple[Door, Door]]:
-    """Return the ordered pairs of different doors. Those of the doors that are used least come first."""
-    doors = open_doors(limits)[::-1]
-    return [(first, then) for first in doors for then in doors if first is not then]
+def endpoint_pairs(limits: WorkloadLimits) -> list[tuple[Endpoint, Endpoint]]:
+    """Return the ordered pairs of different endpoints. Those of the endpoints that are used least come first."""
+    endpoints = open_endpoints(limits)[::-1]
+    return [(first, then) for first in endpoints for then in endpoints if first is not then]
 
 
 @st.composite
-def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
-    """Draw chats that are sent at a first door and then at others: with the same salt and adapter, with others, and
-    with the same again. A next turn of the first answer may follow at another door. Half of the prompts begin under
+def at_two_endpoints(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
+    """Draw chats that are sent at a first endpoint and then at others: with the same salt and adapter, with others, and
+    with the same again. A next turn of the first answer may follow at another endpoint. Half of the prompts begin under
     a salt that any change on its way would change.
     """
     steps: list[Step] = []
@@ -36,7 +36,7 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
     if with_adapter and draw(st.sampled_from((True, True, False))):
         steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
         identities += [("tenant", identities[0][1]), (None, "tenant")]
-    pairs = draw(st.lists(st.sampled_from(door_pairs(limits)), min_size=1, max_size=limits.most(2, least=1)))
+    pairs = draw(st.lists(st.sampled_from(endpoint_pairs(limits)), min_size=1, max_size=limits.most(2, least=1)))
     number = 0
     for place, (first, then) in enumerate(pairs):
         opened = Prompt((draw(preludes(limits, f"prelude {place}")), QUESTION))
@@ -45,11 +45,11 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
         opening = number
         sent = [request(opened, own, first, limits)]
         sent += [request(opened, other, then, limits) for other in others[: limits.most(4, least=1)]]
-        sent += [request(opened, own, then, limits)]  # shares with the first door's request
+        sent += [request(opened, own, then, limits)]  # shares with the first endpoint's request
         if draw(st.booleans()):
             sent += [request(Prompt((Segment("turn", 7),), continues=opening), own, then, limits)]
         if len(others) > 1 and draw(st.booleans()):
-            sent += [request(opened, others[0], first, limits)]  # shares with the second door's
+            sent += [request(opened, others[0], first, limits)]  # shares with the second endpoint's
         steps += [Burst(requests=(one,)) for one in sent]
         number += len(sent)
     if limits.may_mix(BASE_WITH_ADAPTER) or not with_adapter:
@@ -57,9 +57,9 @@ def at_two_doors(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool)
     return Workload(tuple(steps))
 
 
-# Any change of a salt on its way changes this one: of its case, its spaces, its spelling in Unicode or its length. So a
-# door that makes the change shares nothing with the others. Pairs of salts that only one kind of change confuses are
-# drawn too seldom for that, on an engine as slow as a server.
+# Any change of a salt on its way changes this one: of its case, its spaces, its spelling in Unicode or its length.
+# An endpoint that makes the change shares nothing with the others. Pairs of salts that only one kind of change confuses
+# are drawn too seldom for that, on an engine as slow as a server.
 DELICATE: AdapterAndSalt = (None, f" Red Cafe\N{COMBINING ACUTE ACCENT} {LONG[:95]}-1")
 SALTS: tuple[tuple[AdapterAndSalt, ...], ...] = tuple(
     ((None, left), (None, right)) for left, right in (*NEARLY_EQUAL[1:], NEARLY_EQUAL[0])
@@ -73,34 +73,36 @@ def preludes(draw: st.DrawFn, limits: WorkloadLimits, name: str) -> Segment:
     return Segment(name, units * limits.unit + draw(st.sampled_from((limits.unit // 2, 1))))
 
 
-def request(prompt: Prompt, identity: AdapterAndSalt, door: Door, limits: WorkloadLimits) -> Request:
-    """Return a chat at a door. Its answer fills a block, so that the next turn can hit what decode wrote."""
+def request(prompt: Prompt, identity: AdapterAndSalt, endpoint: Endpoint, limits: WorkloadLimits) -> Request:
+    """Return a chat at an endpoint. Its answer fills a block, so that the next turn can hit what decode wrote."""
     adapter, salt = identity
     tokens = 8 if limits.slow else limits.unit + 2
-    return Request(prompt=prompt, adapter=adapter, salt=salt, chat=True, door=door, max_tokens=tokens)
+    return Request(prompt=prompt, adapter=adapter, salt=salt, chat=True, endpoint=endpoint, max_tokens=tokens)
 
 
 @st.composite
 def together(draw: st.DrawFn, limits: WorkloadLimits, identities: list[AdapterAndSalt]) -> list[Step]:
-    """Draw no burst, or one of equal chats at several doors at once, each perhaps under another identity."""
+    """Draw no burst, or one of equal chats at several endpoints at once, each perhaps under another identity."""
     if not draw(st.booleans()):
         return []
-    doors = draw(st.lists(st.sampled_from(open_doors(limits)), min_size=2, max_size=3))
+    endpoints = draw(st.lists(st.sampled_from(open_endpoints(limits)), min_size=2, max_size=3))
     prompt = Prompt((Segment("crowd", 2 * limits.unit), QUESTION))
-    crowd = [request(prompt, draw(st.sampled_from(identities)), door, limits) for door in doors]
+    crowd = [request(prompt, draw(st.sampled_from(identities)), endpoint, limits) for endpoint in endpoints]
     return [Burst(requests=tuple(crowd))]
 
 
 @st.composite
 def impossible_priorities(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw chats with a priority that no server can have, at every door, each after the same chat without one.
+    """Draw chats with a priority that no server can have, at every endpoint, each after the same chat without one.
 
-    A door that knows priorities refuses it. A door that answers has ignored it, as it would ignore any other.
+    An endpoint that knows priorities refuses it. An endpoint that answers has ignored it, as it would ignore any other.
     """
-    doors = draw(st.permutations(open_doors(limits)[::-1]))
+    endpoints = draw(st.permutations(open_endpoints(limits)[::-1]))
     prompt = Prompt((draw(preludes(limits, "prelude")), QUESTION))
     salt = draw(st.sampled_from((None, "red")))
-    plain = [msgspec.structs.replace(request(prompt, (None, salt), door, limits), max_tokens=4) for door in doors]
+    plain = [
+        msgspec.structs.replace(request(prompt, (None, salt), endpoint, limits), max_tokens=4) for endpoint in endpoints
+    ]
     odd = [msgspec.structs.replace(one, priority=IMPOSSIBLE_PRIORITY) for one in plain]
     pairs = zip(plain, odd, strict=True)
     return Workload(tuple(Burst(requests=(one,)) for pair in pairs for one in pair))

@@ -1,6 +1,6 @@
-"""The doors of vLLM's server beside completions and chats: bodies of requests, and what their answers say.
+"""The endpoints of vLLM's server beside completions and chats: bodies of requests, and what their answers say.
 
-Answers are read as a whole. A door that returns only text is asked for the token ids of this text by /tokenize.
+Answers are read as a whole. An endpoint that returns only text is asked for the token ids of this text by /tokenize.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message, Token
 from coldproof.adapters.server.completions import SEED, Count, PromptDetails, Usage
 
@@ -23,9 +23,9 @@ class NotExact(Exception):
     """The tokens of an answer do not follow from its text. They do if each token is one character."""
 
 
-def body(request: CompletionRequest, door: Door) -> dict[str, Any]:
-    """Return the JSON body of a request at a door."""
-    fields: dict[str, Any] = {"model": request.model, **BODIES[door](request)}
+def body(request: CompletionRequest, endpoint: Endpoint) -> dict[str, Any]:
+    """Return the JSON body of a request at an endpoint."""
+    fields: dict[str, Any] = {"model": request.model, **BODIES[endpoint](request)}
     if request.cache_salt is not None:
         fields["cache_salt"] = request.cache_salt
     if request.priority:
@@ -78,7 +78,7 @@ class GeneratedChoice(msgspec.Struct, frozen=True):
 
 
 class GenerateAnswer(msgspec.Struct, frozen=True):
-    """An answer of the door for token ids."""
+    """An answer of the endpoint for token ids."""
 
     choices: list[GeneratedChoice]
     usage: Usage | None = None
@@ -99,7 +99,7 @@ class ResponsesUsage(msgspec.Struct, frozen=True):
 
 
 class ResponsesAnswer(msgspec.Struct, frozen=True):
-    """An answer of the door for responses."""
+    """An answer of the endpoint for responses."""
 
     input_messages: list[TextAndTokens]
     output_messages: list[TextAndTokens]
@@ -121,7 +121,7 @@ class MessagesUsage(msgspec.Struct, frozen=True):
 
 
 class MessagesAnswer(msgspec.Struct, frozen=True):
-    """An answer of the door for messages."""
+    """An answer of the endpoint for messages."""
 
     content: list[TextBlock]
     stop_reason: str | None
@@ -129,7 +129,7 @@ class MessagesAnswer(msgspec.Struct, frozen=True):
 
 
 def read_generate(content: bytes, at: float, _retokenize: Retokenize) -> Completion:
-    """Return the answer of the door for token ids."""
+    """Return the answer of the endpoint for token ids."""
     answer = msgspec.json.decode(content, type=GenerateAnswer)
     choice = answer.choices[0]
     return Completion(
@@ -142,7 +142,7 @@ def read_generate(content: bytes, at: float, _retokenize: Retokenize) -> Complet
 
 
 def read_responses(content: bytes, at: float, _retokenize: Retokenize) -> Completion:
-    """Return the answer of the door for responses. A response that is incomplete has all tokens that were allowed."""
+    """Return the answer of the responses endpoint. An incomplete response has all tokens that were allowed."""
     answer = msgspec.json.decode(content, type=ResponsesAnswer)
     prompt, said = answer.input_messages[0], answer.output_messages[0]
     return Completion(
@@ -155,7 +155,7 @@ def read_responses(content: bytes, at: float, _retokenize: Retokenize) -> Comple
 
 
 def read_messages(content: bytes, at: float, retokenize: Retokenize) -> Completion:
-    """Return the answer of the door for messages, with the tokens of its text. Raises NotExact."""
+    """Return the answer of the endpoint for messages, with the tokens of its text. Raises NotExact."""
     answer = msgspec.json.decode(content, type=MessagesAnswer)
     text = "".join(block.text or "" for block in answer.content)
     return Completion(
@@ -184,6 +184,6 @@ def cached(details: PromptDetails | None) -> int | None:
     return None if details is None else details.cached_tokens
 
 
-BODIES = {Door.GENERATE: generate_body, Door.RESPONSES: responses_body, Door.MESSAGES: messages_body}
-READERS = {Door.GENERATE: read_generate, Door.RESPONSES: read_responses, Door.MESSAGES: read_messages}
-EXPECTED = "an answer of this door with text or token ids, and usage"
+BODIES = {Endpoint.GENERATE: generate_body, Endpoint.RESPONSES: responses_body, Endpoint.MESSAGES: messages_body}
+READERS = {Endpoint.GENERATE: read_generate, Endpoint.RESPONSES: read_responses, Endpoint.MESSAGES: read_messages}
+EXPECTED = "an answer of this endpoint with text or token ids, and usage"

@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 PIXEL_SPREAD = 0.005
 
 
-def make_seeing_model(
+def make_vision_model(
     folder: Path, *, seed: int = 0, layers: int = 2, hidden: int = 128, max_tokens: int = 4096
 ) -> None:
     """Write a random float32 Idefics3: a Llama decoder, a vision tower of two layers, and what connects them.

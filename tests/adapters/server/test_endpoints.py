@@ -9,22 +9,22 @@ import pytest
 from support.fake_reply import MODEL, Counts, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
-from coldproof.adapters.protocol.doors import Door
+from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Message
 from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.doors import NotExact, body
-from coldproof.adapters.server.probe_doors import TURNS
+from coldproof.adapters.server.endpoints import NotExact, body
+from coldproof.adapters.server.probe_endpoints import TURNS
 
 MESSAGES = tuple({"role": message.role, "content": message.content} for message in TURNS)
 PROMPT = rendered(list(MESSAGES))
-NEW = (Door.GENERATE, Door.RESPONSES, Door.MESSAGES)
+NEW = (Endpoint.GENERATE, Endpoint.RESPONSES, Endpoint.MESSAGES)
 
 
-def new_request(door: Door | None, **changes: Any) -> CompletionRequest:
+def new_request(endpoint: Endpoint | None, **changes: Any) -> CompletionRequest:
     """Return a chat of four messages for an endpoint, as the runner sends it."""
-    messages = None if door is not None and door.takes_ids else TURNS
-    facts = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "messages": messages, "door": door}
+    messages = None if endpoint is not None and endpoint.takes_ids else TURNS
+    facts = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "messages": messages, "endpoint": endpoint}
     return CompletionRequest(**{**facts, **changes})
 
 
@@ -33,41 +33,41 @@ def client_of(fake: FakeServer) -> HttpClient:
     return HttpClient(fake.url, alive=lambda: True)
 
 
-def complete(door: Door | None, behaviour: ServerBehaviour | None = None, **changes: Any) -> Completion:
+def complete(endpoint: Endpoint | None, behaviour: ServerBehaviour | None = None, **changes: Any) -> Completion:
     """Return the answer to one request on an endpoint of a new server."""
     with serving(behaviour) as fake:
-        return client_of(fake).complete(new_request(door, **changes))
+        return client_of(fake).complete(new_request(endpoint, **changes))
 
 
-@pytest.mark.parametrize("door", NEW)
-def test_every_endpoint_gets_the_salt_and_the_priority(door: Door) -> None:
+@pytest.mark.parametrize("endpoint", NEW)
+def test_every_endpoint_gets_the_salt_and_the_priority(endpoint: Endpoint) -> None:
     """Fields without a value are left out."""
-    said = body(new_request(door, cache_salt="red", priority=3), door)
+    said = body(new_request(endpoint, cache_salt="red", priority=3), endpoint)
     assert (said["model"], said["cache_salt"], said["priority"]) == (MODEL, "red", 3)
-    assert not {"cache_salt", "priority"} & set(body(new_request(door), door))
+    assert not {"cache_salt", "priority"} & set(body(new_request(endpoint), endpoint))
 
 
-@pytest.mark.parametrize("door", NEW)
-def test_a_request_is_greedy_on_every_endpoint(door: Door) -> None:
+@pytest.mark.parametrize("endpoint", NEW)
+def test_a_request_is_greedy_on_every_endpoint(endpoint: Endpoint) -> None:
     """Sampling parameters may be in a field of their own. No end token ends an answer before its length."""
-    said = body(new_request(door), door)
+    said = body(new_request(endpoint), endpoint)
     sampling = said.get("sampling_params", said)
     assert sampling["temperature"] == 0
     assert sampling.get("max_tokens", sampling.get("max_output_tokens")) == 6
 
 
-@pytest.mark.parametrize("door", [None, Door.COMPLETIONS, Door.CHAT, *NEW])
-def test_the_same_prompt_has_the_same_answer_on_every_endpoint(door: Door | None) -> None:
+@pytest.mark.parametrize("endpoint", [None, Endpoint.COMPLETIONS, Endpoint.CHAT, *NEW])
+def test_the_same_prompt_has_the_same_answer_on_every_endpoint(endpoint: Endpoint | None) -> None:
     """All endpoints give the same tokens, text and finish reason, and nothing was cached."""
-    got = complete(door)
+    got = complete(endpoint)
     expected = answer(MODEL, PROMPT, 6)
     assert [token.id for token in got.tokens] == expected
     assert (got.text, got.finish_reason, got.cached_tokens) == ("".join(map(chr, expected)), "length", 0)
 
 
-@pytest.mark.parametrize("first", [Door.COMPLETIONS, Door.CHAT, *NEW])
-@pytest.mark.parametrize("then", [Door.COMPLETIONS, Door.CHAT, *NEW])
-def test_a_hit_is_read_from_every_endpoint(first: Door, then: Door) -> None:
+@pytest.mark.parametrize("first", [Endpoint.COMPLETIONS, Endpoint.CHAT, *NEW])
+@pytest.mark.parametrize("then", [Endpoint.COMPLETIONS, Endpoint.CHAT, *NEW])
+def test_a_hit_is_read_from_every_endpoint(first: Endpoint, then: Endpoint) -> None:
     """A prompt hits what any endpoint computed under the same salt, and nothing under another."""
     with serving() as fake:
         client = client_of(fake)
@@ -78,32 +78,32 @@ def test_a_hit_is_read_from_every_endpoint(first: Door, then: Door) -> None:
     assert hit > 0
 
 
-@pytest.mark.parametrize("door", NEW)
-def test_a_count_that_is_not_reported_is_none(door: Door) -> None:
+@pytest.mark.parametrize("endpoint", NEW)
+def test_a_count_that_is_not_reported_is_none(endpoint: Endpoint) -> None:
     """A missing count is None, not zero."""
-    assert complete(door, ServerBehaviour(counts=Counts.NEVER)).cached_tokens is None
+    assert complete(endpoint, ServerBehaviour(counts=Counts.NEVER)).cached_tokens is None
 
 
-@pytest.mark.parametrize("door", NEW)
-def test_a_refusal_is_a_refusal(door: Door) -> None:
+@pytest.mark.parametrize("endpoint", NEW)
+def test_a_refusal_is_a_refusal(endpoint: Endpoint) -> None:
     """The refusal has the server's status."""
     with pytest.raises(RequestRefused, match="too large") as refused:
-        complete(door, priority=2**63)
+        complete(endpoint, priority=2**63)
     assert refused.value.status == 400
 
 
-@pytest.mark.parametrize("door", NEW)
+@pytest.mark.parametrize("endpoint", NEW)
 @pytest.mark.parametrize("said", ["<html>", "{}", '{"choices": []}', '{"content": 3}'])
-def test_another_answer_is_malformed(door: Door, said: str) -> None:
+def test_another_answer_is_malformed(endpoint: Endpoint, said: str) -> None:
     """The error names the endpoint and quotes the response."""
-    with pytest.raises(MalformedAnswer, match=door.value):
-        complete(door, ServerBehaviour(bodies={door.value: said}))
+    with pytest.raises(MalformedAnswer, match=endpoint.value):
+        complete(endpoint, ServerBehaviour(bodies={endpoint.value: said}))
 
 
 def test_a_text_without_exact_tokens_is_not_compared() -> None:
     """With two tokens per character the generated tokens are unknown, so they cannot be called wrong."""
     with pytest.raises(NotExact, match="6 tokens has 6 characters, and 12 tokens"):
-        complete(Door.MESSAGES, ServerBehaviour(wordy=True))
+        complete(Endpoint.MESSAGES, ServerBehaviour(wordy=True))
 
 
 def test_finish_reasons_of_messages_are_named_as_those_of_other_endpoints() -> None:
@@ -111,18 +111,20 @@ def test_finish_reasons_of_messages_are_named_as_those_of_other_endpoints() -> N
     for said, read in (("max_tokens", "length"), ("end_turn", "stop"), ("tool_use", "tool_use")):
         usage = {"input_tokens": 3, "output_tokens": 1}
         page = json.dumps({"content": [{"type": "text", "text": "a"}], "stop_reason": said, "usage": usage})
-        assert complete(Door.MESSAGES, ServerBehaviour(bodies={"/v1/messages": page})).finish_reason == read
+        assert complete(Endpoint.MESSAGES, ServerBehaviour(bodies={"/v1/messages": page})).finish_reason == read
 
 
 def test_token_counts_are_reported() -> None:
     """These endpoints do not stream, so the count is reported once."""
     seen: list[int] = []
     with serving() as fake:
-        client_of(fake).complete(new_request(Door.RESPONSES), seen.append)
+        client_of(fake).complete(new_request(Endpoint.RESPONSES), seen.append)
     assert seen == [6]
 
 
 def test_several_system_messages_are_one_text() -> None:
     """/v1/messages has one field for system messages."""
-    said = body(new_request(Door.MESSAGES, messages=(Message("system", "a"), Message("user", "b"))), Door.MESSAGES)
+    said = body(
+        new_request(Endpoint.MESSAGES, messages=(Message("system", "a"), Message("user", "b"))), Endpoint.MESSAGES
+    )
     assert (said["system"], said["messages"]) == ("a", [{"role": "user", "content": "b"}])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from coldproof.adapters.protocol.doors import IMPOSSIBLE_PRIORITY
+from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY
 from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.registry import Call, ScriptCase, flag, script_check
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Request
 
 
-@flag("DOORS")
-def has_doors(about: ScriptCase) -> bool:
+@flag("ENDPOINTS")
+def has_endpoints(about: ScriptCase) -> bool:
     """Return whether some requests name a route."""
-    return any(request.door for request in about.requests)
+    return any(request.endpoint for request in about.requests)
 
 
 @flag("FAILS")

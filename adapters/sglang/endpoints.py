@@ -1,4 +1,4 @@
-"""The doors of SGLang's server beside /generate: bodies of requests, what their answers say, and which of them it has.
+"""SGLang's endpoints beside /generate: bodies of requests, what their answers say, and which of them a server has.
 
 Answers are read as a whole: chats report token ids only so. Responses and messages report text, whose ids /tokenize
 returns.
@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.doors import DOOR_CAPABILITIES, Door
+from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, Endpoint
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Token
 from coldproof.adapters.server.client import HttpClient
 from coldproof.adapters.server.completions import Reader, option_fields
-from coldproof.adapters.server.doors import (
+from coldproof.adapters.server.endpoints import (
     ResponsesUsage,
     Retokenize,
     TextBlock,
@@ -30,25 +30,25 @@ from coldproof.adapters.server.doors import (
     read_messages,
     tokens_at,
 )
-from coldproof.adapters.server.probe_doors import TOKENS, TURNS, probe_door
+from coldproof.adapters.server.probe_endpoints import TOKENS, TURNS, probe_endpoint
 
-WHOLE = (Door.COMPLETIONS, Door.CHAT, Door.RESPONSES, Door.MESSAGES)
+WHOLE = (Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.MESSAGES)
 HEADROOM = 2  # tokens by which /v1/responses shortens what it allows (0.5.23: ResponsesRequest.to_sampling_params)
 NO_SAMPLING_SEED = "sampled answers have no seed, so that a second request cannot repeat them"
 ONLY_TOKENS = "prompt logprobs are requested at /generate only"
 
 
-def body(request: CompletionRequest, door: Door, base: str, salt_field: str) -> dict[str, Any]:
-    """Return the JSON body of a request at a door. `base`: the base model's name.
+def body(request: CompletionRequest, endpoint: Endpoint, base: str, salt_field: str) -> dict[str, Any]:
+    """Return the JSON body of a request at an endpoint. `base`: the base model's name.
 
     Raises RequestRefused for options that no body has.
     """
-    if request.surface.answers > 1:
+    if request.options.answers > 1:
         raise RequestRefused(501, NO_SAMPLING_SEED)
-    if request.surface.prompt_logprobs:
+    if request.options.prompt_logprobs:
         raise RequestRefused(501, ONLY_TOKENS)
-    own = request.model == base or door is Door.COMPLETIONS
-    fields: dict[str, Any] = {"model": request.model if own else f"{base}:{request.model}", **BODIES[door](request)}
+    own = request.model == base or endpoint is Endpoint.COMPLETIONS
+    fields: dict[str, Any] = {"model": request.model if own else f"{base}:{request.model}", **BODIES[endpoint](request)}
     if request.cache_salt is not None:
         fields[salt_field] = request.cache_salt
     if request.priority:
@@ -68,9 +68,9 @@ def chat_body(request: CompletionRequest) -> dict[str, Any]:
 
 def sampling(request: CompletionRequest, *, chat: bool) -> dict[str, Any]:
     """Return the fields that completions and chats have in common."""
-    surface = request.surface
-    early = bool(surface.stop) or surface.pattern is not None
-    options = option_fields(surface, chat=chat)
+    response_options = request.options
+    early = bool(response_options.stop) or response_options.pattern is not None
+    options = option_fields(response_options, chat=chat)
     options.pop("structured_outputs", None)
     options.pop("return_tokens_as_token_ids", None)
     return {
@@ -79,7 +79,7 @@ def sampling(request: CompletionRequest, *, chat: bool) -> dict[str, Any]:
         "ignore_eos": not early,
         "return_token_ids": True,
         **options,
-        **({} if surface.pattern is None else {"regex": surface.pattern}),
+        **({} if response_options.pattern is None else {"regex": response_options.pattern}),
     }
 
 
@@ -106,22 +106,22 @@ class ResponsesCounts(ResponsesUsage, frozen=True):
 
 
 class ResponsesAnswer(msgspec.Struct, frozen=True):
-    """An answer of the door for responses."""
+    """An answer of the endpoint for responses."""
 
     output: list[Item]
     status: str
     usage: ResponsesCounts
 
 
-def read(door: Door, content: bytes, at: float, retokenize: Retokenize, *, counts: bool) -> Completion:
-    """Return the answer of a door. `at`: its time. `counts`: the server reports cached tokens at these doors.
+def read(endpoint: Endpoint, content: bytes, at: float, retokenize: Retokenize, *, counts: bool) -> Completion:
+    """Return the answer of an endpoint. `at`: its time. `counts`: the server reports cached tokens at these endpoints.
 
     Messages leave out a count of 0. Raises NotExact, and the errors of decoding or indexing for another form.
     """
-    match door:
-        case Door.RESPONSES:
+    match endpoint:
+        case Endpoint.RESPONSES:
             return read_responses(content, at, retokenize)
-        case Door.MESSAGES:
+        case Endpoint.MESSAGES:
             answer = read_messages(content, at, retokenize)
             missed = counts and answer.cached_tokens is None
             return msgspec.structs.replace(answer, cached_tokens=0) if missed else answer
@@ -145,7 +145,7 @@ def arrived(token: Token, at: float) -> Token:
 
 
 def read_responses(content: bytes, at: float, retokenize: Retokenize) -> Completion:
-    """Return the answer of the door for responses, with the tokens of its text. Raises NotExact."""
+    """Return the answer of the endpoint for responses, with the tokens of its text. Raises NotExact."""
     answer = msgspec.json.decode(content, type=ResponsesAnswer)
     text = "".join(block.text or "" for item in answer.output for block in item.content or ())
     return Completion(
@@ -156,33 +156,38 @@ def read_responses(content: bytes, at: float, retokenize: Retokenize) -> Complet
     )
 
 
-def probe_doors(client: HttpClient, model: str, found: dict[Capability, Support]) -> dict[Capability, Support]:
-    """Return which doors render the same messages to the same prompt, and give the same answer as /generate.
+def probe_endpoints(client: HttpClient, model: str, found: dict[Capability, Support]) -> dict[Capability, Support]:
+    """Return which endpoints render the same messages to the same prompt, and give the same answer as /generate.
 
-    The doors for completions and chats are always two of several, so that there are none if one gives another answer.
+    Completions and chats are always two of several endpoints, so that there are none if one gives another answer.
     """
-    needed = (Capability.DOORS, *(DOOR_CAPABILITIES[door] for door in (Door.GENERATE, Door.RESPONSES, Door.MESSAGES)))
+    needed = (
+        Capability.ENDPOINTS,
+        *(ENDPOINT_CAPABILITIES[endpoint] for endpoint in (Endpoint.GENERATE, Endpoint.RESPONSES, Endpoint.MESSAGES)),
+    )
     chat = found[Capability.CHAT]
     if chat.present is not True:
         return dict.fromkeys(needed, chat)
     prompt = client.render(model, TURNS)
     alone = CompletionRequest(model=model, prompt=prompt, max_tokens=TOKENS)
     expected = client.complete(alone)
-    at = {door: probe_door(client, model, door, prompt, expected, client.path(alone)) for door in WHOLE}
-    usual = next((at[door] for door in (Door.CHAT, Door.COMPLETIONS) if at[door].present is not True), None)
+    at = {endpoint: probe_endpoint(client, model, endpoint, prompt, expected, client.path(alone)) for endpoint in WHOLE}
+    usual = next(
+        (at[endpoint] for endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS) if at[endpoint].present is not True), None
+    )
     if usual is not None:
         return dict.fromkeys(needed, usual)
     return {
-        Capability.DOORS: at[Door.CHAT],
-        Capability.GENERATE_DOOR: at[Door.COMPLETIONS],
-        Capability.RESPONSES_DOOR: at[Door.RESPONSES],
-        Capability.MESSAGES_DOOR: at[Door.MESSAGES],
+        Capability.ENDPOINTS: at[Endpoint.CHAT],
+        Capability.GENERATE_ENDPOINT: at[Endpoint.COMPLETIONS],
+        Capability.RESPONSES_ENDPOINT: at[Endpoint.RESPONSES],
+        Capability.MESSAGES_ENDPOINT: at[Endpoint.MESSAGES],
     }
 
 
 BODIES = {
-    Door.COMPLETIONS: completion_body,
-    Door.CHAT: chat_body,
-    Door.RESPONSES: responses_body,
-    Door.MESSAGES: messages_body,
+    Endpoint.COMPLETIONS: completion_body,
+    Endpoint.CHAT: chat_body,
+    Endpoint.RESPONSES: responses_body,
+    Endpoint.MESSAGES: messages_body,
 }

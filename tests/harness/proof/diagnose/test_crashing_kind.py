@@ -12,7 +12,7 @@ from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.requests import PLAIN, Abort, ResponseOptions
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.judge import Judgement
-from coldproof.harness.proof.diagnose.deadly_kind import SURVIVALS, deadly_kind, has_died
+from coldproof.harness.proof.diagnose.crashing_kind import SURVIVALS, crashing_kind, has_died
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.request_kinds import RequestKind, may_be_the_cause, probe_of, without_kind
@@ -24,9 +24,9 @@ SCORES = ResponseOptions(prompt_logprobs=True)
 LOAD = SetAdapter(name="tenant", content="A", path="files-A")
 
 
-def request(surface: ResponseOptions = PLAIN, *, adapter: str | None = None) -> Request:
+def request(response_options: ResponseOptions = PLAIN, *, adapter: str | None = None) -> Request:
     """Return a request for the common prompt."""
-    return Request(prompt=STEM, surface=surface, adapter=adapter)
+    return Request(prompt=STEM, options=response_options, adapter=adapter)
 
 
 BESIDE = Workload((Burst(requests=(request(), request(SCORES))),))
@@ -68,7 +68,7 @@ class Dying:
 
     def kind(self, workload: Workload) -> RequestKind | None:
         """Return the request kind that is found to crash the engine, or None."""
-        return deadly_kind(workload, start=self.start, observe=self)
+        return crashing_kind(workload, start=self.start, observe=self)
 
 
 @pytest.mark.parametrize("kind", RequestKind)
@@ -97,7 +97,7 @@ def test_the_narrowest_kind_is_found() -> None:
     dying = Dying(lambda workload: any(len(step.requests) > 1 for step in workload.steps if isinstance(step, Burst)))
     assert dying.kind(BESIDE) is RequestKind.SCORES_BESIDE
     assert (
-        Dying(lambda w: any(r.surface.prompt_logprobs for _, _, r in w.requests())).kind(BESIDE) is RequestKind.SCORES
+        Dying(lambda w: any(r.options.prompt_logprobs for _, _, r in w.requests())).kind(BESIDE) is RequestKind.SCORES
     )
 
 

@@ -23,7 +23,7 @@ from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK, whole_u
 from coldproof.harness.workload.request_kinds import RequestKind
 
 
-def second_look(
+def second_calibration(
     oracle: EngineOracle,
     digests: list[str],
     found: Calibration,

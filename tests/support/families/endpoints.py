@@ -1,0 +1,10 @@
+"""Workloads of the feature endpoints, as its suites draw them."""
+
+from __future__ import annotations
+
+from coldproof.harness.features.endpoints.workloads import at_two_endpoints, impossible_priorities
+
+USUAL = {
+    "endpoints": lambda on: at_two_endpoints(on, with_adapter=True),
+    "impossible priorities": impossible_priorities,
+}
