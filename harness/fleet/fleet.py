@@ -99,9 +99,16 @@ def run_units(options: FleetOptions, store: Store, units: Sequence[Unit], source
 
         runs = ended_runs(ray, units, start, workers=options.workers, say=options.say)
         stack.enter_context(contextlib.closing(runs))
+        began = time.monotonic()
         for number, (unit, ended) in enumerate(runs, start=1):
             record = store.keep(unit.id, unit.digest(sources), ended)
-            options.say(f"{unit.id}: {outcome_text(record)}; {number} of {len(units)} done")
+            left = time_left(time.monotonic() - began, number, len(units))
+            options.say(f"{unit.id}: {outcome_text(record)}; {number} of {len(units)} done{left}")
+
+
+def time_left(elapsed: float, done: int, units: int) -> str:
+    """Return how long the other units take if they end as often as those before; empty if there are none."""
+    return f", about {duration(elapsed / done * (units - done))} left" if done < units else ""
 
 
 def outcome_text(record: Record) -> str:

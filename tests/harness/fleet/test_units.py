@@ -12,6 +12,7 @@ from support.fleets import SOURCES, RayFailed, ScriptedRay, done, ended, fleet, 
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.fleet import fleet as fleet_run
+from coldproof.harness.fleet.fleet import time_left
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.node import KNOWN_ISSUES, Ended
 from coldproof.harness.fleet.store import EARLIER, UNITS, Store
@@ -226,3 +227,9 @@ def test_a_driver_that_was_killed_leaves_a_unit_unfinished(tmp_path: Path) -> No
     store = store_in(tmp_path / "out")
     report(store.report(ONE.id), ONE)
     assert not Store(store.folder).is_done(ONE, SOURCES)
+
+
+@pytest.mark.parametrize(("elapsed", "done", "units", "left"), [(30.0, 1, 3, 60), (90.0, 3, 4, 30), (9.0, 2, 2, None)])
+def test_the_rest_takes_as_long_as_what_is_done(elapsed: float, done: int, units: int, left: int | None) -> None:
+    """Runs beside each other count as they end."""
+    assert time_left(elapsed, done, units) == ("" if left is None else f", about {duration(left)} left")
