@@ -97,19 +97,15 @@ class EndingSignals:
 
 
 def open_files() -> list[int]:
-    """Return the open file descriptors of this process."""
-    found = []
-    for entry in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):
-            os.fstat(int(entry.name))
-            found.append(int(entry.name))
-    return found
+    """Return the file descriptors of this process. Other threads, and the reading itself, may have closed some."""
+    return [int(entry.name) for entry in Path("/dev/fd").iterdir()]
 
 
 def leave_terminals(devices: set[int]) -> None:
     """Redirect output for these terminals to the null device: they are closed, and a write would fail."""
     with contextlib.suppress(OSError), Path(os.devnull).open("r+b", buffering=0) as null:
         for fd in open_files():
-            mode = os.fstat(fd)
-            if stat.S_ISCHR(mode.st_mode) and mode.st_rdev in devices:
-                os.dup2(null.fileno(), fd)
+            with contextlib.suppress(OSError):  # one that is closed must not leave the others as they are
+                mode = os.fstat(fd)
+                if stat.S_ISCHR(mode.st_mode) and mode.st_rdev in devices:
+                    os.dup2(null.fileno(), fd)

@@ -22,6 +22,7 @@ from support.waiting import until
 
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.results import read_results
+from coldproof.harness.session import signals
 from coldproof.harness.session.signals import ENDING, EndingSignals
 
 
@@ -198,3 +199,16 @@ def test_a_signal_while_the_report_is_written_is_ignored(handlers: Any) -> None:
     signals.finishing()
     signals.handle(signal.SIGTERM, None)
     assert signals.received is None
+
+
+CLOSED = 2**20  # no file has so large a number here
+
+
+def test_a_file_that_another_thread_closes_does_not_keep_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output for the terminal goes to the null device whatever else is closed at that moment."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setattr(signals, "open_files", lambda: [CLOSED, theirs])
+    signals.leave_terminals({os.fstat(theirs).st_rdev})
+    os.close(ours)
+    assert os.write(theirs, b"after the terminal was closed") > 0
+    os.close(theirs)
