@@ -23,7 +23,6 @@ from coldproof.harness.session.selftest.scripted_engine import BlindModel
 
 CLOSE = 0.0005  # nats
 PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))
-REQUIREMENTS = ("REUSE-1", "SALT-1")
 OF_HITS = ("REUSE-1",)
 # Rows of prompt scores that hold only the prompt's own token, and scores that no answer has.
 WRONG = {
@@ -88,16 +87,16 @@ def test_a_server_whose_answers_do_not_depend_on_its_prompts_conforms_to_nothing
 ) -> None:
     """If answers do not depend on the prompt, wrong blocks cannot show: seven of eight requirements used to conform."""
     with serving(ServerBehaviour(blind=model)) as server:
-        assert_nothing_shown(on_server(tmp_path, server, REQUIREMENTS))
+        assert_nothing_shown(on_server(tmp_path, server, OF_HITS))
 
 
 @pytest.mark.parametrize("model", with_samples(BlindModel, BlindModel.LAST_BLOCK_ONLY), ids=lambda model: model.name)
 def test_an_engine_in_the_same_process_with_such_answers_conforms_to_nothing(model: BlindModel, tmp_path: Path) -> None:
     """The same holds for an engine with a cold engine of its own in this process."""
-    assert_nothing_shown(in_process(tmp_path, model.name, REQUIREMENTS))
+    assert_nothing_shown(in_process(tmp_path, model.name, OF_HITS))
 
 
-@pytest.mark.parametrize("how", with_samples(WRONG, "every hit", "every hit, with scores that vary"))
+@pytest.mark.parametrize("how", with_samples(WRONG, "every hit, with scores that vary"))
 def test_a_server_that_answers_wrongly_on_hits_does_not_conform(how: str, tmp_path: Path) -> None:
     """Wrong answers on hits must not pass as noise: a run with 36 wrong answers of 36 used to be CONFORMANT."""
     with serving(WRONG[how]) as server:

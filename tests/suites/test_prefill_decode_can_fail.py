@@ -53,9 +53,12 @@ def test_a_fault_between_two_engines_is_detected(
     fault: str,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """The failure class fits. One fault is confirmed on a fresh pair, whose start takes half a minute."""
+    """The failure class fits. One fault is confirmed on a fresh pair, whose start takes half a minute. On a busy machine a
+    pair may end once while one of its servers is killed: that accuses nobody, and the trial is repeated.
+    """
     with plugin.injected(fault, tmp_path / "fault"):
         cell = FAILING if requirement_of(test).id == "PD-3" else CELL
-        case = bench.violation(test, cell, examples=EXAMPLES, fresh=fault == "the-prefiller-gets-no-salt")
+        fresh = fault == "the-prefiller-gets-no-salt"
+        case = bench.violation(test, cell, examples=EXAMPLES, fresh=fresh, trials=3)
     assert case.failure_class in classes, case.sentence
     assert plugin.count_markers(tmp_path / "fault", "acted") > 0

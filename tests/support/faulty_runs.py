@@ -114,12 +114,18 @@ class Bench:
         (said,) = [fields for kind, fields in self.events if kind == "verdict"]
         return said["verdict"], said["reason"], [fields["case"] for kind, fields in self.events if kind == "case"]
 
-    def violation(self, test: Any, cell: Cell, *, examples: int, fresh: bool = True) -> Case:
-        """Return the only case of a test that an engine has to violate, confirmed on a fresh engine if `fresh`."""
+    def violation(self, test: Any, cell: Cell, *, examples: int, fresh: bool = True, trials: int = 1) -> Case:
+        """Return the only case of a test that an engine has to violate, confirmed on a fresh engine if `fresh`.
+
+        `trials`: how many there may be, because one ends with a failure that was seen once and in no replay.
+        """
         with pytest.MonkeyPatch.context() as patch:
             if not fresh:
                 patch.setattr(Standby, "take", lambda *_, **__: (None, ""))
-            verdict, reason, cases = self.verdict(test, cell, examples=examples)
+            for _ in range(trials):
+                verdict, reason, cases = self.verdict(test, cell, examples=examples)
+                if verdict is not Verdict.INCONCLUSIVE:
+                    break
         assert verdict is Verdict.VIOLATED, reason
         (case,) = cases
         assert not fresh or case.reproduction.fresh_failed, f"{reason} {case.reproduction}"
