@@ -53,8 +53,10 @@ def test_a_fault_between_two_engines_is_detected(
     fault: str,
     classes: tuple[FailureClass, ...],
 ) -> None:
-    """The failure class fits. One fault is confirmed on a fresh pair, whose start takes half a minute. On a busy machine a
-    pair may end once while one of its servers is killed: that accuses nobody, and the trial is repeated.
+    """The failure class fits. One fault is confirmed on a fresh pair, whose start takes half a minute.
+
+    On a busy machine a pair may end once while one of its servers is killed: that accuses nobody, and the trial is
+    repeated.
     """
     with plugin.injected(fault, tmp_path / "fault"):
         cell = FAILING if requirement_of(test).id == "PD-3" else CELL
