@@ -93,11 +93,19 @@ def value(words: list[str], flag: str) -> str:
     return words[len(words) - words[::-1].index(flag)]
 
 
+def command_of(process: psutil.Process) -> str:
+    """Return a command line, empty where the process has ended (another test may not have waited for its child)."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also a zombie
+        return ""
+
+
 def assert_nothing_left(processes: list[EngineProcess]) -> None:
     """Check that the one started process has ended, and that this process has no other vLLM descendant."""
     assert len(processes) == 1
     assert not processes[0].running()
-    commands = [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)]
+    commands = [command_of(process) for process in psutil.Process().children(recursive=True)]
     assert [line for line in commands if "vllm.entrypoints" in line or "sleep(300)" in line] == []
 
 
