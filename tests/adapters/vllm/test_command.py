@@ -94,7 +94,7 @@ def value(words: list[str], flag: str) -> str:
 
 
 def command_of(process: psutil.Process) -> str:
-    """Return a process's command line, empty where it has ended: another test's child may be one nobody has waited for."""
+    """Return a command line, empty where the process has ended (another test may not have waited for its child)."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # also a zombie
