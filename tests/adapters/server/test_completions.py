@@ -61,7 +61,7 @@ def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("surface", "fields"),
+    ("response_options", "fields"),
     [
         (ResponseOptions(answers=3), {"n": 3, "temperature": 1, "ignore_eos": True}),
         (ResponseOptions(stop=("a", "b")), {"stop": ["a", "b"], "ignore_eos": False, "temperature": 0}),

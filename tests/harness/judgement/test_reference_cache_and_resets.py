@@ -134,7 +134,7 @@ def test_a_prompt_with_scores_may_hit_and_be_hit_and_need_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "surface", [ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]"), ResponseOptions(logprobs=True)]
+    "response_options", [ResponseOptions(stop=("a",)), ResponseOptions(pattern="[ab]"), ResponseOptions(logprobs=True)]
 )
 def test_other_response_options_have_the_bounds_of_plain_requests(response_options: ResponseOptions) -> None:
     """These options change only the answer."""

@@ -214,7 +214,7 @@ def test_a_worker_that_disagrees_with_the_closed_form_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("surface", "uses_engine"),
+    ("response_options", "uses_engine"),
     [
         (ResponseOptions(), False),
         (ResponseOptions(answers=2), False),

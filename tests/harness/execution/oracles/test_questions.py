@@ -107,7 +107,7 @@ def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> E
 
 
 @pytest.mark.parametrize(
-    ("name", "surface", "expected"),
+    ("name", "response_options", "expected"),
     [
         ("cold-engine", PLAIN, ResponseOptions(logprobs=True)),
         ("cold-engine", ResponseOptions(stop=("a",)), ResponseOptions(stop=("a",), logprobs=True)),

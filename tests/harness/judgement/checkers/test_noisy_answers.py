@@ -192,7 +192,7 @@ def test_the_nearer_of_two_identities_is_compared() -> None:
     assert not only_finding(one, far | scored(one, apart={1: FAR}, adapter="digest-b")).noise
 
 
-@pytest.mark.parametrize("surface", [ResponseOptions(answers=2), ResponseOptions(pattern="[a-z]+")])
+@pytest.mark.parametrize("response_options", [ResponseOptions(answers=2), ResponseOptions(pattern="[a-z]+")])
 def test_an_answer_that_cannot_be_forced_is_judged_by_the_oracles_margin(response_options: ResponseOptions) -> None:
     """Scores under a grammar and of a sampled answer are not comparable, so the margin at the divergence decides."""
     one = warm(flipped(3), options=response_options)

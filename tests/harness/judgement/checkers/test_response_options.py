@@ -47,7 +47,7 @@ def only(found: list[Finding]) -> tuple[FailureClass, str]:
 
 
 @pytest.mark.parametrize(
-    ("surface", "mine", "cold"),
+    ("response_options", "mine", "cold"),
     [
         (PLAIN, {}, {}),
         (SEVERAL, {"others": OTHERS}, {"others": OTHERS}),
