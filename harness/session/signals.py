@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from coldproof.reports.format.text import visible
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEAT_SECONDS = 1.5  # interval at which an interrupt is raised again: one in a destructor or a wait is lost
 JOIN_SECONDS = 0.5
@@ -82,14 +84,24 @@ class EndingSignals:
         self._finishing.set()
 
     def leave(self, exit_code: int) -> None:
-        """After an interrupt, end the process even if threads still run: they may wait for an attached server."""
+        """After an interrupt, end the process with the exit code of its report.
+
+        Threads may still run (they wait for an attached server), and something may have failed after the report was
+        written (a closed terminal): Python would wait for the threads, and end with 1 for the failure.
+        """
         if self.received is None:
             return
+        failure = sys.exc_info()[1]
         deadline = time.monotonic() + JOIN_SECONDS
         waiting = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
         for thread in waiting:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in waiting):
+        if failure is not None or any(thread.is_alive() for thread in waiting):
+            with contextlib.suppress(OSError, ValueError):
+                if failure is not None:
+                    sys.stderr.write(
+                        f"coldproof: after the report, {visible(f'{type(failure).__name__}: {failure}')}\n"
+                    )
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):
                     stream.flush()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from support.waiting import until
 
 from coldproof.adapters.common.process import EngineProcess
@@ -29,6 +30,13 @@ MOMENT = os.environ["COLDPROOF_SLOW_MOMENT"]
 BLOCKED = Path(os.environ["COLDPROOF_SLOW_BLOCKED"])  # the file that says that the moment has come
 CALM = 40  # answers that the engine under test gives before it blocks
 BROKEN = ("minimising", "confirmation", "replaying", "controls")  # moments that come behind a counterexample
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_keyboard_interrupt() -> None:
+    """Fail as pytest's output does where its terminal has gone, if the test wants that."""
+    if "COLDPROOF_SLOW_FAILS" in os.environ:
+        raise OSError("no terminal")
 
 
 class SlowEngine(ScriptedEngine):

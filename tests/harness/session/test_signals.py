@@ -94,6 +94,15 @@ def test_ctrl_c_does_the_same(tmp_path: Path) -> None:
     started.ends_with_a_report()
 
 
+def test_a_failure_after_an_interrupt_keeps_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report says how the run ended, whatever pytest cannot print about it. The failure is one line."""
+    monkeypatch.setenv("COLDPROOF_SLOW_FAILS", "yes")
+    started = Started(tmp_path, "drawing")
+    started.process.send_signal(signal.SIGINT)
+    started.ends_with_a_report()
+    assert "coldproof: after the report, OSError: no terminal" in (tmp_path / "printed").read_text()
+
+
 @pytest.mark.parametrize("number", with_samples([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_the_layers_of_a_run_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
     """Each layer has its own process, which gets signals only from the run. The report has the results of all
