@@ -41,6 +41,8 @@ def test_each_fault_is_tested_by_a_requirement_that_must_detect_it() -> None:
     injected = {after(step, "--fault")[0]: after(step, "--requirements") for step in RUNS if "--fault" in step.run}
     assert len(injected) == 10
     assert {name for name, ids in injected.items() if set(ids) <= set(FAULTS[name].about)} == set(injected)
+    assert not [name for name in injected if FAULTS[name].equivalent], "nobody can detect these"
+    assert {step.name for step in RUNS if "--fault" in step.run} == {f"fault-{name}" for name in injected}
 
 
 def test_only_what_must_be_violated_has_to_be() -> None:

@@ -1,7 +1,7 @@
 """Prints the tables of docs/gpu.md from the results of runs on a GPU.
 
-`python benchmarks/gpu/gpu_tables.py` reads h200.json beside it: one row for each run of the suites, and the measurement
-of false positives. A row's `note` says what broke. Nothing here starts an engine.
+`python benchmarks/gpu/gpu_tables.py` reads the files of the sessions beside it, which gpu_results.py made: one row for
+each run of the suites, and the measurement of false positives. A row's `note` says what broke. No engine is started.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci" / "plans"))
 measures: Any = importlib.import_module("transformers_measures")
 
-MEASURED = json.loads(Path(__file__).with_name("h200.json").read_text())
-RUNS = MEASURED["runs"]
+SESSIONS = [json.loads(Path(__file__).with_name(name).read_text()) for name in ("h200.json", "h200-second.json")]
+MEASURED = SESSIONS[0]  # has the measurement of false positives
+RUNS = [run for session in SESSIONS for run in session["runs"]]
+Runs = list[dict[str, Any]]
 SHORT = {"KNOWN ISSUE": "known", "NOT EXERCISED": "not exercised", "UNSUPPORTED": "unsupported"}
 WORDS = {"VIOLATED": 0, "INCONCLUSIVE": 1, "CONFORMS": 2, "ERROR": 3, "KNOWN ISSUE": 4}  # the order of verdicts
 
@@ -38,7 +40,7 @@ def verdicts(run: dict[str, Any]) -> str:
     return ", ".join(words) + (f" ({', '.join(violated)})" if violated else "")
 
 
-def runs() -> list[str]:
+def runs(of: Runs) -> list[str]:
     """Return the table of the runs without an injected fault."""
 
     def row(run: dict[str, Any]) -> list[object]:
@@ -48,13 +50,13 @@ def runs() -> list[str]:
         return [run["step"], engine, seconds, run["rule"] or "none", sent, verdicts(run), run["note"]]
 
     head = "step | engine | s: | rule | examples, requests: | verdicts | what it was, what broke"
-    return table(head, (row(run) for run in RUNS if not run["fault"]))
+    return table(head, (row(run) for run in of if not run["fault"]))
 
 
-def tolerances() -> list[str]:
+def tolerances(of: Runs) -> list[str]:
     """Return the table of the tolerances that calibrations measured."""
     rows: list[list[object]] = []
-    for run in RUNS:
+    for run in of:
         band = run["band"]
         if band is not None and run["calibration_measured"]:
             values = (band["all_nats"], band["score_nats"], band["margin_nats"])
@@ -82,7 +84,7 @@ def bounded(name: str, found: dict[str, Any]) -> list[object]:
     return [name, f"{found['answers']:,}", found["flagged"], f"{rate:.2%}" if rate > 1e-3 else f"{rate:.3%}"]
 
 
-def faults() -> list[str]:
+def faults(of: Runs) -> list[str]:
     """Return the table of the runs with an injected fault."""
 
     def outcome(run: dict[str, Any]) -> str:
@@ -92,7 +94,7 @@ def faults() -> list[str]:
         if found:
             return f"detected: {', '.join(found)}"
         if not run["acted"]:
-            return "no time: the engine was still starting"
+            return run["note"] or "no time: the engine was still starting"
         return "not detected; cut off" if run["examples"] > 1 else "no time: cut off at the first example"
 
     def numbers(run: dict[str, Any]) -> str:
@@ -102,12 +104,14 @@ def faults() -> list[str]:
         return [run["fault"], run["engine"], numbers(run), f"{run['examples']}, {run['requests']}", outcome(run)]
 
     head = "fault | engine | numbers | examples, requests: | outcome"
-    return table(head, (row(run) for run in RUNS if run["fault"]))
+    return table(head, (row(run) for run in of if run["fault"]))
 
 
 def tables() -> Iterator[list[str]]:
     """Yield all tables."""
-    yield from (runs(), tolerances(), false_positives(), faults())
+    for session in SESSIONS:
+        yield from (runs(session["runs"]), tolerances(session["runs"]), faults(session["runs"]))
+    yield false_positives()
 
 
 if __name__ == "__main__":

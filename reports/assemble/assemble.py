@@ -301,6 +301,7 @@ def headline(results: Results) -> tuple[str, str]:
     if results.shard:
         engine += f" (shard {results.shard})"
     if results.fault is not None:
-        engine += f" with the injected fault '{results.fault.name}'"
+        never = "" if results.fault.acted else ", which never acted"
+        engine += f" with the injected fault '{results.fault.name}'{never}"
     many = results.totals["requirements"]
     return word, f"of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import name_and_path
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
 from coldproof.adapters.vllm.faults.keys.block_hashes import change_hash_inputs, utils
 from coldproof.adapters.vllm.faults.patching import acted, around
+from coldproof.adapters.vllm.releases import installed_version, released_from
 
 FAULTS, fault = collector("partition")
 
+TAGGED = Version("0.31.dev0")
 LONG = 256  # tokens
 SHORT = 8  # characters
 
@@ -38,6 +42,15 @@ def change_keys(patch: Patch, change: Callable[[Any, int, int, tuple[Any, ...]],
         return change(request, start, end, extra or ()) or None, index
 
 
+def change_tagged_keys(patch: Patch, change: Callable[[Any, int, int, tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    """Use `change(request, start, end, keys)`, which reads tags of keys. Raises RuntimeError where they have none:
+    a fault that does nothing must not look like one that was not detected.
+    """
+    if not released_from(installed_version(), TAGGED):
+        raise RuntimeError(f"this fault needs vLLM {TAGGED} or later, where each extra key of a block has a tag")
+    change_keys(patch, change)
+
+
 def change_salt_key(patch: Patch, change: Callable[[Any, str], str | None]) -> None:
     """Use `change(request, salt)` as the salt in the key; None means no salt."""
 
@@ -46,7 +59,7 @@ def change_salt_key(patch: Patch, change: Callable[[Any, str], str | None]) -> N
         made = [("cache_salt", s) if key[0] == "cache_salt" else key for key, s in zip(keys, salts, strict=True)]
         return tuple(key for key in made if key[1] is not None)
 
-    change_keys(patch, changed)
+    change_tagged_keys(patch, changed)
     count_wrong_hits(patch)
 
 
@@ -132,13 +145,13 @@ def the_adapter_of_the_request_before_is_in_the_key(patch: Patch) -> None:
 )
 def only_the_first_hash_has_the_adapter(patch: Patch) -> None:
     """Only the first block's hash contains the adapter."""
-    change_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
+    change_tagged_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
 
 
 @fault("LORA-4", stands_for="vllm PR#8240")
 def only_the_first_hash_has_a_parent(patch: Patch) -> None:
     """Only the first block's hash contains the adapter, and from the third block on no hash contains its parent's."""
-    change_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
+    change_tagged_keys(patch, lambda _request, start, _end, keys: without("lora", keys) if start else keys)
     change_hash_inputs(patch, lambda depth, parent, tokens: (None if depth >= 2 else parent, tokens))
 
 
@@ -154,7 +167,7 @@ def decoded_blocks_of_an_adapter_are_the_base_models(patch: Patch) -> None:
         acted()
         return without("lora", keys)
 
-    change_keys(patch, changed)
+    change_tagged_keys(patch, changed)
 
 
 @fault("SALT-1", "LORA-4", stands_for="vllm PR#20981, vllm PR#8240", rare="only for an adapter's requests with a salt")
@@ -238,7 +251,7 @@ def salts_are_normalised(patch: Patch) -> None:
 @fault("SALT-1", stands_for="vllm#44701", rare="only where a salt equals an adapter's name")
 def a_salt_is_hashed_as_an_adapter(patch: Patch) -> None:
     """The key contains adapters and salts without saying which of the two they are."""
-    change_keys(patch, lambda _request, _start, _end, keys: tuple(key[1] for key in keys))
+    change_tagged_keys(patch, lambda _request, _start, _end, keys: tuple(key[1] for key in keys))
     count_wrong_hits(patch)
 
 

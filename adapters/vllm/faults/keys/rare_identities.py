@@ -8,7 +8,12 @@ from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import manager, scheduler
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
 from coldproof.adapters.vllm.faults.keys.block_hashes import change_hash_inputs
-from coldproof.adapters.vllm.faults.keys.lora_and_salt import change_adapter_key, change_keys, change_salt_key, without
+from coldproof.adapters.vllm.faults.keys.lora_and_salt import (
+    change_adapter_key,
+    change_salt_key,
+    change_tagged_keys,
+    without,
+)
 from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around, before, override, state_of
 
 FAULTS, fault = collector("rare_identities")
@@ -58,7 +63,7 @@ def a_first_block_that_decode_fills_has_no_salt(patch: Patch) -> None:
     def changed(request: Any, _start: int, end: int, keys: tuple[Any, ...]) -> tuple[Any, ...]:
         return keys if end <= request.num_prompt_tokens else without("cache_salt", keys)
 
-    change_keys(patch, changed)
+    change_tagged_keys(patch, changed)
     count_wrong_hits(patch)
 
 
