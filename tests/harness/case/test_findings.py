@@ -156,6 +156,14 @@ def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) ->
         assert issue.finding is None or issue.finding.startswith(f"{engine}/")
 
 
+@pytest.mark.parametrize("engine", WAIVERS)
+def test_no_waiver_denies_a_report_that_its_finding_links(engine: str) -> None:
+    """A report that is found belongs into both."""
+    for issue in WAIVERS[engine]:
+        if issue.finding is not None and RECORDS[issue.finding].upstream:
+            assert issue.link.startswith("https://"), issue
+
+
 def test_an_unknown_reference_is_refused() -> None:
     """The error has the requirement of the entry."""
     issue = KnownIssue(
