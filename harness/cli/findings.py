@@ -23,7 +23,7 @@ from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.reports.findings.markdown import findings_markdown
 from coldproof.reports.findings.page import render_findings
-from coldproof.reports.findings.tables import by_engine, headline
+from coldproof.reports.findings.tables import by_engine, counts_in_words, headline
 from coldproof.reports.format.text import one_line
 
 EXIT_DIFFERENT = 1
@@ -73,17 +73,17 @@ def titles() -> dict[str, str]:
 
 
 def listing(records: Sequence[FindingRecord]) -> str:
-    """Return a line for each finding, in columns, and a headline."""
+    """Return a line for each finding, in columns, and their counts."""
     rows = [
-        (one.id, one.requirement, one.status.value, one.releases)
+        (one.id, one.severity.value, one.status.value, one.requirement, one.releases)
         for group in by_engine(records).values()
         for one in group
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     texts = [
         "  ".join([*(part.ljust(width) for part, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
     ]
-    return "\n".join([*texts, "", headline(records)])
+    return "\n".join([*texts, "", headline(records), *counts_in_words(records)])
 
 
 def record_of(name: str) -> FindingRecord:

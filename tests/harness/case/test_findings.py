@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import re
 import socket
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from coldproof.harness.case.finding_records import (
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
-from coldproof.harness.schema.findings import FindingRecord, FindingStatus
+from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Search
 from coldproof.harness.schema.verdict import FailureClass
 
 RECORDS = read_records()
@@ -155,6 +156,14 @@ def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) ->
         assert issue.finding is None or issue.finding.startswith(f"{engine}/")
 
 
+@pytest.mark.parametrize("engine", WAIVERS)
+def test_no_waiver_denies_a_report_that_its_finding_links(engine: str) -> None:
+    """A report that is found belongs into both."""
+    for issue in WAIVERS[engine]:
+        if issue.finding is not None and RECORDS[issue.finding].upstream:
+            assert issue.link.startswith("https://"), issue
+
+
 def test_an_unknown_reference_is_refused() -> None:
     """The error has the requirement of the entry."""
     issue = KnownIssue(
@@ -197,7 +206,16 @@ def test_a_case_loses_the_paths_of_its_machine() -> None:
     assert kept.replay == "coldproof findings --replay vllm/x"
 
 
-RECORD_OF_CASE = next(record for record in with_case() if record.status is FindingStatus.NEW)
+SEARCH = Search(date=datetime.date(2026, 11, 28), queries=["issues: a", "docs: b", "pages: c"])
+RECORD_OF_CASE = msgspec.structs.replace(
+    next(record for record in with_case() if record.id == "vllm/failed-load-stays-in-the-cache"),
+    status=FindingStatus.NEW,
+    search=SEARCH,
+    upstream=[],
+    with_pull_request=None,
+)
+CONTRACT = Contract(sentence="Tiers are kept.", place="a docstring")
+LINK = "https://github.com/vllm-project/vllm/issues/1"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +226,21 @@ RECORD_OF_CASE = next(record for record in with_case() if record.status is Findi
         ({}, "vllm/Bad", "with a name of small letters"),
         ({"fixed_in": "1"}, "vllm/x", "names the release in `fixed_in`"),
         ({"status": FindingStatus.FIXED}, "vllm/x", "names the release in `fixed_in`"),
-        ({"status": FindingStatus.REPORTED, "upstream": "not reported"}, "vllm/x", "needs the link"),
+        ({"search": None}, "vllm/x", "needs a [search] of at least 3 queries"),
+        ({"search": msgspec.structs.replace(SEARCH, queries=["a", "b"])}, "vllm/x", "at least 3 queries"),
+        ({"search": msgspec.structs.replace(SEARCH, queries=["a", "b", "a"])}, "vllm/x", "at least 3 queries"),
+        ({"upstream": [LINK]}, "vllm/x", "a public report in `upstream` is not `new`"),
+        ({"status": FindingStatus.NOT_SEARCHED, "search": None}, "vllm/x", ""),
+        ({"status": FindingStatus.NOT_SEARCHED, "upstream": [LINK]}, "vllm/x", "is not `not searched`"),
+        ({"status": FindingStatus.REPORTED}, "vllm/x", "needs the link"),
+        ({"status": FindingStatus.REPORTED, "upstream": [LINK], "search": None}, "vllm/x", ""),
+        ({"status": FindingStatus.PULL_REQUEST, "with_pull_request": "it passes"}, "vllm/x", "needs the link"),
+        ({"status": FindingStatus.PULL_REQUEST, "upstream": [LINK]}, "vllm/x", "whether its case passes"),
+        ({"with_pull_request": "it passes"}, "vllm/x", "no other does"),
+        ({"status": FindingStatus.BY_DESIGN}, "vllm/x", "quotes the sentence in [contract]"),
+        ({"status": FindingStatus.BY_DESIGN, "contract": CONTRACT}, "vllm/x", ""),
+        ({"status": FindingStatus.LIMITATION}, "vllm/x", "quotes the sentence in [contract]"),
+        ({"contract": CONTRACT}, "vllm/x", "no other finding does"),
         ({"id": "vllm/x"}, "vllm/x", "leave out `id`"),
     ],
 )
@@ -220,13 +252,23 @@ def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, object],
     assert bool(found) == bool(error)
 
 
-@pytest.mark.parametrize(("old", "new"), [("title = ", "topic = "), ("[found]", "[seen]"), ("distinct = ", "#")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("title = ", "topic = "),
+        ("[found]", "[seen]"),
+        ("distinct = ", "#"),
+        ("severity = ", "#"),
+        ("severity = .*", 'severity = "terrible"'),
+        ("status = .*", 'status = "new"\nupstream = ["not reported"]'),
+    ],
+)
 def test_an_incomplete_record_is_refused(old: str, new: str, tmp_path: Path) -> None:
     """The error has the path of the file."""
     folder = tmp_path / "vllm" / "x"
     folder.mkdir(parents=True)
     text = (FOLDER / RECORD_OF_CASE.id / RECORD).read_text()
-    (folder / RECORD).write_text(re.sub(rf"(?m)^{re.escape(old)}", new, text))
+    (folder / RECORD).write_text(re.sub(rf"(?m)^{re.escape(old) if old.startswith('[') else old}", new, text))
     with pytest.raises(UsageError, match=re.escape(str(folder / RECORD))):
         read_record(folder / RECORD)
 
