@@ -281,7 +281,7 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlantedRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """A repair that was planted into the engines. `name`: its finding; `also`: others whose cases it removes as well."""
+    """A repair that was planted into the engines. `name`: its finding; `also`: others that it mends."""
 
     name: str
     title: str
