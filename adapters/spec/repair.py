@@ -10,7 +10,6 @@ import __future__
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
@@ -58,13 +57,11 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loaded(path: Path) -> ModuleType:
-    """Return the module in a repair's file. Raises RepairError if it cannot be imported."""
-    spec = importlib.util.spec_from_file_location("coldproof_repair_" + path.parent.name.replace("-", "_"), path)
-    if spec is None or spec.loader is None:
-        raise RepairError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    """Return the module in a repair's file. Nothing is written beside it. Raises RepairError for a faulty file."""
+    module = ModuleType(f"repair of {path.parent.name}")
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     except (OSError, SyntaxError, ImportError) as problem:
         raise RepairError(f"cannot import {path}: {problem}") from problem
     return module
