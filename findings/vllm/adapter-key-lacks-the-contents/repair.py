@@ -35,4 +35,4 @@ def install() -> None:
         if not hasattr(request, "adapter_contents"):
             number = request.lora_request.lora_int_id
             request.adapter_contents = contents.get(number) or digest(request.lora_request)
-        return [(*key[:2], f"{key[2]}#{request.adapter_contents}") for key in keys]
+        return [(*key[:-1], f"{key[-1]}#{request.adapter_contents}") for key in keys]
