@@ -44,12 +44,22 @@ class Square(msgspec.Struct, frozen=True, kw_only=True):
         for (repair, finding), one in self.outcomes.items():
             mended = self.mended(repair, finding)
             if one.result is ReplayResult.NOT_RUN:
-                if one.broken:
+                if one.broken and not self.never_starts(finding):
                     yield f"{finding} under {repair} could not be run: {one.words}"
             elif mended and one.result is not ReplayResult.PASSES:
                 yield f"{finding} is not removed by {repair}: {one.result.value}{said(one)}"
             elif not mended and not self.same(one, finding):
                 yield f"{finding} is {one.result.value} under {repair}, which does not name it{said(one)}"
+
+    def never_starts(self, finding: str) -> bool:
+        """Return whether the engine of a case does not even start, unless a repair that removes the case is in it."""
+        shipped = self.outcomes.get((NONE, finding))
+        mended = (one for (repair, name), one in self.outcomes.items() if name == finding and self.mended(repair, name))
+        return (
+            shipped is not None
+            and shipped.result is ReplayResult.NOT_RUN
+            and any(one.result is ReplayResult.PASSES for one in mended)
+        )
 
     def same(self, one: Outcome, finding: str) -> bool:
         """Return whether a case without its repair fails as it does on the engine that is shipped.

@@ -46,13 +46,14 @@ def test_a_case_is_gone_with_its_repair_and_the_others_are_still_there(tmp_path:
     """The page says that the engine was repaired, and the results list the repairs."""
     results, said = replayed(tmp_path / "report", "--repairs", ",".join(REPAIRED))
     found = {one.finding: one.result for one in results.findings}
-    assert found == {**dict.fromkeys(MENDED, ReplayResult.PASSES), UNREPAIRED: ReplayResult.FAILS}, said
+    assert {name: found[name] for name in MENDED} == dict.fromkeys(MENDED, ReplayResult.PASSES), said
+    assert found[UNREPAIRED] is ReplayResult.FAILS
     assert [one.name for one in results.repairs] == list(REPAIRED)
     assert results.repairs[1].also == [MENDED[-1]]
     assert "with 2 repairs" in results.headline
     assert "ENGINE REPAIRED" in (tmp_path / "report" / "index.html").read_text()
-    (case,) = results.cases
-    assert case.replay.endswith(f"--repairs {','.join(REPAIRED)}")
+    assert results.cases
+    assert all(case.replay.endswith(f"--repairs {','.join(REPAIRED)}") for case in results.cases)
 
 
 class Stoppable:

@@ -20,7 +20,7 @@ from coldproof.harness.options import UsageError
 REPAIRS = read_repairs()
 RECORDS = read_records()
 HEADS, WAITS = "vllm/failed-load-heads-the-queue", "vllm/failed-load-waits-for-itself"
-SENTENCES = re.compile(r"\A[A-Z].*\.\n\n[A-Z]", re.DOTALL)
+SENTENCES = re.compile(r"\A[A-Z].*\.\n\n[A-Z`]", re.DOTALL)
 # Fits the installed engine and no other: a process of its own, because a repair lasts as long as its process.
 PLANT_ALL = """
 import sys

@@ -54,10 +54,14 @@ def test_a_square_in_which_each_repair_does_what_it_says_is_diagonal() -> None:
     assert list(square().off()) == []
     text = drawn(square())
     assert f"  1  {HEADS}" in text
-    lines = {
-        line.split()[0]: line.removeprefix(line.split()[0]).split("  ") for line in text.splitlines() if "F" in line
-    }
-    assert "".join(lines[WAITS]).split() == ["F", "[.]", "[.]", "F"]
+    (row,) = (line for line in text.splitlines() if line.startswith(WAITS))
+    assert row.split()[1:] == ["F", "[.]", "[.]", "F"]
+
+
+def test_a_case_whose_engine_starts_only_with_its_repair_is_in_its_place() -> None:
+    """Without the repair, the replay ends with the start of the engine."""
+    dead = Outcome(RECORDS[2], NOT_RUN, "the engine ended", broken=True)
+    assert list(square(at0_2=dead, at1_2=dead, at2_2=dead).off()) == []
 
 
 @pytest.mark.parametrize(
