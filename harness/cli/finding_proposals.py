@@ -54,7 +54,7 @@ def cases_of(folders: Sequence[Path]) -> Iterator[Proposal]:
     """Yield the proven cases of runs on unmodified engines."""
     for folder in folders:
         run = loaded(folder)
-        if run.fault is not None:
+        if run.fault is not None or run.repairs:
             continue
         for found in run.cases:
             if verdict_of_case(found)[0] in PROVEN:

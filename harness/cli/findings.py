@@ -1,7 +1,8 @@
 """`coldproof findings`: lists the known root causes, replays them, renders their page, and proposes new ones.
 
 Exit code: 0 listed or written, or every finding that could be replayed is as its record says; 1 one is not; 3 a run
-ended without results, or a file cannot be written; 4 wrong usage; 5 none could be replayed here.
+ended without results, or a file cannot be written; 4 wrong usage; 5 none could be replayed here. `--matrix`: 1 if a
+repair removes a case that it does not name, or leaves one that it does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.case.finding_folder import report_of, script_of
 from coldproof.harness.case.finding_records import read_findings, read_records
+from coldproof.harness.case.repairs import NONE
+from coldproof.harness.cli.finding_matrix import drawn, square_of
 from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
 from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, write_stdout
@@ -32,8 +35,10 @@ EXIT_DIFFERENT = 1
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for, and return the exit code. Raises Refusal or UsageError."""
     records = chosen(options.names)
+    if options.matrix:
+        return matrix(records, split_names(options.only), options.report_dir)
     if options.replay:
-        return replay(records, options.report_dir)
+        return replay(records, options.report_dir, options.repairs)
     if options.collect:
         return collect(options.collect, options.out)
     if options.script or options.issue:
@@ -94,9 +99,25 @@ def record_of(name: str) -> FindingRecord:
     return records[name]
 
 
-def replay(records: Sequence[FindingRecord], report_dir: Path) -> int:
+def split_names(text: str) -> list[str]:
+    """Return the names between commas."""
+    return [name for name in text.split(",") if name]
+
+
+def matrix(records: Sequence[FindingRecord], only: Sequence[str], report_dir: Path) -> int:
+    """Replay findings under each repair, print the square and what is off its diagonal, and return the exit code."""
+    square = square_of(records, only, report_dir, say)
+    say(drawn(square))
+    off = list(square.off())
+    for one in off:
+        say(one_line(one))
+    say(f"{len(square.records)} cases under {len(square.repairs)} repairs: {len(off)} off the diagonal")
+    return EXIT_DIFFERENT if off else 0
+
+
+def replay(records: Sequence[FindingRecord], report_dir: Path, repairs: str = NONE) -> int:
     """Replay findings on the installed engines, say the result of each, and return the exit code."""
-    outcomes = list(replays_of(records, report_dir, say))
+    outcomes = list(replays_of(records, report_dir, say, repairs))
     for one in outcomes:
         say(line_of(one))
     ran = [one for one in outcomes if one.result is not ReplayResult.NOT_RUN]
@@ -111,8 +132,9 @@ def line_of(one: Outcome) -> str:
     """Return the result of one replay."""
     mark = "" if one.result is ReplayResult.NOT_RUN or one.as_recorded else "  NOT AS RECORDED"
     version = f" on {one.version}" if one.version else ""
+    repaired = " with its repair" if one.repaired else ""
     words = f": {one.words}" if one.words and one.result is not ReplayResult.FAILS else ""
-    return f"{one.record.id}: {one.result.value}{version} ({one.seconds:.1f} s){mark}{words}"
+    return f"{one.record.id}: {one.result.value}{version}{repaired} ({one.seconds:.1f} s){mark}{words}"
 
 
 def collect(folders: Sequence[Path], out: Path) -> int:
@@ -136,11 +158,23 @@ FINDINGS = Subcommand(
     argument("names", nargs="*", metavar="NAME", help="an engine's folder, or the id of a finding (default: all)"),
     argument("--replay", action="store_true", help="replay their cases on the engines that are installed"),
     argument(
+        "--repairs",
+        default=NONE,
+        metavar="NAME,...",
+        help="with --replay: plant the repairs of these findings, or of all that are 'known' (default: none)",
+    ),
+    argument(
+        "--matrix",
+        action="store_true",
+        help="replay the cases of these findings under each repair: each must be gone with its own repair alone",
+    ),
+    argument("--only", default="", metavar="NAME,...", help="with --matrix: only the repairs of these findings"),
+    argument(
         "--report-dir",
         type=Path,
         default=Path("coldproof-report/findings"),
         metavar="DIR",
-        help="folder for the reports of --replay (default: coldproof-report/findings)",
+        help="folder for the reports of --replay and --matrix (default: coldproof-report/findings)",
     ),
     argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
     argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),

@@ -45,6 +45,7 @@ FORBIDDEN_OPTIONS = (
     "--worker",
     "--oracle",
     "--fault",
+    "--repairs",
     "--replay",
     "--pdb",
     "--collect-only",

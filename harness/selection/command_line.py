@@ -14,6 +14,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, attached
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
 from coldproof.harness.case.known_issue_proposals import proposed_file
+from coldproof.harness.case.repairs import chosen_repairs
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
@@ -111,6 +112,7 @@ def declare_options(add: Callable[..., object]) -> None:
         const="",
     )
     option("--fault", "NAME", "inject a fault into the engines; 'list' prints all")
+    option("--repairs", "NAME,...", "plant repairs of these findings into the engines, or of all that are 'known'")
     option("--noise", "KIND:NATS", "add noise to the scores of the engines, for example gaussian:0.05 or batch:0.05")
     option("--requirements", "ID,...", "test only these: ids such as LORA-3, or areas such as PRESS")
     option(
@@ -229,6 +231,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         weight_policy=config.getoption("--weight-policy"),
         noise=config.getoption("--noise"),
         fault=config.getoption("--fault"),
+        repairs=chosen_repairs(engine, config.getoption("--repairs")),
         prefill_apart=config.getoption("--prefill-apart"),
         joined=joined_layers(config),
         allow_not_exercised=config.getoption(ALLOW_NOT_EXERCISED) is not None,

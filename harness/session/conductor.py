@@ -114,6 +114,7 @@ class ConformanceRun:
             shard=options.shard,
             layers=options.layers,
             fault=fault_facts(options),
+            repairs=[{"name": one.name, "title": one.title, "also": one.also} for one in options.repairs],
             environment=self.reports.environment,
             allowed=allowed_verdicts(options),
             least_shown=options.least_shown,

@@ -30,7 +30,12 @@ record and the smallest case. `coldproof findings --script NAME` makes its stand
   own sentence.
 
 `coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
-run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
+run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page.
+
+Many also have a repair, `repair.py` in their folder: a few lines that mend the cause in the engine that is installed.
+`coldproof findings --replay NAME --repairs NAME` shows that the case is gone with it, `coldproof run --repairs known`
+tests the engine with all of them, and `coldproof findings --matrix` replays every case under every repair:
+[repairs](guide.md#repairs)."""
 
 
 def findings_markdown(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> str:

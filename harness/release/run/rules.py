@@ -24,6 +24,7 @@ FORBIDDEN = {
     "--weight-policy": "--weight-policy",
     "--replay": "--replay",
     "--fault": "--fault",
+    "--repairs": "--repairs",
     "--noise": "--noise",
     "--calibration": "--calibration",
     "--examples-from": "--examples-from",

@@ -23,6 +23,7 @@ from coldproof.harness.case.finding_records import (
     ISSUE,
     RECORD,
     REPRODUCER,
+    StoredFinding,
     check_references,
     inconsistent,
     is_regression,
@@ -31,6 +32,7 @@ from coldproof.harness.case.finding_records import (
     read_records,
 )
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
+from coldproof.harness.case.repairs import REPAIR
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Search
@@ -71,7 +73,12 @@ def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingReco
     assert case.known_issue is None
     assert not case.history_dependent
     assert record.id in case.replay
-    assert {path.name for path in finding.folder.iterdir()} == {CASE, RECORD}  # its script and its report are generated
+    assert {CASE, RECORD} <= files_of(finding) <= {CASE, RECORD, REPAIR}  # its script and its report are generated
+
+
+def files_of(finding: StoredFinding) -> set[str]:
+    """Return the names of the files in the folder of a finding."""
+    return {path.name for path in finding.folder.iterdir()}
 
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
@@ -127,8 +134,8 @@ def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
     for record in RECORDS.values():
         if record.no_case is not None:
             finding = read_finding(record)
-            names = {path.name for path in finding.folder.iterdir()}
-            assert names <= {RECORD, REPRODUCER, ISSUE}
+            names = files_of(finding)
+            assert names <= {RECORD, REPRODUCER, ISSUE, REPAIR}
             if REPRODUCER in names:
                 compile(script_of(finding), record.id, "exec")
 

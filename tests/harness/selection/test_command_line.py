@@ -135,6 +135,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
         ["--fault", "a-reset-does-nothing", "--engine-url", "http://h:1"],
         "--fault requires an engine that Coldproof starts",
     ),
+    (["--repairs", "known", "--engine-url", "http://h:1"], "--repairs is not supported for --engine endpoint"),
     (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
     (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
     (
