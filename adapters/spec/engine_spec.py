@@ -64,7 +64,7 @@ class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """The faults that can be injected into an engine, by name.
 
     `injected(name, folder)`: a context manager. Every engine that starts inside it has the fault. The fault keeps its
-    own files in the folder.
+    own files in the folder, which it creates.
     `acted(folder)`: whether the fault has changed the behaviour of any of these engines.
     """
 
