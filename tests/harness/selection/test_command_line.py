@@ -103,7 +103,7 @@ def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
 
 
 BAD_OPTIONS: list[tuple[list[str], str]] = [
-    (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, endpoint, llamacpp"),
+    (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, endpoint, "),
     (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
     (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
     (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
