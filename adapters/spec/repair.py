@@ -23,6 +23,8 @@ from packaging.specifiers import SpecifierSet
 
 ORIGINAL, REPAIRED = "source_as_shipped", "source_as_repaired"  # what a function that was edited remembers
 _planted: set[Path] = set()
+edited: dict[FunctionType, int] = {}  # in this process, functions whose text was changed, and their first lines
+wrapped: list[str] = []  # in this process, functions that were replaced from outside
 
 
 class RepairError(Exception):
@@ -136,6 +138,7 @@ def wrap(owner: Any, name: str, quote: str) -> Callable[[Callable[..., Any]], Ca
             return replacement(original, *arguments, **options)
 
         setattr(owner, name, call if kind is None else kind(call))
+        wrapped.append(f"{owner.__name__}.{name}")
         return replacement
 
     return decorate
@@ -153,6 +156,7 @@ def edit(owner: Any, name: str, *changes: tuple[str, str]) -> None:
         check_quote(owner, name, source, old)
         source = source.replace(old, new)
     code = compiled(function, source)
+    edited.setdefault(function, function.__code__.co_firstlineno)
     setattr(function, ORIGINAL, shipped)
     setattr(function, REPAIRED, source)
     function.__code__ = code

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.repair import RepairError
 from coldproof.harness.case.finding_folder import report_of, script_of
 from coldproof.harness.case.finding_records import read_findings, read_records
-from coldproof.harness.case.repairs import NONE
+from coldproof.harness.case.repair_patch import patch_of
+from coldproof.harness.case.repairs import NONE, read_repairs, repairing
 from coldproof.harness.cli.finding_matrix import drawn, square_of
 from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
@@ -44,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     if options.script or options.issue:
         write_stdout(made(record_of(options.script or options.issue), script=bool(options.script)))
         return 0
+    if options.patch:
+        write_stdout(patch(record_of(options.patch)))
+        return 0
     if options.markdown is not None:
         write(options.markdown, findings_markdown(records, titles()))
     if options.html is not None:
@@ -70,6 +75,17 @@ def made(record: FindingRecord, *, script: bool) -> str:
     except FileNotFoundError:
         what = "script" if script else "report"
         raise UsageError(f"{record.id} has no {what}, because it has no case: {record.no_case}") from None
+
+
+def patch(record: FindingRecord) -> str:
+    """Return the repair of a finding as a diff of the installed engine. Raises UsageError where there is none."""
+    repair = repairing(record.id, read_repairs(record.engine).values())
+    if repair is None:
+        raise UsageError(f"{record.id} has no repair")
+    try:
+        return patch_of(repair)
+    except RepairError as problem:
+        raise UsageError(str(problem)) from problem
 
 
 def titles() -> dict[str, str]:
@@ -179,6 +195,7 @@ FINDINGS = Subcommand(
     argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
     argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),
     argument("--script", metavar="NAME", help="print the stand-alone script of a finding"),
+    argument("--patch", metavar="NAME", help="print its repair as a diff of the engine that is installed"),
     argument("--issue", metavar="NAME", help="print the report of a finding, to file with the maintainers"),
     argument(
         "--collect",
