@@ -52,11 +52,11 @@ DIFF = """\
 -        return hash(tokens)
 +        return hash((tokens,
 +                     'model'))
- 
+_
      def free(self, block):
 -        self.blocks.append(block)
 +        self.blocks.insert(0, block)
-"""
+""".replace("_\n", " \n")  # an empty line of context
 
 
 def repair_of(folder: Path, text: str, package: str, monkeypatch: pytest.MonkeyPatch) -> Repair:
