@@ -152,8 +152,9 @@ class ConformanceRun:
         )
 
     def waivers(self, version: str | None) -> Waivers:
-        """Return the known issues for an engine version."""
-        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker)
+        """Return the known issues for an engine version, without those that repairs remove."""
+        repaired = {name for repair in self.options.repairs for name in repair.mends}
+        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker, repaired=repaired)
 
     def begin(self) -> None:
         """Run the self-test, then prepare model and adapters. Ends the run with one line if either fails."""
