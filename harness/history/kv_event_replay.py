@@ -131,11 +131,15 @@ class EventCache:
             self.stored += 1
 
     def has_parent(self, event: Stored) -> bool:
-        """Return whether the parent of the first block can be hit or, where layers discard blocks, ever could be."""
+        """Return whether the parent of the first block can be hit or, where layers discard blocks, ever could be.
+
+        Where no layers hold all blocks, it may be one that none ever kept: vLLM names it on purpose (vllm PR#30544).
+        """
         parent = event.parent or ""
         if event.kind in HOLD_ALL:
             return any(self.copies[medium, event.group, parent] for medium in {event.medium, *POOL})
-        return any((group, parent) in self.blocks for group in {group for group, _ in self.blocks})
+        known = any((group, parent) in self.blocks for group in {group for group, _ in self.blocks})
+        return known or all(block.kind not in HOLD_ALL for block in self.blocks.values())
 
     def register(self, block: Block) -> None:
         """Record which block a hash identifies."""

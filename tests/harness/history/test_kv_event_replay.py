@@ -110,7 +110,8 @@ class TestCorrectStream:
         """In such layers a parent may have been removed, or may have been stored for other layers only."""
         gone = after(stored(kind="sliding_window"), removed(FIRST, SECOND), stored(PROMPT, 1, kind="sliding_window"))
         other = after(stored(), stored(PROMPT, 1, kind="sliding_window", group=1))
-        assert rules(gone) == rules(other) == []
+        alone = after(stored(PROMPT, 1, kind="sliding_window"))  # a window that never kept its first block
+        assert rules(gone) == rules(other) == rules(alone) == []
 
     def test_chains(self) -> None:
         """A prompt finds its blocks by tokens and keys, as far as they are known, and finds no others."""
@@ -145,7 +146,7 @@ class TestCorrectStream:
         ((stored(), removed(SECOND), removed(FIRST), stored(OTHER, 1)), "parent"),
         ((stored(), CLEARED, stored(OTHER, 1)), "parent"),
         ((stored(parent="beef"),), "parent"),
-        ((stored(PROMPT, 1, kind="sliding_window"),), "parent"),
+        ((stored(salt="red"), stored(PROMPT, 1, kind="sliding_window", group=1)), "parent"),
         ((removed(FIRST),), "removed"),
         ((stored(PROMPT[:16]), removed(FIRST), removed(FIRST)), "removed"),
         ((stored(), removed(FIRST)), "evicted"),
