@@ -21,6 +21,8 @@ from typing import Any
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from coldproof import IMPORT_ROOT
+
 ORIGINAL, REPAIRED = "source_as_shipped", "source_as_repaired"  # what a function that was edited remembers
 _planted: set[Path] = set()
 edited: dict[FunctionType, int] = {}  # in this process, functions whose text was changed, and their first lines
@@ -75,11 +77,14 @@ def installed(distribution: str) -> bool:
 
 
 def loaded(path: Path) -> ModuleType:
-    """Return the module in a repair's file. Nothing is written beside it. Raises RepairError for a faulty file."""
+    """Return the module in a repair's file. Nothing is written beside it. Raises RepairError for a faulty file.
+
+    In tracebacks, its file is in Coldproof's package, also in a checkout: what a repair raises is not the engine's.
+    """
     module = ModuleType(f"repair of {path.parent.name}")
-    module.__file__ = str(path)
+    module.__file__ = str(Path(IMPORT_ROOT, "coldproof", "findings", *path.parts[-3:]))
     try:
-        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
+        exec(compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True), module.__dict__)
     except (OSError, SyntaxError, ImportError) as problem:
         raise RepairError(f"cannot import {path}: {problem}") from problem
     return module

@@ -249,13 +249,16 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
             self._queue.popleft()
             one.inside = True
             self.parts.loop.manager.num_return_sequences = one.request.options.answers
-            self.parts.loop.manager.add_request(
-                list(one.prompt),
-                request_id=one.name,
-                max_new_tokens=one.request.max_tokens,
-                streaming=True,
-                eos_token_id=-1,  # no token ends the answer
-            )
+            try:
+                self.parts.loop.manager.add_request(
+                    list(one.prompt),
+                    request_id=one.name,
+                    max_new_tokens=one.request.max_tokens,
+                    streaming=True,
+                    eos_token_id=-1,  # no token ends the answer
+                )
+            except ValueError as problem:
+                one.inside, one.problem, one.ended = False, RequestRefused(400, str(problem)), self.steps
 
     def _stage(self, one: TransformersRequest) -> Stage:
         """Return how far the scheduler has come with a request."""

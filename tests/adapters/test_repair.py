@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import traceback
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coldproof.adapters.spec.repair import RepairError, edit, part, plant, read_repair, wrap
+from coldproof.adapters.protocol.own_code import HEAD, own_failure
+from coldproof.adapters.spec.repair import RepairError, edit, loaded, part, plant, read_repair, wrap
 
 ENGINE = '''
 """A module of an engine."""
@@ -190,6 +192,19 @@ def test_a_repair_is_read_and_planted_once(engine: Any, repair: Path) -> None:
     plant([repair, repair])
     plant([repair])
     assert engine.helper(1) == 3
+
+
+def test_what_a_repair_itself_raises_is_not_the_engines(engine: Any, repair: Path) -> None:
+    """The engine called it, and its file is one of Coldproof's."""
+    wrapping = 'wrap(part("toy_engine"), "helper", "number + 1")(lambda original, number: [][number])'
+    repair.write_text(REPAIR.replace('edit(part("toy_engine"), "helper", ("number + 1", "number + 2"))', wrapping))
+    repair.write_text(repair.read_text().replace("import edit, part", "import part, wrap"))
+    loaded(repair).install()
+    with pytest.raises(IndexError) as raised:
+        engine.helper(1)
+    caller = f'{HEAD}:\n  File "{engine.__file__}", line 1, in step\n'
+    frames = traceback.format_tb(raised.tb)[1:]  # without that of this test
+    assert own_failure(caller + "".join(frames)) == "findings/toy/one-too-few/repair.py:15, in <lambda>"
 
 
 def test_a_refusal_names_the_repair(engine: Any, repair: Path) -> None:

@@ -1,32 +1,27 @@
-"""Fail the request that needs most, where nothing can be scheduled and nothing can be given back.
+"""Refuse a request that would not fit into the cache if it were alone.
 
-The others then go on. It would otherwise be the only one that could, and it does not fit alone.
+Its length is known when it arrives. The cache stores all of its tokens but the last one of the answer.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from coldproof.adapters.spec.repair import edit, part
+from coldproof.adapters.spec.repair import part, wrap
 
 RELEASES = "==5.23.0"
 
 
 def install() -> None:
     """Plant the repair."""
-    processor = part("transformers.generation.continuous_batching.continuous_api", "ContinuousBatchProcessor")
+    manager = part("transformers.generation.continuous_batching.continuous_api", "ContinuousBatchingManager")
 
-    def fail_the_longest(self: Any) -> None:
-        state = max(self.scheduler.active_requests.values(), key=lambda one: one.current_len())
-        self._handle_request_error(ValueError("the request does not fit into the cache"), state)
-        self.scheduler.finish_request(state.request_id)
-
-    processor.fail_the_longest = fail_the_longest
-    edit(
-        processor,
-        "prepare_next_batch",
-        (
-            'raise RuntimeError("No requests can be scheduled and no requests can be offloaded.")',
-            "self.fail_the_longest()",
-        ),
-    )
+    @wrap(manager, "add_request", "denial_msg = self.background_thread_status.can_accept_new_requests()")
+    def _(original: Any, self: Any, input_ids: list[int], *arguments: Any, **options: Any) -> Any:
+        answer = options.get("max_new_tokens") or self.generation_config.max_new_tokens or 1
+        cache = getattr(getattr(self, "batch_processor", None), "cache", None)
+        sizes = [one.tokens_per_page * one.num_blocks for one in cache.cache_allocators.values()] if cache else []
+        most = max(sizes, default=0)
+        if most and len(input_ids) + answer - 1 > most:
+            raise ValueError(f"the request needs more than the {most} tokens of the cache")
+        return original(self, input_ids, *arguments, **options)

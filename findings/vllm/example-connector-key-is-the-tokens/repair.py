@@ -2,6 +2,8 @@
 
 That is the salt, the adapter with the contents of its files, the weights of the model, its configuration with the
 overrides, and the format of the KV. The connector has a list of texts in its key, for images, which takes them as well.
+
+In the case of `vllm/example-connector-rounds-twice` both requests have other salts and adapters, so that it goes, too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 from coldproof.adapters.spec.repair import edit, part
 
 RELEASES = "==0.32.0"
+ALSO = ("vllm/example-connector-rounds-twice",)
 
 
 def install() -> None:

@@ -15,6 +15,7 @@ RELEASES = "==0.32.0"
 
 def install() -> None:
     """Plant the repair."""
+    refusal = part("vllm.exceptions", "VLLMValidationError")
 
     @wrap(part("vllm.v1.engine.core", "EngineCore"), "preprocess_add_request", "return req, request.current_wave")
     def _(original: Any, self: Any, request: Any) -> Any:
@@ -26,5 +27,5 @@ def install() -> None:
                 held += len(update.prompt_token_ids or ()) + update.max_tokens - 1
             most = self.vllm_config.model_config.max_model_len
             if held + len(request.prompt_token_ids) >= most:
-                raise ValueError(f"the session would be longer than the context of {most} tokens")
+                raise refusal(f"the session would be longer than the context of {most} tokens")
         return original(self, request)

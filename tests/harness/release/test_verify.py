@@ -158,6 +158,10 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         "other version: the run was made with sources of digest 1111",
     ),
     "another profile": (with_fields("run_started", {}, profile="ci"), "not shown: the run was made with --profile ci"),
+    "a repaired engine": (
+        with_fields("run_started", {}, repairs=[{"name": "vllm/x", "title": "Mend x.", "also": []}]),
+        "not shown: the run ran with repairs: vllm/x",
+    ),
     "a relaxed run": (
         with_fields("run_started", {}, allowed=["INCONCLUSIVE"]),
         "was allowed to pass with INCONCLUSIVE",
