@@ -6,7 +6,6 @@ nor is one that needs a trained model which nobody has fetched.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from coldproof.harness.case.finding_records import is_regression, waivers_of
 from coldproof.harness.cli.io import USAGE
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import ONLY
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.findings import FindingRecord, FindingReplay, ReplayResult
@@ -106,13 +106,19 @@ def outcome(record: FindingRecord, replay: FindingReplay | None, version: str) -
 def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
     """Return the command of a run that replays these findings and draws nothing."""
     found = group[0].found
-    waivers = waivers_of(group[0].engine)
-    words = ["--engine", found.adapter, "--worker", found.worker, "--findings", ONLY, "--diagnose", "none"]
-    words += ["--model", found.model] if found.model else []
-    words += ["--cells", ",".join(sorted({record.found.cell for record in group}))]
-    words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]
-    words += ["--known-issues", os.fspath(waivers)] if waivers is not None else []
-    words += ["--allow-not-exercised", "--allow-inconclusive", "--report-dir", os.fspath(folder.absolute())]
+    words = option_words(
+        engine=found.adapter,
+        worker=found.worker,
+        findings=ONLY,
+        diagnose="none",
+        model=found.model,
+        cells=tuple(sorted({record.found.cell for record in group})),
+        requirements=tuple(sorted({record.requirement for record in group})),
+        known_issues=waivers_of(group[0].engine),
+        allow_not_exercised=True,
+        allow_inconclusive=True,
+        report_dir=folder.absolute(),
+    )
     return pytest_command(["-q", *words])
 
 

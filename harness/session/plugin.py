@@ -28,7 +28,7 @@ from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.selection.command_line import add_options, declare_options, read_options, report_folder, shard_of
+from coldproof.harness.selection.command_line import add_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     area_of,
@@ -70,7 +70,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
-        check_empty(config, declare_options)
+        check_empty(config)
         check_names(config)
         use_layers(config)
         if is_qualification(config):

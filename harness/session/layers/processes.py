@@ -19,6 +19,7 @@ from coldproof.adapters.common.redact import redact_file
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
+from coldproof.harness.option_table import option_words
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.reports.files.own_folder import claim
 
@@ -47,10 +48,11 @@ class LayerProcesses:
     def __init__(self, layers: Sequence[Layer], words: Sequence[str], folder: Path) -> None:
         self.events = folder / EVENTS
         self.logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
-        words = [*words, *QUIET, "--joined", ",".join(layer.name for layer in layers)]
+        words = [*words, *QUIET, *option_words(joined=tuple(layer.name for layer in layers))]
         address = fork_server(PLUGIN, *preloads(ENGINES[layer.engine] for layer in layers))
         self.running = {
-            name: start((*words, "--layers", name), address=address, log=log) for name, log in self.logs.items()
+            name: start((*words, *option_words(layers=name)), address=address, log=log)
+            for name, log in self.logs.items()
         }
 
     def follow(self, on_event: Callable[[dict[str, Any]], None]) -> list[LayerEnd]:
