@@ -168,7 +168,8 @@ def fake_python(folder: Path) -> Path:
 def fake_run(words: list[str], folder: str) -> None:
     """Write the events of a run but not its end, wait at the gate, then end. A test can kill the run at the gate."""
     cell, report = option_value("--cells", words), option_value("--report-dir", words)
-    assert cell is not None and report is not None
+    assert cell is not None
+    assert report is not None
     bundles.freeze(Path(folder) / "lists")
     bundles.frozen.LISTS = Path(folder) / "lists"
     end, gate = bundles.end, Path(folder) / "gate"
