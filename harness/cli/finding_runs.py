@@ -22,7 +22,7 @@ from coldproof.harness.option_table import option_words
 from coldproof.harness.options import ONLY
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.findings import FindingRecord, FindingReplay, ReplayResult
-from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.results import results_in
 from coldproof.harness.session.pytest_command import pytest_command
 
 
@@ -81,7 +81,7 @@ def obstacle(record: FindingRecord) -> str:
 def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]:
     """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
     code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    results = None if code.returncode == USAGE else stored(folder)  # another run's, if this one was refused
+    results = None if code.returncode == USAGE else results_in(folder)  # another run's, if this one was refused
     if results is None or code.returncode not in CONCLUDED:
         why = (
             results.problem
@@ -120,11 +120,3 @@ def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
         report_dir=folder.absolute(),
     )
     return pytest_command(["-q", *words])
-
-
-def stored(folder: Path) -> Results | None:
-    """Return the results of a run; None if it left none."""
-    try:
-        return read_results(folder / "results.json")
-    except (OSError, msgspec.MsgspecError):
-        return None

@@ -18,11 +18,9 @@ from coldproof.harness.options import UsageError
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
-from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.results import Results, results_in
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.files.own_folder import claim
-
-RESULTS = "results.json"
 
 
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +108,8 @@ def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
 
 def finished(folder: Path) -> Results | None:
     """Return the results of a run that came to its end; None for any other."""
-    try:
-        results = read_results(folder / RESULTS)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return results if results.complete and results.exit_code in CONCLUDED else None
+    results = results_in(folder)
+    return results if results is not None and results.complete and results.exit_code in CONCLUDED else None
 
 
 def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:

@@ -16,12 +16,13 @@ from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.option_table import option_words
 from coldproof.harness.options import FINGERPRINT, OFF, PROFILES, SMOKE
-from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.release.requirements.suites import declared
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.harness.schema.power import Detection, SuiteRun
 from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.layers.processes import pytest_main
 from coldproof.harness.session.pytest_command import suite_words
 from coldproof.reports.assemble.assemble import assemble, read_events
 

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,12 @@ from coldproof.harness.selection.shards import Shard, read_shard
 from coldproof.reports.files.own_folder import REPLAY, SEAL
 
 ALLOW_NOT_EXERCISED = "--allow-not-exercised"
+# Options that are fields under the same name, as they are given or as paths.
+AS_GIVEN = (
+    *("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided", "weight_policy", "noise"),
+    *("fault", "prefill_apart"),
+)
+PATHS = ("replay", "json", "shared_dir", "calibration")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -64,40 +71,32 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Return the options of the run from pytest's. `cells`: names of the chosen cells. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_name(config)
     known_issues, report_dir = optional_path(config, "--known-issues"), report_folder(config)
-    cache_dir = optional_path(config, "--cache-dir")
+    cache_dir, cold_url = optional_path(config, "--cache-dir"), config.getoption("--cold-url")
     exact = is_fingerprint(config) and config.getoption("--noise") is None
-    plain = ("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided")
+    given: dict[str, Any] = {name: config.getoption(name) for name in AS_GIVEN}
+    given |= {name: optional_path(config, name) for name in PATHS}
     return Options(
         engine=engine,
         engine_url=url,
-        cold_url=config.getoption("--cold-url"),
+        cold_url=cold_url,
         engine_args=split_arguments(config.getoption("--engine-args")),
-        adapters=tuple(Path(p) for p in config.getoption("--adapter")),
-        weights=tuple(Path(p) for p in config.getoption("--weights")),
+        adapters=tuple(map(Path, config.getoption("--adapter"))),
+        weights=tuple(map(Path, config.getoption("--weights"))),
         cells=cells,
         layers=layers_of(config),
-        oracle=config.getoption("--oracle")
-        or default_oracle(engine, url, exact, cold_url=config.getoption("--cold-url")),
+        oracle=config.getoption("--oracle") or default_oracle(engine, url, exact, cold_url=cold_url),
         known_issues=known_issues,
         findings=config.getoption("--findings") or FIRST,
         proposals=proposed_file(config.getoption("--update-known-issues"), known_issues, report_dir),
-        replay=optional_path(config, "--replay"),
         report_dir=report_dir,
-        json=optional_path(config, "--json"),
-        shared_dir=optional_path(config, "--shared-dir"),
         cache_dir=cache_dir.absolute() if cache_dir else None,
-        calibration=optional_path(config, "--calibration"),
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
         shard=str(shard_of(config) or ""),
-        weight_policy=config.getoption("--weight-policy"),
-        noise=config.getoption("--noise"),
-        fault=config.getoption("--fault"),
-        prefill_apart=config.getoption("--prefill-apart"),
         joined=joined_layers(config),
         allow_not_exercised=config.getoption(ALLOW_NOT_EXERCISED) is not None,
         least_shown=read_floor(config.getoption(ALLOW_NOT_EXERCISED)),
-        **{name: config.getoption(name) for name in plain},
+        **given,
     )
 
 

@@ -16,6 +16,7 @@ from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, attached, defa
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import FINGERPRINT, PROFILES, UsageError
 
 LAYER_CELLS = pytest.StashKey[tuple[str, ...]]()  # cells of a layer beside the profile's
@@ -139,6 +140,14 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
     """Return the requirement that a test checks; None for a test without one."""
     mark = item.get_closest_marker("requirement")
     return mark.args[0] if mark else None
+
+
+def trial_of(item: pytest.Item) -> Trial | None:
+    """Return a new trial of the requirement that a collected test checks; None for a test without one."""
+    requirement = requirement_of(item)
+    if requirement is None:
+        return None
+    return Trial(requirement, cell_name(item), statement_of(item), test_name(item))
 
 
 def cell_name(item: pytest.Item) -> str:

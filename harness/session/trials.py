@@ -58,6 +58,10 @@ class RunPlan(msgspec.Struct):
         trials = sum(one.id == requirement.id for _, one in self.expected) / self.workers
         return math.ceil(max(0, floor - drawn) / max(1, trials - self.begun[requirement.id]))
 
+    def in_cell(self, name: str) -> list[Requirement]:
+        """Return the requirements that are tested in a cell, once for each test."""
+        return [requirement for cell, requirement in self.expected if cell == name]
+
     def weight(self) -> float:
         """Return the weight of the trials that this process will run."""
         return sum(requirement.weight for _, requirement in self.expected) / self.workers or 1.0
@@ -136,7 +140,7 @@ class TrialRunner:
         of the cell, so that their failure becomes a case. Without a cache, the failure is GROUND-1's.
         """
         of_cold_engine = not sut.engines.calibration.probes
-        ground = of_cold_engine and any(one.without_cache for cell, one in self.plan.expected if cell == trial.cell)
+        ground = of_cold_engine and any(one.without_cache for one in self.plan.in_cell(trial.cell))
         if trial.cell in self.ended_cells or ground != trial.requirement.without_cache:
             return lambda **_: None
         self.ended_cells[trial.cell] = None
@@ -155,7 +159,7 @@ class TrialRunner:
         """
         if sut.cell.name in self.opened_cells or self.plan.workers > 1:
             return
-        here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+        here = self.plan.in_cell(sut.cell.name)
         self.findings.open_cell(sut, here)
         trial.started = time.monotonic()
 
@@ -178,7 +182,7 @@ class TrialRunner:
         if sut.cell.name not in self.opened_cells:
             self.opened_cells.add(sut.cell.name)
             self.lacking |= absent_everywhere(sut.engines.engine.capabilities)
-            here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+            here = self.plan.in_cell(sut.cell.name)
             lacking = [requirement for requirement in here if sut.unmet_needs(requirement)]
             sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
             self.plan.begun.update(requirement.id for requirement in lacking)
