@@ -34,22 +34,9 @@ PROFILE_CELLS = "profile"  # replaces the cell's name if the profile chooses the
 Share = Annotated[float, msgspec.Meta(ge=0)]
 # Options that the fleet sets itself, that would change the kind of run, or that an unattended run cannot use.
 FORBIDDEN_OPTIONS = (
-    "--engine",
-    "--engine-url",
-    "--cells",
-    "--requirements",
-    "--profile",
-    "--budget",
-    "--hypothesis-seed",
-    "--known-issues",
-    "--shard",
-    "--report-dir",
-    "--worker",
-    "--oracle",
-    "--fault",
-    "--replay",
-    "--pdb",
-    "--collect-only",
+    *("--engine", "--engine-url", "--cells", "--requirements", "--profile", "--budget", "--hypothesis-seed"),
+    *("--known-issues", "--shard", "--report-dir", "--worker", "--oracle"),
+    *("--fault", "--replay", "--pdb", "--collect-only"),
 )
 
 

@@ -20,7 +20,13 @@ from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.requirement import Absent, Requirement, absent_everywhere, missing_everywhere
+from coldproof.harness.judgement.requirement import (
+    Absent,
+    Requirement,
+    absent_everywhere,
+    capabilities_of,
+    missing_everywhere,
+)
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
     verdict_of_case,
@@ -102,8 +108,7 @@ class TrialRunner:
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
             self.release_unsupported(sut)
-        absent = self.absent_needs(sut, trial)
-        trial.absent = [one.capability for one in absent if one.capability is not None]
+        trial.absent = absent = self.absent_needs(sut, trial)
         if not absent:
             self.set_least(trial)
             trial.share = budget.begin(trial.requirement.weight)
@@ -192,8 +197,7 @@ class TrialRunner:
 
         It is NOT EXERCISED, or UNSUPPORTED if another cell has shown that the engine lacks what it needs.
         """
-        absent = missing_everywhere(self.lacking, trial.requirement.needs)
-        trial.absent = [one.capability for one in absent if one.capability is not None]
+        trial.absent = absent = missing_everywhere(self.lacking, trial.requirement.needs)
         verdict = Verdict.UNSUPPORTED if absent else Verdict.NOT_EXERCISED
         reason = "; ".join(map(str, absent)) or reason
         self.emit_verdict(trial, verdict, reason, None, left=None)
@@ -310,7 +314,7 @@ class TrialRunner:
             drawn=round(trial.drawn, 3),
             share=round(trial.share, 3),
             case=case.id if case else None,
-            absent=trial.absent,
+            absent=capabilities_of(trial.absent),
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,
             exhausted=trial.exhausted,

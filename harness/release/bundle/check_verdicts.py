@@ -13,7 +13,7 @@ from coldproof.adapters.registry import CELLS
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.requirement import Absent, absent_everywhere, missing_everywhere
+from coldproof.harness.judgement.requirement import Absent, absent_everywhere, capabilities_of, missing_everywhere
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
@@ -114,11 +114,6 @@ def check_unsupported(
     elif [*(absent := verdict["absent"])] not in [capabilities_of(lacks) for lacks in possible]:
         named = ", ".join(absent) or "nothing"
         yield altered(f"{place} is UNSUPPORTED for lack of {named}; from the engine follows: {texts(possible)}")
-
-
-def capabilities_of(lacks: list[Absent]) -> list[Capability]:
-    """Return the capabilities among the things that an engine lacks."""
-    return [one.capability for one in lacks if one.capability is not None]
 
 
 def texts(possible: list[list[Absent]]) -> str:
