@@ -134,12 +134,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not self.scripts:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        words = option_words(
-            worker=self.worker, fault=fault, model=self.served.model, engine_args=self.served.engine_args
-        )
-        words += ["--out", str(folder)]
+        words = option_words(worker=self.worker, fault=fault, **msgspec.structs.asdict(self.served))
         with contextlib.suppress(RunTimedOut):
-            run_in_fork(LITERAL_SECONDS, field_scripts.main, words, folder)
+            run_in_fork(LITERAL_SECONDS, field_scripts.main, [*words, "--out", str(folder)], folder)
         written = folder / "literal.json"
         return stored_measurement(written, list[FieldReport]) if written.exists() else []
 

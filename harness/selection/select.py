@@ -143,11 +143,12 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
 
 
 def trial_of(item: pytest.Item) -> Trial | None:
-    """Return a new trial of the requirement that a collected test checks; None for a test without one."""
+    """Return a new trial of a collected test, whose docstring states the requirement; None for one without any."""
     requirement = requirement_of(item)
     if requirement is None:
         return None
-    return Trial(requirement, cell_name(item), statement_of(item), test_name(item))
+    statement = getattr(getattr(item, "function", None), "__doc__", None) or ""
+    return Trial(requirement, cell_name(item), statement.strip(), test_name(item))
 
 
 def cell_name(item: pytest.Item) -> str:
@@ -171,9 +172,3 @@ def test_name(item: pytest.Item) -> str:
 def area_of(item: pytest.Item) -> str:
     """Return the title of the area of the test's requirement, which its module gives as AREA; empty without one."""
     return str(getattr(getattr(item, "module", None), "AREA", ""))
-
-
-def statement_of(item: pytest.Item) -> str:
-    """Return the test's docstring, which states the requirement."""
-    function = getattr(item, "function", None)
-    return (getattr(function, "__doc__", None) or "").strip()
