@@ -28,6 +28,7 @@ from coldproof.reports.assemble.assemble import assemble, read_events
 
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
+AS_PLANNED = ("worker", "profile", "cells", "requirements", "fault", "noise", "calibration", "guided")  # options
 CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
 
 
@@ -68,17 +69,10 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         engine = measured_engine()
         words = option_words(
             engine=engine.name,
-            worker=self.worker,
-            profile=self.profile,
-            cells=self.cells,
-            budget=f"{self.seconds:g}s",
             known_issues=engine.known_issues,
+            budget=f"{self.seconds:g}s",
+            **{name: getattr(self, name) for name in AS_PLANNED},
             **msgspec.structs.asdict(self.served),
-            requirements=self.requirements,
-            fault=self.fault,
-            noise=self.noise,
-            calibration=self.calibration,
-            guided=self.guided,
             report_dir=report,
             findings=OFF,  # only what is drawn detects a fault here
             diagnose="none",
