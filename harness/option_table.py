@@ -90,6 +90,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         const="",
     ),
     "--fault": valued("NAME", "inject a fault into the engines; 'list' prints all"),
+    "--repairs": valued("NAME,...", "plant repairs of these findings into the engines, or of all that are 'known'"),
     "--noise": valued("KIND:NATS", "add noise to the scores of the engines, for example gaussian:0.05 or batch:0.05"),
     "--requirements": valued("ID,...", "test only these: ids such as LORA-3, or areas such as PRESS"),
     "--diagnose": valued(

@@ -10,6 +10,7 @@ import msgspec
 
 from coldproof.adapters.registry import ENGINES, attached, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
+from coldproof.adapters.spec.repair import Repair
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 LONGEST_SECONDS = 366 * 24 * 3600.0
@@ -130,6 +131,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     proposals: Path | None = None
     replay: Path | None = None
     fault: str | None = None
+    repairs: tuple[Repair, ...] = ()  # of known findings, planted into every engine
     noise: str | None = None
     shared_dir: Path | None = None
     cache_dir: Path | None = None

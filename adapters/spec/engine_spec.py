@@ -6,7 +6,7 @@ The adapter itself uses only `StartOptions`. See docs/adding-an-engine.md.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,7 +64,7 @@ class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """The faults that can be injected into an engine, by name.
 
     `injected(name, folder)`: a context manager. Every engine that starts inside it has the fault. The fault keeps its
-    own files in the folder.
+    own files in the folder, which it creates.
     `acted(folder)`: whether the fault has changed the behaviour of any of these engines.
     """
 
@@ -72,6 +72,17 @@ class FaultCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     listing: Callable[[], str]
     injected: Callable[[str, Path], AbstractContextManager[None]]
     acted: Callable[[Path], bool]
+
+
+class RepairSupport(msgspec.Struct, frozen=True, kw_only=True):
+    """How repairs get into an engine. `findings`: the folder of its findings, which have the repairs.
+
+    `planted(files, folder)`: a context manager. Every engine that starts inside it has the repairs in these files. What
+    it needs is written to the folder.
+    """
+
+    findings: str
+    planted: Callable[[Sequence[Path], Path], AbstractContextManager[None]]
 
 
 AdapterFor = Callable[[str | None], str | None]  # the model's folder or None -> the folder of an adapter that fits it
@@ -130,6 +141,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     on the current default engine.
     `check_arguments` raises ValueError for invalid arguments of the user.
     `faults` imports the catalogue. None: faults cannot be injected.
+    `repairs`: how repairs get into it. None: it is not written in Python, or Coldproof does not start it.
     `noise(KIND:NATS, folder)`: a context manager. Every engine that starts inside it has this noise in its scores.
     `reproduction`: how a stand-alone script uses the engine. None: in the same way as the default engine's server.
     `profiles`: by profile and worker, the names of the cells that the profile has. No entry: all cells of the engine.
@@ -152,6 +164,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     variants: Callable[[Cell, EngineShape, tuple[str, ...]], Iterator[EngineVariant]] = lambda *_: iter(())
     check_arguments: Callable[[tuple[str, ...]], object] | None = None
     faults: Callable[[], FaultCatalogue] | None = None
+    repairs: RepairSupport | None = None
     noise: Callable[[str, Path], AbstractContextManager[None]] | None = None
     reproduction: Reproduction | None = None
     preload: Callable[[], None] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,10 @@ from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
-from coldproof.adapters.spec.engine_spec import EngineSpec, FaultCatalogue
+from coldproof.adapters.spec.engine_spec import EngineSpec, FaultCatalogue, RepairSupport
 from coldproof.adapters.spec.layer import MODEL_LAYER
 from coldproof.adapters.spec.release_package import ReleasePackage
+from coldproof.adapters.spec.repair import plant
 from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
@@ -77,12 +79,20 @@ def faults() -> FaultCatalogue:
     )
 
 
+@contextlib.contextmanager
+def repaired(files: Sequence[Path], _folder: Path) -> Iterator[None]:
+    """Plant repairs into Transformers, which runs in this process."""
+    plant(files)
+    yield
+
+
 ENGINE = EngineSpec(
     name="transformers",
     about="Transformers' continuous batching",
     cells=CELLS,
     start=engine.start,
     faults=faults,
+    repairs=RepairSupport(findings="transformers", planted=repaired),
     layer=MODEL_LAYER,
     past_issues=Path(__file__).with_name("past_issues.toml"),
     package="transformers peft",

@@ -22,11 +22,11 @@ from coldproof.adapters.protocol.shape import EngineShape, GroupShape
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.adapters.server.probes import CACHE_CONFIG, ProbeResult
 from coldproof.adapters.spec.cell import CHUNKS, POOL, TIER, Cell, EngineVariant, ModelLayers
-from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, StartOptions
+from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, FaultCatalogue, RepairSupport, StartOptions
 from coldproof.adapters.spec.layer import EXACT_LAYER, MODEL_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.weight_promise import WeightPromise
-from coldproof.adapters.vllm import reproducer, server
+from coldproof.adapters.vllm import repairs, reproducer, server
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
@@ -166,17 +166,26 @@ def served_model(options: StartOptions, cell: VllmCell) -> str:
 
 
 def with_fault(start: Callable[[], Started], *, shared: bool) -> Started:
-    """Start an engine and check that the chosen fault, if any, was injected: otherwise no verdict would be valid.
+    """Start an engine and check that the chosen fault and repairs are in it: otherwise no verdict would be valid.
 
-    `shared`: all engines of this process share one injected fault. Raises EngineStartError.
+    `shared`: all engines of this process share what was put into the first. Raises EngineStartError.
     """
-    name, folder = os.environ.get(plugin.FAULT_VARIABLE), Path(os.environ.get(MARKERS_VARIABLE, ""))
-    before = plugin.count_markers(folder, "planted") if name and not shared else 0
+    chosen = list(chosen_plugins())
+    before = [0 if shared else plugin.count_markers(folder, "planted") for _, folder in chosen]
     engine = start()
-    if name and plugin.count_markers(folder, "planted") <= before:
-        engine.stop()
-        raise EngineStartError(f"the fault {name!r} was not injected: this engine does not load vLLM's general plugins")
+    for (what, folder), earlier in zip(chosen, before, strict=True):
+        if plugin.count_markers(folder, "planted") <= earlier:
+            engine.stop()
+            raise EngineStartError(f"{what} not injected: this engine does not load vLLM's general plugins")
     return engine
+
+
+def chosen_plugins() -> Iterator[tuple[str, Path]]:
+    """Yield what this run puts into its engines, as the beginning of a sentence, with the folder of its markers."""
+    if name := os.environ.get(plugin.FAULT_VARIABLE):
+        yield f"the fault {name!r} was", Path(os.environ.get(MARKERS_VARIABLE, ""))
+    if os.environ.get(repairs.FILES):
+        yield "the repairs were", Path(os.environ[repairs.MARKERS])
 
 
 def check_arguments(arguments: tuple[str, ...]) -> None:
@@ -265,6 +274,7 @@ VLLM = EngineSpec(
     variants=variants,
     check_arguments=check_arguments,
     faults=faults,
+    repairs=RepairSupport(findings="vllm", planted=repairs.planted),
     noise=noise,
     reproduction=reproducer.OPENAI,
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),

@@ -45,11 +45,12 @@ def make_case(
     history_dependent: bool,
     log_tail: str,
     mixtures: Sequence[str] = (),
+    repairs: Sequence[str] = (),
 ) -> Case:
     """Return the case for the judgement of the smallest failing run, on a fresh engine if it failed there.
 
     `layer`: in a run of several, the layer that found it; else "". `mixtures`: of models in a batch that may be the
-    cause.
+    cause. `repairs`: the names of those that were planted into the engine.
     """
     history, finding = judgement.history, judgement.worst()
     used = {step.content for step in adapter_changes(history.workload)}
@@ -83,7 +84,11 @@ def make_case(
         reproduction=reproduction,
         history_dependent=history_dependent,
         replay=shlex.join(
-            ["coldproof", "replay", f"{report_dir}/cases/{case_id}.json", *replay_options(layer, oracle, engine.config)]
+            [
+                *("coldproof", "replay", f"{report_dir}/cases/{case_id}.json"),
+                *replay_options(layer, oracle, engine.config),
+                *option_words(repairs=tuple(repairs)),
+            ]
         ),
         log_tail=log_tail,
         provenance=list(describe_wrong_reads(history, finding.request)),

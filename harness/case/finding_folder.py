@@ -14,7 +14,7 @@ from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_records import CASE, ISSUE, REPRODUCER, StoredFinding
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.findings import NOT_REPORTED, FindingRecord
+from coldproof.harness.schema.findings import FindingRecord
 from coldproof.harness.schema.results import encode
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.reports.exports.write import write_text
@@ -72,7 +72,7 @@ def issue_text(record: FindingRecord, case: Case, statement: str) -> str:
     report = report.replace(f"`coldproof replay {case.id}.json`", f"`{case.replay}`")
     report = report.replace(f"{case.id}.json", CASE)
     places = "\n".join(f"* `{place}`" for place in record.source)
-    upstream = "" if record.upstream == NOT_REPORTED else f"\n\nRelated: {record.upstream}"
+    upstream = f"\n\nRelated: {', '.join(record.upstream)}" if record.upstream else ""
     rate = "" if record.rate is None else f"\n\n{record.rate}"
     return f"{report.rstrip()}\n\n## Cause\n\n{record.cause.strip()}\n\n{places}{rate}{upstream}\n"
 

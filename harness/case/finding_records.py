@@ -7,7 +7,7 @@ wrote (`reproducer.py` and `issue.md`). Known issues name it as their `finding`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,9 @@ FOLDER = Path(package.__file__ or "").resolve().parent
 RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"
 ENGINES = Path(adapters.__file__ or "").resolve().parent
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*")
+MIN_QUERIES = 3
+UNREPORTED = (FindingStatus.NEW, FindingStatus.NOT_SEARCHED)
+INTENDED = (FindingStatus.BY_DESIGN, FindingStatus.LIMITATION)
 
 
 class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +75,36 @@ def inconsistent(record: FindingRecord, name: str) -> str:
         return (
             f"the folder {name!r} is not the engine {record.engine!r} with a name of small letters, digits and dashes"
         )
-    if (record.fixed_in is not None) != (record.status is FindingStatus.FIXED):
-        return "a fixed finding names the release in `fixed_in`, and no other finding does"
-    if record.status is FindingStatus.REPORTED and not record.upstream.startswith("https://"):
-        return "a finding that is reported elsewhere needs the link in `upstream`"
-    return ""
+    return next((words for broken, words in rules_of_status(record) if broken), "")
+
+
+def rules_of_status(record: FindingRecord) -> Iterator[tuple[bool, str]]:
+    """Yield what the status of a record requires: whether the record breaks it, and in words."""
+    status, queries = record.status, record.search.queries if record.search else []
+    yield (
+        (record.fixed_in is not None) != (status is FindingStatus.FIXED),
+        "a fixed finding names the release in `fixed_in`, and no other finding does",
+    )
+    yield (
+        status is FindingStatus.NEW and len(set(queries)) < MIN_QUERIES,
+        f"a new finding needs a [search] of at least {MIN_QUERIES} queries; without one it is `not searched`",
+    )
+    yield (
+        status in UNREPORTED and bool(record.upstream),
+        f"a finding with a public report in `upstream` is not `{status.value}`",
+    )
+    yield (
+        status in (FindingStatus.REPORTED, FindingStatus.PULL_REQUEST) and not record.upstream,
+        "a finding that is reported, or has a pull request, needs the link in `upstream`",
+    )
+    yield (
+        (record.with_pull_request is not None) != (status is FindingStatus.PULL_REQUEST),
+        "a finding with an open pull request says in `with_pull_request` whether its case passes, no other does",
+    )
+    yield (
+        (record.contract is None) == (status in INTENDED),
+        "a finding by design, or a documented limitation, quotes the sentence in [contract], and no other finding does",
+    )
 
 
 def read_finding(record: FindingRecord, root: Path | None = None) -> StoredFinding:

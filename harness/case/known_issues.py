@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -54,20 +54,31 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Waivers:
-    """The waivers of a file, for one engine version and one day."""
+    """The waivers of a file, for one engine version and one day.
+
+    `repaired`: the findings that repairs remove from the engine. A violation there has another cause, so that their
+    waivers do not apply.
+    """
 
     def __init__(
-        self, issues: list[KnownIssue], *, version: str | None, today: datetime.date, worker: str = "model"
+        self,
+        issues: list[KnownIssue],
+        *,
+        version: str | None,
+        today: datetime.date,
+        worker: str = "model",
+        repaired: Collection[str] = (),
     ) -> None:
         self.issues, self.version, self.today, self.worker = issues, version, today, worker
+        self.repaired = repaired
 
     def waive(self, case: Case) -> KnownIssue | None:
         """Return the first waiver in force that matches a case."""
         return next((issue for issue in self.issues if self.in_force(issue) and matches(issue, case)), None)
 
     def applies(self, issue: KnownIssue) -> bool:
-        """Return whether an entry is for this engine version and worker. Release candidates count as their release."""
-        if self.version is None or issue.worker not in (None, self.worker):
+        """Return whether an entry is for this version, worker and repairs. A candidate counts as its release."""
+        if self.version is None or issue.worker not in (None, self.worker) or issue.finding in self.repaired:
             return False
         try:
             return SpecifierSet(issue.versions).contains(self.version, prereleases=True)

@@ -54,7 +54,7 @@ def cases_of(folders: Sequence[Path]) -> Iterator[Proposal]:
     """Yield the proven cases of runs on unmodified engines."""
     for folder in folders:
         run = loaded(folder)
-        if run.fault is not None:
+        if run.fault is not None or run.repairs:
             continue
         for found in run.cases:
             if verdict_of_case(found)[0] in PROVEN:
@@ -111,10 +111,10 @@ def draft(one: Proposal, *, worker: str) -> str:
         "requirement": case.requirement,
         "failure_class": case.failure_class.value,
         "signature": case.signature,
-        "status": "new",
+        "severity": "",
+        "status": "not searched",
         "first_release": version,
         "last_release": version,
-        "upstream": "not reported",
         "cause": "",
         "source": [],
         "distinct": "",

@@ -15,6 +15,7 @@ import msgspec
 
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
 from coldproof.harness.case.finding_records import is_regression, waivers_of
+from coldproof.harness.case.repairs import NONE, chosen_repairs
 from coldproof.harness.cli.io import USAGE
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
@@ -27,7 +28,10 @@ from coldproof.harness.session.pytest_command import pytest_command
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of a replay. `version`: of the engine. `broken`: the run itself failed."""
+    """The result of a replay. `version`: of the engine. `broken`: the run itself failed.
+
+    `repaired`: the engine had a repair that removes the case.
+    """
 
     record: FindingRecord
     result: ReplayResult
@@ -35,28 +39,34 @@ class Outcome(msgspec.Struct, frozen=True):
     version: str = ""
     seconds: float = 0.0
     broken: bool = False
+    repaired: bool = False
 
     @property
     def as_recorded(self) -> bool:
         """Return whether the replay shows what the record says. A finding that takes luck may also pass."""
-        fixed = is_regression(self.record, self.version)
+        fixed = self.repaired or is_regression(self.record, self.version)
         if self.result is ReplayResult.PASSES:
             return fixed or self.record.rate is not None
         return self.result is ReplayResult.FAILS and not fixed
 
 
-def replays_of(records: Sequence[FindingRecord], folder: Path, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Yield the outcome of each finding, engine by engine."""
+def replays_of(
+    records: Sequence[FindingRecord], folder: Path, say: Callable[[str], None], repairs: str = NONE
+) -> Iterator[Outcome]:
+    """Yield the outcome of each finding, engine by engine. `repairs`: the option --repairs.
+
+    Raises UsageError for repairs that fit none of these engines.
+    """
     groups: dict[tuple[str, str, str], list[FindingRecord]] = defaultdict(list)
     for record in records:
-        if why := obstacle(record):
+        if why := obstacle(record) or (repairs != NONE and no_repairs(record)):
             yield Outcome(record, ReplayResult.NOT_RUN, why)
         else:
             groups[record.found.adapter, record.found.worker, record.found.model or ""].append(record)
     for key, group in groups.items():
         name = "-".join(filter(None, key))
         say(f"replaying findings of {name}: {len(group)}")
-        yield from run_group(group, folder / name)
+        yield from run_group(group, folder / name, repairs)
 
 
 def obstacle(record: FindingRecord) -> str:
@@ -78,9 +88,17 @@ def obstacle(record: FindingRecord) -> str:
     return cell.obstacle(spec.name, record.found.worker) or ""
 
 
-def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]:
+def no_repairs(record: FindingRecord) -> str:
+    """Return why the engine of a finding takes no repairs; empty if it does."""
+    spec = ENGINES.get(record.found.adapter)
+    return "" if spec is not None and spec.repairs is not None else f"{record.found.adapter} takes no repairs"
+
+
+def run_group(group: Sequence[FindingRecord], folder: Path, repairs: str = NONE) -> Iterator[Outcome]:
     """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
-    code = subprocess.run(command_of(group, folder), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    planted = chosen_repairs(group[0].found.adapter, repairs)
+    words = command_of(group, folder, repairs=repairs if planted else None)
+    code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     results = None if code.returncode == USAGE else results_in(folder)  # another run's, if this one was refused
     if results is None or code.returncode not in CONCLUDED:
         why = (
@@ -93,17 +111,19 @@ def run_group(group: Sequence[FindingRecord], folder: Path) -> Iterator[Outcome]
             return
     replays = {(one.finding): one for one in results.findings}
     version = results.engine.version if results.engine is not None and results.engine.version else ""
-    yield from (outcome(record, replays.get(record.id), version) for record in group)
+    mended = {name for repair in planted for name in repair.mends}
+    for record in group:
+        yield outcome(record, replays.get(record.id), version, repaired=record.id in mended)
 
 
-def outcome(record: FindingRecord, replay: FindingReplay | None, version: str) -> Outcome:
-    """Return the outcome of one finding of a run."""
+def outcome(record: FindingRecord, replay: FindingReplay | None, version: str, *, repaired: bool = False) -> Outcome:
+    """Return the outcome of one finding of a run. `repaired`: a repair that removes its case was in the engine."""
     if replay is None:
         return Outcome(record, ReplayResult.NOT_RUN, "the run ended before its turn", version, broken=True)
-    return Outcome(record, replay.result, replay.words, version, replay.seconds)
+    return Outcome(record, replay.result, replay.words, version, replay.seconds, repaired=repaired)
 
 
-def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
+def command_of(group: Sequence[FindingRecord], folder: Path, *, repairs: str | None = None) -> list[str]:
     """Return the command of a run that replays these findings and draws nothing."""
     found = group[0].found
     words = option_words(
@@ -111,6 +131,7 @@ def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
         worker=found.worker,
         findings=ONLY,
         diagnose="none",
+        repairs=repairs,
         model=found.model,
         cells=tuple(sorted({record.found.cell for record in group})),
         requirements=tuple(sorted({record.requirement for record in group})),

@@ -36,7 +36,7 @@ Share = Annotated[float, msgspec.Meta(ge=0)]
 FORBIDDEN_OPTIONS = (
     *("--engine", "--engine-url", "--cells", "--requirements", "--profile", "--budget", "--hypothesis-seed"),
     *("--known-issues", "--shard", "--report-dir", "--worker", "--oracle"),
-    *("--fault", "--replay", "--pdb", "--collect-only"),
+    *("--fault", "--repairs", "--replay", "--pdb", "--collect-only"),
 )
 
 

@@ -295,6 +295,7 @@ class ProofPipeline:
             history_dependent=confirmed.history_dependent,
             log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
             mixtures=() if cold else suspected_mixtures(confirmed),
+            repairs=[one.name for one in engines.pool.options.repairs],
         )
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 from typing import Annotated
 
@@ -12,17 +13,54 @@ import msgspec
 
 from coldproof.harness.schema.verdict import FailureClass
 
-NOT_REPORTED = "not reported"
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+Link = Annotated[str, msgspec.Meta(pattern=r"^https://\S+$")]
+
+
+class Severity(enum.StrEnum):
+    """The worst effect of a finding that was shown, the worst first."""
+
+    FOREIGN_DATA = "foreign data"  # an answer has content of another request, adapter or tenant
+    WRONG_ANSWER = "wrong answer"
+    CRASH_OR_HANG = "crash or hang"  # also requests that are dropped because of others
+    LOST_REUSE = "lost reuse"
+    WRONG_COUNT = "wrong count or event"
+    API = "API"  # a call does not do what it documents or reports
+    REMARK = "remark"  # nothing that the engine documents forbids it
 
 
 class FindingStatus(enum.StrEnum):
-    """What became of a finding."""
+    """What is publicly known of a finding, or what became of it."""
 
-    NEW = "new"  # no public report is known
-    REPORTED = "reported elsewhere"
+    NEW = "new"  # a search in issues, pull requests and documentation found no report of this cause
+    PULL_REQUEST = "pull request open"  # a public change that is not merged mends it
+    REPORTED = "reported"
+    BY_DESIGN = "by design"  # the engine's maintainers or its code say that this is intended
     LIMITATION = "documented limitation"  # the engine's documentation describes it
     FIXED = "fixed"
+    NOT_SEARCHED = "not searched"
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the engine itself says of the behaviour: the sentence, quoted, and where it stands."""
+
+    sentence: Text
+    place: Text
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A public page that a search found, and in one line how it is related to the finding."""
+
+    link: Link
+    note: Text
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A search for public reports of a finding's cause: the queries with their corpus, and the nearest results."""
+
+    date: datetime.date
+    queries: Annotated[list[Text], msgspec.Meta(min_length=1)]
+    nearest: list[Hit] = []
 
 
 class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +86,9 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `source`: files and functions of the engine. `distinct`: why it is no other finding of this engine.
     `first_release`, `last_release`: the first and the last release on which it was seen. `rate`: how often a run or a
     replay meets it, if that takes luck. `no_case`: why the folder has no case.
+
+    `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
+    the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
     """
 
     id: str = ""
@@ -56,17 +97,26 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     requirement: Text
     failure_class: FailureClass
     signature: Text
+    severity: Severity
     status: FindingStatus
     first_release: Text
     last_release: Text
     fixed_in: str | None = None
-    upstream: Text
+    upstream: list[Link] = []
+    with_pull_request: Text | None = None
     cause: Text
     source: Annotated[list[Text], msgspec.Meta(min_length=1)]
     distinct: Text
     rate: str | None = None
     no_case: str | None = None
+    contract: Contract | None = None
+    search: Search | None = None
     found: FoundBy
+
+    @property
+    def is_root_cause(self) -> bool:
+        """Return whether it counts as a root cause: a remark does not."""
+        return self.severity is not Severity.REMARK
 
     @property
     def adapter(self) -> str:

@@ -280,6 +280,14 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     acted: bool
 
 
+class PlantedRepair(msgspec.Struct, frozen=True, kw_only=True):
+    """A repair that was planted into the engines. `name`: its finding; `also`: others that it mends."""
+
+    name: str
+    title: str
+    also: list[str] = []
+
+
 class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a fleet. `state`: done, failed or missing; `report`: its report folder, relative to this one.
 
@@ -328,6 +336,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     totals: dict[str, int]
     timing: Timing
     fault: InjectedFault | None = None
+    repairs: list[PlantedRepair] = []  # the engine under test is not the one that is shipped
     progress: list[ProgressPoint] = []  # at most a hundred moments
     losses: list[EngineLoss] = []
     dropped_kinds: list[DroppedKind] = []

@@ -14,6 +14,7 @@ import pytest
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import attached
 from coldproof.harness.case.known_issue_proposals import proposed_file
+from coldproof.harness.case.repairs import chosen_repairs
 from coldproof.harness.option_table import OPTIONS, REPORT, USUAL
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
@@ -93,6 +94,7 @@ def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
         command=redacted(shlex.join(["pytest", *config.invocation_params.args])),
         seed=str(config.option.hypothesis_seed),
         shard=str(shard_of(config) or ""),
+        repairs=chosen_repairs(engine, config.getoption("--repairs")),
         joined=joined_layers(config),
         allow_not_exercised=config.getoption(ALLOW_NOT_EXERCISED) is not None,
         least_shown=read_floor(config.getoption(ALLOW_NOT_EXERCISED)),

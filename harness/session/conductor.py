@@ -115,6 +115,7 @@ class ConformanceRun:
             shard=options.shard,
             layers=options.layers,
             fault=fault_facts(options),
+            repairs=[{"name": one.name, "title": one.title, "also": one.also} for one in options.repairs],
             environment=self.reports.environment,
             allowed=allowed_verdicts(options),
             least_shown=options.least_shown,
@@ -153,8 +154,9 @@ class ConformanceRun:
         )
 
     def waivers(self, version: str | None) -> Waivers:
-        """Return the known issues for an engine version."""
-        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker)
+        """Return the known issues for an engine version, without those that repairs remove."""
+        repaired = {name for repair in self.options.repairs for name in repair.mends}
+        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker, repaired=repaired)
 
     def begin(self) -> None:
         """Run the self-test, then prepare model and adapters. Ends the run with one line if either fails."""

@@ -110,7 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
 
     GROUND-1 comes first in each cell: the others go on without the mixtures that it forbids.
-    --replay keeps one test of the case's requirement.
+    --replay keeps one test of the case's requirement: the one with the fewest needs, because a case has what it needs,
+    and an engine without chats, say, can replay a case of token ids.
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
 
@@ -125,7 +126,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     keep_items(config, items, [i for i in items if (r := requirement_of(i)) is None or is_covered(config, r)])
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")), follow=True)
-        keep_items(config, items, [item for item in items if is_selected(item, [case.requirement])][:1])
+        able = [item for item in items if is_selected(item, [case.requirement])]
+        keep_items(config, items, sorted(able, key=number_of_needs)[:1])
     try:
         if is_qualification(config) and not config.option.collectonly:
             check_items(config, items)
@@ -148,6 +150,12 @@ def keep_shard(config: pytest.Config, items: list[pytest.Item]) -> None:
     numbers = assign_shards([requirement.weight for requirement, _ in own], shard.of)
     others = {item.nodeid for (_, item), number in zip(own, numbers, strict=True) if number != shard.number}
     keep_items(config, items, [item for item in items if item.nodeid not in others])
+
+
+def number_of_needs(item: pytest.Item) -> int:
+    """Return how many capabilities a test needs from the engine; 0 for one that stands for no requirement."""
+    requirement = requirement_of(item)
+    return len(requirement.needs) if requirement is not None else 0
 
 
 def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ from coldproof.harness.schema.results import (
     Calibration,
     EngineResult,
     InjectedFault,
+    PlantedRepair,
     RequirementResult,
     Results,
     SelfTestRow,
@@ -161,6 +162,7 @@ def assemble(events: list[Event]) -> Results:
         timing=timing(events, first["at"]),
         weight_updates=update_counts(events),
         fault=injected_fault(first.get("fault"), events),
+        repairs=msgspec.convert(first.get("repairs", []), list[PlantedRepair]),
         progress=progress(events, first["at"]),
         losses=losses(events, first["at"]),
         dropped_kinds=dropped_kinds(events, first["at"]),
@@ -303,5 +305,8 @@ def headline(results: Results) -> tuple[str, str]:
     if results.fault is not None:
         never = "" if results.fault.acted else ", which never acted"
         engine += f" with the injected fault '{results.fault.name}'{never}"
+    if results.repairs:
+        many = len(results.repairs)
+        engine += f" with the repair of {results.repairs[0].name}" if many == 1 else f" with {many} repairs"
     many = results.totals["requirements"]
     return word, f"of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

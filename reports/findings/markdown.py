@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from coldproof.harness.schema.findings import FindingRecord
-from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
-from coldproof.reports.format.markdown import table
+from coldproof.reports.findings.tables import (
+    by_engine,
+    count_table,
+    counts_in_words,
+    found_in_words,
+    headline,
+    ranked,
+)
+from coldproof.reports.format.markdown import escaped, table
+from coldproof.reports.format.text import report_name
 
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
@@ -14,8 +22,20 @@ however many requirements, cells and failure classes meet it. Each has a folder 
 record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and
 `--issue NAME` the report to file.
 
+* **Severity** is the worst effect that was shown. *Foreign data*: an answer has content of another request, adapter or
+  tenant. *Remark*: nothing that the engine documents forbids it, so that it is not counted as a root cause.
+* **Status** is what is publicly known. *New*: a search in issues, pull requests and documentation, of which each record
+  has the queries, the date and the nearest results, found no report of the same cause. The searched copies are not
+  complete, and a search cannot show that there is no report. *By design* and *documented limitation* quote the engine's
+  own sentence.
+
 `coldproof findings` lists them, `coldproof findings --replay` replays them on the engine that is installed, and every
-run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page."""
+run begins with those of its engine. `coldproof findings --markdown docs/findings.md` writes this page.
+
+Many also have a repair, `repair.py` in their folder: a few lines that mend the cause in the engine that is installed.
+`coldproof findings --replay NAME --repairs NAME` shows that the case is gone with it, `coldproof run --repairs known`
+tests the engine with all of them, and `coldproof findings --matrix` replays every case under every repair:
+[repairs](guide.md#repairs)."""
 
 
 def findings_markdown(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> str:
@@ -25,10 +45,13 @@ def findings_markdown(records: Sequence[FindingRecord], titles: Mapping[str, str
 
 def lines(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from ("# Findings", "", f"{headline(records)}.", "", INTRODUCTION, "")
+    severities, statuses = counts_in_words(records)
+    yield from ("# Findings", "", f"{headline(records)}.", "", f"* {severities}.", f"* {statuses}.", "")
+    heads, counts = count_table(records)
+    yield from table(heads, counts, numbers=heads[1:])
+    yield from (INTRODUCTION, "")
+    yield from table(("severity", "status", "finding", "requirement", "releases"), map(row, ranked(records)))
     groups = by_engine(records)
-    rows = (row(record) for group in groups.values() for record in group)
-    yield from table(("finding", "requirement", "failure", "status", "releases"), rows)
     for engine, group in groups.items():
         yield from (f"## {titles.get(engine, engine)}", "")
         for record in group:
@@ -38,10 +61,10 @@ def lines(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> Iterat
 def row(record: FindingRecord) -> tuple[str, ...]:
     """Return the row of a finding, with a link to its section."""
     return (
+        record.severity.value,
+        record.status.value,
         f"[{record.id}](#{anchor(record)})",
         record.requirement,
-        record.failure_class.value,
-        record.status.value,
         record.releases,
     )
 
@@ -54,8 +77,9 @@ def anchor(record: FindingRecord) -> str:
 def section(record: FindingRecord) -> Iterator[str]:
     """Yield the section of one finding."""
     yield from (f"### {record.id}", "", f"**{record.title}.** {record.cause.strip()}", "")
+    yield f"* Severity: {record.severity.value}"
+    yield from status(record)
     yield f"* Requirement: {record.requirement}, `{record.signature}`"
-    yield f"* Status: {record.status.value}; {record.upstream if is_reported(record) else 'not reported'}"
     yield f"* Seen on: {record.releases}"
     yield f"* Source: {'; '.join(f'`{place}`' for place in record.source)}"
     yield f"* Why it is a cause of its own: {record.distinct}"
@@ -64,3 +88,22 @@ def section(record: FindingRecord) -> Iterator[str]:
         yield f"* Rate: {record.rate}"
     where = f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
     yield from (f"* Files: {where}", "")
+
+
+def status(record: FindingRecord) -> Iterator[str]:
+    """Yield the status of a finding, with its links and the search behind it."""
+    links = f": {', '.join(link(target) for target in record.upstream)}" if record.upstream else ""
+    yield f"* Status: {record.status.value}{links}"
+    if record.with_pull_request:
+        yield f"* With the pull request: {record.with_pull_request}"
+    if record.contract:
+        yield f'* Contract: "{escaped(record.contract.sentence)}" ({record.contract.place})'
+    if record.search:
+        queries = "; ".join(f"*{escaped(query)}*" for query in record.search.queries)
+        yield f"* Searched on {record.search.date}: {queries}"
+        yield from (f"  * {link(hit.link)}: {hit.note}" for hit in record.search.nearest)
+
+
+def link(target: str) -> str:
+    """Return a link to a public page, under its short name."""
+    return f"[{report_name(target)}]({target})"

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from coldproof.harness.schema.findings import FindingRecord
-from coldproof.reports.findings.tables import by_engine, found_in_words, headline, is_reported
+from coldproof.reports.findings.tables import by_engine, count_table, counts_in_words, found_in_words, headline, ranked
 from coldproof.reports.format.text import visible
 from coldproof.reports.page.environment import PageTemplates
 
@@ -26,13 +26,17 @@ TEMPLATES = PageTemplates(folders=(Path(__file__).parent / "templates",), filter
 
 def render_findings(records: Sequence[FindingRecord], titles: Mapping[str, str], *, version: str) -> str:
     """Return the page as one HTML document. `titles`: of the engines, by their folders. `version`: of Coldproof."""
+    heads, counts = count_table(records)
     return TEMPLATES.page(
         "findings.html.j2",
         styles=("style.css", "findings.css"),
         headline=headline(records),
+        sums=counts_in_words(records),
+        heads=heads,
+        counts=counts,
+        ranked=ranked(records),
         groups=by_engine(records),
         title_of=lambda engine: titles.get(engine, engine),
         found_in_words=found_in_words,
-        is_reported=is_reported,
         version=version,
     )

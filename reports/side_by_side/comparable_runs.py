@@ -198,6 +198,7 @@ _TRAITS = (
     _trait("comparison rule", "Answers were compared in a different way.", of="rule"),
     _trait("oracle", "The cold answers are from a different source."),
     _trait("injected fault", "The results do not describe the same engine."),
+    _trait("repairs", "The results do not describe the same engine."),
     Trait(
         "Coldproof",
         lambda results: results.coldproof_version,

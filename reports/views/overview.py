@@ -89,11 +89,12 @@ def headline(results: Results) -> str:
 def run_status(results: Results) -> RunStatus:
     """Return what the run shows about the unmodified engine.
 
-    An invalid run and a run with an injected fault show nothing. A violation counts even if the run failed otherwise.
+    An invalid run shows nothing, and neither does one with an injected fault or with repairs. A violation counts even
+    if the run failed otherwise.
     Conformance requires a complete run with exit code 0.
     """
     found = [requirement.verdict for requirement in results.requirements]
-    if failed_selftests(results) or results.fault is not None:
+    if failed_selftests(results) or results.fault is not None or results.repairs:
         return RunStatus.NOT_VERIFIED
     if Verdict.VIOLATED in found:
         return RunStatus.NOT_CONFORMANT
@@ -120,7 +121,8 @@ def banners(results: Results) -> list[str]:
     """Return the warnings that are shown in capitals before the headline."""
     invalid = ["RUN INVALID"] if failed_selftests(results) else []
     injected = ["FAULT INJECTED"] if results.fault is not None else []
-    return invalid + injected + ([] if results.complete else ["INCOMPLETE RUN"])
+    repaired = ["ENGINE REPAIRED"] if results.repairs else []
+    return invalid + injected + repaired + ([] if results.complete else ["INCOMPLETE RUN"])
 
 
 def counts(results: Results) -> list[tuple[Verdict, int]]:

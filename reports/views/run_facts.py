@@ -37,6 +37,7 @@ def run_description(results: Results) -> dict[str, str]:
         "Oracle": properties["oracle"],
         "Rule": results.calibration.rule if results.calibration else properties["rule"],
         "Injected fault": properties["injected fault"],
+        "Repairs": properties["repairs"],
         "Budget": duration(budget(results) or None),
         "Requests": number(results.totals.get("requests")),
         "Started": results.started,
@@ -59,6 +60,7 @@ def traits(results: Results) -> dict[str, str]:
         "oracle": calibration.oracle if calibration else "not calibrated",
         "rule": _rule(calibration) if calibration else "not calibrated",
         "injected fault": results.fault.name if results.fault else "none",
+        "repairs": ", ".join(one.name for one in results.repairs) or "none",
         "Coldproof": results.coldproof_version,
         "machine": ", ".join(f"{name} {results.environment.get(name, 'unknown')}" for name in MACHINE),
     }

@@ -84,7 +84,11 @@ class EnginePool:
         return PROFILES[self.options.profile]
 
     def inject(self) -> None:
-        """Start all engines of this run with the chosen fault and the chosen noise."""
+        """Start all engines of this run with the chosen repairs, the chosen fault and the chosen noise."""
+        support = ENGINES[self.options.engine].repairs
+        if self.options.repairs and support is not None:
+            files = [one.path for one in self.options.repairs]
+            self.injected.enter_context(support.planted(files, self.workspace.scratch / "repairs"))
         fault, noise = self.options.fault, self.options.noise
         if fault is not None:
             self.injected.enter_context(catalogue(self.options.engine).injected(fault, self.fault_folder))

@@ -28,6 +28,7 @@ def merged_start(fleet: Fleet, begun: Sequence[Part], units: Sequence[Member]) -
         "seed": ", ".join(dict.fromkeys(start["seed"] for start in starts)) or "none",
         "shard": "",
         "fault": None,
+        "repairs": [],
         "environment": {**merged_environments(units), **fleet.environment},
         "allowed": sorted(set.intersection(*allowed)) if allowed else [],
         "least_shown": max((n for start in starts if (n := start.get("least_shown")) is not None), default=None),

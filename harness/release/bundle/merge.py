@@ -42,6 +42,7 @@ ALIKE = {
     "profile": "the profile",
     "allowed": "the set of allowed verdicts",
     "fault": "the fault",
+    "repairs": "the repairs",
     "least_shown": "the number of --allow-not-exercised",
 }
 COMMIT = "coldproof commit"

@@ -28,6 +28,7 @@ from coldproof.harness.release.bundle.check_histories import SeenHistories
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Qualification
 from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.results import PlantedRepair
 from coldproof.harness.schema.stored_files import MALFORMED, decode, decode_object, read_lines
 from coldproof.reports.assemble.assemble import EXAMPLE, Event, check_stamp
 from coldproof.reports.format.text import one_line
@@ -265,7 +266,12 @@ class Part:
             version=self.engine().get("version"),
             today=datetime.datetime.fromtimestamp(on["at"], datetime.UTC).date(),
             worker=self.engine().get("worker", "model"),
+            repaired={name for one in self.repairs() for name in (one.name, *one.also)},
         )
+
+    def repairs(self) -> list[PlantedRepair]:
+        """Return the repairs that were planted into the engines. Raises msgspec.ValidationError."""
+        return msgspec.convert(self.last("run_started").get("repairs", []), list[PlantedRepair])
 
 
 def part_folders(bundle: Path) -> list[Path]:

@@ -168,6 +168,8 @@ def check_part(part: Part) -> Iterator[Reason]:
         yield not_shown(f"{part.name} was made with --profile {start.get('profile')}, not --profile {QUALIFY}")
     if start.get("fault"):
         yield not_shown(f"{part.name} ran with an injected fault: {start['fault'].get('name')}")
+    if start.get("repairs"):
+        yield not_shown(f"{part.name} ran with repairs: {', '.join(one['name'] for one in start['repairs'])}")
     for verdict in start.get("allowed", ()):
         yield not_shown(f"{part.name} was allowed to pass with {verdict}: a qualification may not allow it")
     if not finish.get("complete"):

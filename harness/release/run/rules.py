@@ -19,7 +19,7 @@ from coldproof.harness.selection.select import requirement_of, selected_cells
 
 # Options that would make a qualification weaker: ours, and pytest's names of its own with how a user writes them.
 OURS = (
-    *("--cells", "--requirements", "--weight-policy", "--replay", "--fault", "--noise", "--calibration"),
+    *("--cells", "--requirements", "--weight-policy", "--replay", "--fault", "--repairs", "--noise", "--calibration"),
     *("--examples-from", "--findings"),
     "--guided",  # it depends on earlier runs
     *("--allow-not-exercised", "--allow-inconclusive"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import re
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from coldproof.harness.case.finding_records import (
     ISSUE,
     RECORD,
     REPRODUCER,
+    StoredFinding,
     check_references,
     inconsistent,
     is_regression,
@@ -30,9 +32,10 @@ from coldproof.harness.case.finding_records import (
     read_records,
 )
 from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
+from coldproof.harness.case.repairs import REPAIR
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
-from coldproof.harness.schema.findings import FindingRecord, FindingStatus
+from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Search
 from coldproof.harness.schema.verdict import FailureClass
 
 RECORDS = read_records()
@@ -70,7 +73,12 @@ def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingReco
     assert case.known_issue is None
     assert not case.history_dependent
     assert record.id in case.replay
-    assert {path.name for path in finding.folder.iterdir()} == {CASE, RECORD}  # its script and its report are generated
+    assert {CASE, RECORD} <= files_of(finding) <= {CASE, RECORD, REPAIR}  # its script and its report are generated
+
+
+def files_of(finding: StoredFinding) -> set[str]:
+    """Return the names of the files in the folder of a finding."""
+    return {path.name for path in finding.folder.iterdir()}
 
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
@@ -126,8 +134,8 @@ def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
     for record in RECORDS.values():
         if record.no_case is not None:
             finding = read_finding(record)
-            names = {path.name for path in finding.folder.iterdir()}
-            assert names <= {RECORD, REPRODUCER, ISSUE}
+            names = files_of(finding)
+            assert names <= {RECORD, REPRODUCER, ISSUE, REPAIR}
             if REPRODUCER in names:
                 compile(script_of(finding), record.id, "exec")
 
@@ -153,6 +161,14 @@ def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) ->
     for issue in WAIVERS[engine]:
         assert (issue.finding is None) != (issue.no_finding is None), issue
         assert issue.finding is None or issue.finding.startswith(f"{engine}/")
+
+
+@pytest.mark.parametrize("engine", WAIVERS)
+def test_no_waiver_denies_a_report_that_its_finding_links(engine: str) -> None:
+    """A report that is found belongs into both."""
+    for issue in WAIVERS[engine]:
+        if issue.finding is not None and RECORDS[issue.finding].upstream:
+            assert issue.link.startswith("https://"), issue
 
 
 def test_an_unknown_reference_is_refused() -> None:
@@ -197,7 +213,16 @@ def test_a_case_loses_the_paths_of_its_machine() -> None:
     assert kept.replay == "coldproof findings --replay vllm/x"
 
 
-RECORD_OF_CASE = next(record for record in with_case() if record.status is FindingStatus.NEW)
+SEARCH = Search(date=datetime.date(2026, 11, 28), queries=["issues: a", "docs: b", "pages: c"])
+RECORD_OF_CASE = msgspec.structs.replace(
+    next(record for record in with_case() if record.id == "vllm/failed-load-stays-in-the-cache"),
+    status=FindingStatus.NEW,
+    search=SEARCH,
+    upstream=[],
+    with_pull_request=None,
+)
+CONTRACT = Contract(sentence="Tiers are kept.", place="a docstring")
+LINK = "https://github.com/vllm-project/vllm/issues/1"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +233,21 @@ RECORD_OF_CASE = next(record for record in with_case() if record.status is Findi
         ({}, "vllm/Bad", "with a name of small letters"),
         ({"fixed_in": "1"}, "vllm/x", "names the release in `fixed_in`"),
         ({"status": FindingStatus.FIXED}, "vllm/x", "names the release in `fixed_in`"),
-        ({"status": FindingStatus.REPORTED, "upstream": "not reported"}, "vllm/x", "needs the link"),
+        ({"search": None}, "vllm/x", "needs a [search] of at least 3 queries"),
+        ({"search": msgspec.structs.replace(SEARCH, queries=["a", "b"])}, "vllm/x", "at least 3 queries"),
+        ({"search": msgspec.structs.replace(SEARCH, queries=["a", "b", "a"])}, "vllm/x", "at least 3 queries"),
+        ({"upstream": [LINK]}, "vllm/x", "a public report in `upstream` is not `new`"),
+        ({"status": FindingStatus.NOT_SEARCHED, "search": None}, "vllm/x", ""),
+        ({"status": FindingStatus.NOT_SEARCHED, "upstream": [LINK]}, "vllm/x", "is not `not searched`"),
+        ({"status": FindingStatus.REPORTED}, "vllm/x", "needs the link"),
+        ({"status": FindingStatus.REPORTED, "upstream": [LINK], "search": None}, "vllm/x", ""),
+        ({"status": FindingStatus.PULL_REQUEST, "with_pull_request": "it passes"}, "vllm/x", "needs the link"),
+        ({"status": FindingStatus.PULL_REQUEST, "upstream": [LINK]}, "vllm/x", "whether its case passes"),
+        ({"with_pull_request": "it passes"}, "vllm/x", "no other does"),
+        ({"status": FindingStatus.BY_DESIGN}, "vllm/x", "quotes the sentence in [contract]"),
+        ({"status": FindingStatus.BY_DESIGN, "contract": CONTRACT}, "vllm/x", ""),
+        ({"status": FindingStatus.LIMITATION}, "vllm/x", "quotes the sentence in [contract]"),
+        ({"contract": CONTRACT}, "vllm/x", "no other finding does"),
         ({"id": "vllm/x"}, "vllm/x", "leave out `id`"),
     ],
 )
@@ -220,13 +259,23 @@ def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, object],
     assert bool(found) == bool(error)
 
 
-@pytest.mark.parametrize(("old", "new"), [("title = ", "topic = "), ("[found]", "[seen]"), ("distinct = ", "#")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("title = ", "topic = "),
+        ("[found]", "[seen]"),
+        ("distinct = ", "#"),
+        ("severity = ", "#"),
+        ("severity = .*", 'severity = "terrible"'),
+        ("status = .*", 'status = "new"\nupstream = ["not reported"]'),
+    ],
+)
 def test_an_incomplete_record_is_refused(old: str, new: str, tmp_path: Path) -> None:
     """The error has the path of the file."""
     folder = tmp_path / "vllm" / "x"
     folder.mkdir(parents=True)
     text = (FOLDER / RECORD_OF_CASE.id / RECORD).read_text()
-    (folder / RECORD).write_text(re.sub(rf"(?m)^{re.escape(old)}", new, text))
+    (folder / RECORD).write_text(re.sub(rf"(?m)^{re.escape(old) if old.startswith('[') else old}", new, text))
     with pytest.raises(UsageError, match=re.escape(str(folder / RECORD))):
         read_record(folder / RECORD)
 

@@ -336,3 +336,11 @@ def test_a_waiver_for_the_worker_with_a_model_is_not_stale_without_one(worker: s
     assert waivers.applies(one) is applies
     (row,) = waivers.report([], [CONFORMS])
     assert row.state == ("stale" if applies else "not applicable")
+
+
+def test_a_waiver_does_not_hide_what_is_violated_on_an_engine_without_its_cause() -> None:
+    """A repair removes the cause, so that a violation with the same signature has another one."""
+    known, other = issue(finding="vllm/one"), issue(finding="vllm/other")
+    waivers = Waivers([known, other], version="0.32.0", today=TODAY, repaired={"vllm/one"})
+    assert waivers.waive(case()) is other
+    assert Waivers([known], version="0.32.0", today=TODAY, repaired={"vllm/one"}).waive(case()) is None

@@ -146,3 +146,9 @@ def test_a_cell_on_request_runs_only_if_it_is_named(engine: str, cell: str) -> N
     assert len(every) > 3
     assert cell not in every
     assert {name for _, name in collected("--engine", engine, "--cells", cell)} == {cell}
+
+
+def test_a_case_is_replayed_by_the_test_with_the_fewest_needs() -> None:
+    """The first test of CHAT-1 sends chats. With it, a case of token ids was UNSUPPORTED on an engine without chats."""
+    case = "findings/openvino/prefill-writes-into-shared-blocks/case.json"
+    assert collected("--engine", "openvino", "--replay", case) == [("test_prompts_that_share_a_prefix", "openvino")]

@@ -104,7 +104,7 @@ def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
 
 
 BAD_OPTIONS: list[tuple[list[str], str]] = [
-    (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, endpoint, llamacpp"),
+    (["--engine", "nope"], "unknown engine 'nope': choose one of vllm, vllm-inproc, endpoint, "),
     (["--profile", "nope"], "unknown profile 'nope': choose one of smoke, ci, release"),
     (["--oracle", "nope"], "unknown oracle 'nope': choose one of cold-engine, fresh-engine, same-engine"),
     (["--engine", "endpoint"], "requires --engine-url http://HOST:PORT"),
@@ -136,6 +136,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
         ["--fault", "a-reset-does-nothing", "--engine-url", "http://h:1"],
         "--fault requires an engine that Coldproof starts",
     ),
+    (["--repairs", "known", "--engine-url", "http://h:1"], "--repairs is not supported for --engine endpoint"),
     (["--requirements", "LORA-1,NOPE"], "unknown requirement 'NOPE'; --requirements takes ids"),
     (["--replay", "/no/such/case"], "cannot read the case /no/such/case: No such file"),
     (

@@ -20,7 +20,14 @@ from coldproof.harness.judgement.collect import COUNTERS
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.schema.evidence import ReportedEvidence
-from coldproof.harness.schema.results import EngineLoss, InjectedFault, ProgressPoint, Results, SelfTestRow
+from coldproof.harness.schema.results import (
+    EngineLoss,
+    InjectedFault,
+    PlantedRepair,
+    ProgressPoint,
+    Results,
+    SelfTestRow,
+)
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import assemble, read_events
 from coldproof.reports.assemble.over_time import PROGRESS_POINTS, EvidenceSample, losses, progress
@@ -29,7 +36,8 @@ from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.text import day_and_time, visible
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.run_report.run_section import view
-from coldproof.reports.views.overview import RunStatus, headline_style, run_status
+from coldproof.reports.views.overview import RunStatus, banners, headline_style, run_status
+from coldproof.reports.views.run_facts import run_description
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -197,6 +205,7 @@ def only(verdict: Verdict, *more: Verdict, **changes: Any) -> Results:
 
 BLIND = [SelfTestRow(planted="never hits", caught=False, said="no alarm")]
 FAULT = InjectedFault(name="salts are cut", summary="s", stands_for="f", acted=True)
+REPAIR = PlantedRepair(name="vllm/salts-are-cut", title="Keep the whole salt.")
 
 
 @pytest.mark.parametrize(
@@ -213,6 +222,7 @@ FAULT = InjectedFault(name="salts are cut", summary="s", stands_for="f", acted=T
         (only(Verdict.CONFORMS, complete=False), RunStatus.NOT_VERIFIED),
         (only(Verdict.VIOLATED, selftest=BLIND), RunStatus.NOT_VERIFIED),
         (only(Verdict.VIOLATED, fault=FAULT), RunStatus.NOT_VERIFIED),
+        (only(Verdict.CONFORMS, repairs=[REPAIR]), RunStatus.NOT_VERIFIED),
     ],
 )
 def test_the_badge_says_no_more_than_the_run_showed(results: Results, word: RunStatus) -> None:
@@ -243,6 +253,14 @@ def test_hostile_text_is_inert_in_the_badge() -> None:
     assert {element.tag.removeprefix(SVG) for element in ElementTree.fromstring(source).iter()} == {
         *("svg", "title", "rect", "g", "text")
     }
+
+
+def test_a_repaired_engine_is_marked_as_one() -> None:
+    """The facts of the run name the repairs, and a banner stands before the headline."""
+    repaired = only(Verdict.CONFORMS, repairs=[REPAIR])
+    assert banners(repaired) == ["ENGINE REPAIRED"]
+    assert run_description(repaired)["Repairs"] == REPAIR.name
+    assert run_description(only(Verdict.CONFORMS))["Repairs"] == "none"
 
 
 def test_the_headline_looks_like_its_verdict() -> None:

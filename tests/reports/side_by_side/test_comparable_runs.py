@@ -9,7 +9,7 @@ import pytest
 from support import report_samples as samples
 from support.side_by_side_samples import run, source
 
-from coldproof.harness.schema.results import InjectedFault, Results, SelfTestRow
+from coldproof.harness.schema.results import InjectedFault, PlantedRepair, Results, SelfTestRow
 from coldproof.reports.side_by_side.columns import Column, cells_of
 from coldproof.reports.side_by_side.comparable_runs import comparable_groups, differences, notes
 from coldproof.reports.views.run_facts import LARGE_FACTOR
@@ -35,6 +35,7 @@ DECISIVE = {
     "oracle": {"calibration": msgspec.structs.replace(CALIBRATION, oracle="same-engine")},
     "comparison rule": {"calibration": msgspec.structs.replace(CALIBRATION, exact=False, noise_nats=0.02)},
     "injected fault": {"fault": InjectedFault(name="f", summary="s", stands_for="f", acted=True)},
+    "repairs": {"repairs": [PlantedRepair(name="vllm/f", title="t")]},
     "Coldproof": {"coldproof_version": "0.2.0"},
 }
 MINOR = {

@@ -1,0 +1,27 @@
+"""Clear the connector's table of a request that is sent as a new one.
+
+Such a request comes with its whole table. Of a session it is not the first, so that the connector already has one.
+Release 0.33.0 does the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coldproof.adapters.spec.repair import part, wrap
+
+RELEASES = "==0.32.0"
+
+
+def install() -> None:
+    """Plant the repair."""
+    scheduler = part(
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler", "OffloadingConnectorScheduler"
+    )
+
+    @wrap(scheduler, "_update_req_states", "if preempted:")
+    def _(original: Any, self: Any, output: Any) -> Any:
+        for new in output.scheduled_new_reqs:
+            for group in self._req_status[new.req_id].group_states:
+                group.block_ids.clear()
+        return original(self, output)

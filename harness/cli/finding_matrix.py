@@ -1,0 +1,125 @@
+"""`coldproof findings --matrix`: the square of findings' cases and repairs. It must be diagonal.
+
+A repair removes the case of its own finding, and of the findings that it names in `ALSO`. Every other case fails with
+it as it does without. What is off this diagonal is a repair that does too little or too much, or two findings with
+one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.repairs import NONE, installed_release, read_repairs, repairing
+from coldproof.harness.cli.finding_runs import Outcome, no_repairs, obstacle, replays_of
+from coldproof.harness.options import UsageError
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult
+
+MARKS = {ReplayResult.FAILS: "F", ReplayResult.OTHERWISE: "~", ReplayResult.PASSES: ".", ReplayResult.NOT_RUN: " "}
+EXPLAINED = "F still there   ~ fails in a different way   . gone   (blank) not run   [ ] must be gone"
+
+
+class Square(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of each case under each repair. The first column, NONE, is the engine as it is shipped."""
+
+    records: list[FindingRecord]
+    repairs: list[Repair]
+    outcomes: dict[tuple[str, str], Outcome]  # by repair and finding
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns."""
+        return [NONE, *(one.name for one in self.repairs)]
+
+    def mended(self, repair: str, finding: str) -> bool:
+        """Return whether a repair says that it removes a case."""
+        return any(one.name == repair and finding in one.mends for one in self.repairs)
+
+    def off(self) -> Iterator[str]:
+        """Yield what no repair declares, in a sentence each. A case that did not run shows nothing."""
+        for (repair, finding), one in self.outcomes.items():
+            mended = self.mended(repair, finding)
+            if one.result is ReplayResult.NOT_RUN:
+                if one.broken and not self.never_starts(finding):
+                    yield f"{finding} under {repair} could not be run: {one.words}"
+            elif mended and one.result is not ReplayResult.PASSES:
+                yield f"{finding} is not removed by {repair}: {one.result.value}{said(one)}"
+            elif not mended and not self.same(one, finding):
+                yield f"{finding} is {one.result.value} under {repair}, which does not name it{said(one)}"
+
+    def never_starts(self, finding: str) -> bool:
+        """Return whether the engine of a case does not even start, unless a repair that removes the case is in it."""
+        shipped = self.outcomes.get((NONE, finding))
+        mended = (one for (repair, name), one in self.outcomes.items() if name == finding and self.mended(repair, name))
+        return (
+            shipped is not None
+            and shipped.result is ReplayResult.NOT_RUN
+            and any(one.result is ReplayResult.PASSES for one in mended)
+        )
+
+    def same(self, one: Outcome, finding: str) -> bool:
+        """Return whether a case without its repair fails as it does on the engine that is shipped.
+
+        A case that takes luck may pass, and what is fixed in this release is gone.
+        """
+        shipped = self.outcomes.get((NONE, finding), one)
+        return one.as_recorded if shipped is one else one.result is shipped.result or one.record.rate is not None
+
+
+def said(one: Outcome) -> str:
+    """Return what a replay showed, behind a colon; empty if nothing was said."""
+    return f": {one.words}" if one.words else ""
+
+
+def square_of(
+    records: Sequence[FindingRecord], only: Sequence[str], folder: Path, say: Callable[[str], None]
+) -> Square:
+    """Replay these findings on the engine that is shipped, and under each repair for it.
+
+    `only`: the findings whose repairs are columns; empty: all. Raises UsageError if there is nothing to replay.
+    """
+    here = [one for one in records if not (obstacle(one) or no_repairs(one))]
+    repairs = fitting_repairs(here, only)
+    if not here or not repairs:
+        raise UsageError("--matrix: no case and repair of an engine that is installed")
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for number, name in enumerate([NONE, *(one.name for one in repairs)]):
+        say(f"{number} of {len(repairs)} repairs: {name}")
+        of_engine = [one for one in here if name in (NONE, one.id) or one.engine == name.split("/")[0]]
+        for one in replays_of(of_engine, folder / str(number), say, name):
+            outcomes[name, one.record.id] = one
+    return Square(records=here, repairs=repairs, outcomes=outcomes)
+
+
+def fitting_repairs(records: Sequence[FindingRecord], only: Sequence[str]) -> list[Repair]:
+    """Return the repairs of these findings' engines, as installed. Raises UsageError for a finding without one."""
+    releases = {one.engine: installed_release(ENGINES[one.found.adapter]) for one in records}
+    found = [one for one in read_repairs().values() if one.name.split("/")[0] in releases]
+    for name in only:
+        if repairing(name, found) is None:
+            raise UsageError(f"--only: the finding {name!r} has no repair for an engine that is installed")
+    chosen = {repairing(name, found) for name in only} if only else set(found)
+    return [one for one in found if one in chosen and one.is_for(releases[one.name.split("/")[0]]) and not one.absent]
+
+
+def drawn(square: Square) -> str:
+    """Return the square as text: a row for each case, a numbered column for each repair."""
+    width = max(len(one.id) for one in square.records)
+    columns = square.columns
+    legend = [f"{number:>3}  {name}" for number, name in enumerate(columns)]
+    head = " " * width + "".join(f"{number:>4}" for number in range(len(columns)))
+    rows = [
+        record.id.ljust(width) + "".join(mark(square, name, record.id) for name in columns) for record in square.records
+    ]
+    return "\n".join([*legend, "", head, *rows, "", EXPLAINED])
+
+
+def mark(square: Square, repair: str, finding: str) -> str:
+    """Return one place of the square."""
+    one = square.outcomes.get((repair, finding))
+    text = MARKS[one.result] if one is not None else " "
+    return f" [{text}]" if square.mended(repair, finding) else f"  {text} "

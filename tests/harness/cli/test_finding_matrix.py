@@ -1,0 +1,135 @@
+"""`coldproof findings --matrix` shows which repair removes which case, and what is off the diagonal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.repairs import NONE, read_repairs
+from coldproof.harness.cli import finding_matrix
+from coldproof.harness.cli import findings as command
+from coldproof.harness.cli.finding_matrix import Square, drawn, square_of
+from coldproof.harness.cli.finding_runs import Outcome
+from coldproof.harness.cli.main import main
+from coldproof.harness.options import UsageError
+from coldproof.harness.schema.findings import ReplayResult
+
+HEADS, WAITS, SESSION = (
+    "vllm/failed-load-heads-the-queue",
+    "vllm/failed-load-waits-for-itself",
+    "vllm/idle-reset-is-not-announced",
+)
+NAMES = (HEADS, WAITS, SESSION)
+RECORDS = [read_records()[name] for name in NAMES]
+REPAIRS = [read_repairs()[name] for name in NAMES]
+FAILS, PASSES, OTHERWISE, NOT_RUN = (
+    ReplayResult.FAILS,
+    ReplayResult.PASSES,
+    ReplayResult.OTHERWISE,
+    ReplayResult.NOT_RUN,
+)
+
+
+def square(**changed: Outcome) -> Square:
+    """Return the square in which each repair does what it says. `changed`: other outcomes, by column and row."""
+    outcomes = {}
+    for repair in (NONE, *NAMES):
+        mended = next((one.mends for one in REPAIRS if one.name == repair), ())
+        for record in RECORDS:
+            result = PASSES if record.id in mended else FAILS
+            outcomes[repair, record.id] = Outcome(record, result, version=record.last_release)
+    for place, outcome in changed.items():
+        column, row = (int(number) for number in place.removeprefix("at").split("_"))
+        outcomes[(NONE, *NAMES)[column], NAMES[row]] = outcome
+    return Square(records=RECORDS, repairs=REPAIRS, outcomes=outcomes)
+
+
+def test_a_square_in_which_each_repair_does_what_it_says_is_diagonal() -> None:
+    """A repair may name a second finding."""
+    assert WAITS in REPAIRS[0].also
+    assert list(square().off()) == []
+    text = drawn(square())
+    assert f"  1  {HEADS}" in text
+    (row,) = (line for line in text.splitlines() if line.startswith(WAITS))
+    assert row.split()[1:] == ["F", "[.]", "[.]", "F"]
+
+
+def test_a_case_whose_engine_starts_only_with_its_repair_is_in_its_place() -> None:
+    """Without the repair, the replay ends with the start of the engine."""
+    dead = Outcome(RECORDS[2], NOT_RUN, "the engine ended", broken=True)
+    assert list(square(at0_2=dead, at1_2=dead, at2_2=dead).off()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "outcome", "said"),
+    [
+        (
+            "at1_0",
+            Outcome(RECORDS[0], FAILS, "still hangs"),
+            f"{HEADS} is not removed by {HEADS}: still there: still hangs",
+        ),
+        ("at1_1", Outcome(RECORDS[1], FAILS), f"{WAITS} is not removed by {HEADS}: still there"),
+        ("at3_0", Outcome(RECORDS[0], PASSES), f"{HEADS} is gone under {SESSION}, which does not name it"),
+        ("at3_0", Outcome(RECORDS[0], OTHERWISE, "x"), f"{HEADS} is fails in a different way under {SESSION}"),
+        ("at3_0", Outcome(RECORDS[0], NOT_RUN, "no engine", broken=True), f"{HEADS} under {SESSION} could not be run"),
+        ("at0_2", Outcome(RECORDS[2], PASSES, version="0.32.0"), f"{SESSION} is gone under none"),
+    ],
+)
+def test_what_no_repair_declares_is_named(place: str, outcome: Outcome, said: str) -> None:
+    """The first column is the engine that is shipped, where each case must fail as its record says."""
+    assert any(line.startswith(said) for line in square(**{place: outcome}).off())
+
+
+def test_what_cannot_run_or_takes_luck_is_not_off_the_diagonal() -> None:
+    """It shows nothing about a repair."""
+    lucky = msgspec.structs.replace(RECORDS[2], rate="one in ten")
+    assert list(square(at3_0=Outcome(RECORDS[0], NOT_RUN, "needs a model")).off()) == []
+    assert list(square(at1_2=Outcome(lucky, PASSES)).off()) == []
+
+
+def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`--only` chooses the repairs."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def replays(records: list[object], _folder: Path, _say: object, repairs: str) -> list[Outcome]:
+        asked.append((repairs, [one.record.id for one in made(repairs)]))
+        return made(repairs)
+
+    def made(repairs: str) -> list[Outcome]:
+        return [one for (name, _), one in square().outcomes.items() if name == repairs]
+
+    monkeypatch.setattr(finding_matrix, "replays_of", replays)
+    monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
+    monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
+    found = square_of(RECORDS, [HEADS, SESSION], tmp_path, lambda _words: None)
+    assert [name for name, _ in asked] == [NONE, HEADS, SESSION]
+    assert all(rows == list(NAMES) for _, rows in asked)
+    assert list(found.off()) == []
+    with pytest.raises(UsageError, match="'vllm/no-such' has no repair"):
+        square_of(RECORDS, ["vllm/no-such"], tmp_path, lambda _words: None)
+    monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "not installed")
+    with pytest.raises(UsageError, match="no case and repair of an engine that is installed"):
+        square_of(RECORDS, [], tmp_path, lambda _words: None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({}, 0), ({"at3_0": Outcome(RECORDS[0], PASSES)}, 1)],
+)
+def test_the_exit_code_says_whether_it_is_diagonal(
+    changed: dict[str, Outcome], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line has the number of cases and repairs."""
+    monkeypatch.setattr(command, "square_of", lambda *_: square(**changed))
+    assert main(["findings", "--matrix"]) == code
+    assert capsys.readouterr().out.splitlines()[-1] == f"3 cases under 3 repairs: {len(changed)} off the diagonal"
+
+
+def test_repairs_are_data() -> None:
+    """A value of a square can be compared and used as a key."""
+    assert isinstance(REPAIRS[0], Repair)
+    assert len(set(REPAIRS)) == 3
