@@ -12,9 +12,11 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 FEATURES = "coldproof.harness.features"
+Entry = TypeVar("Entry")
 
 
 def modules(package: str) -> Iterator[str]:
@@ -35,3 +37,24 @@ def load(word: str, *, package: str = "") -> None:
         for file in modules(feature):
             if re.split(r"[._]", file)[-1] == word:
                 importlib.import_module(file)
+
+
+class Ordered(Generic[Entry]):
+    """What files register in an order: those of one package, and those of features whose name ends with a word."""
+
+    def __init__(self, word: str, *, package: str = "") -> None:
+        self.word, self.package = word, package
+        self.entries: dict[int, Entry] = {}
+        self._names: dict[int, str] = {}
+
+    def put(self, order: int, entry: Entry, function: Callable[..., Any]) -> None:
+        """Register what a function stands for. `order`: its place. Raises ValueError for a taken place."""
+        name = function.__qualname__
+        if order in self.entries:
+            raise ValueError(f"{name} and {self._names[order]} have the same place in the order: {order}")
+        self.entries[order], self._names[order] = entry, name
+
+    def load(self) -> tuple[Entry, ...]:
+        """Import every file, and return what they register, in order."""
+        load(self.word, package=self.package)
+        return tuple(self.entries[place] for place in sorted(self.entries))

@@ -27,6 +27,7 @@ ADAPTERS = ("adapters/protocol", "adapters/common")
 ENGINE = (*ADAPTERS, "adapters/spec", "adapters/server")
 HARNESS_ADAPTERS = ("adapters/registry", *ENGINE)
 DATA = ("harness/history", "harness/workload")
+OPTIONS = ("harness/options", "harness/option_table")
 DRAWN = ("harness/schema", "reports/format", "reports/assemble", "reports/exports", FILES)
 ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/protocol": (),
@@ -40,6 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
     "harness/options": ("adapters/registry", "adapters/spec"),
+    "harness/option_table": ("adapters/registry", "adapters/spec", "reports/assemble"),
     "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "harness/schema"),
     "harness/execution": (
         *DATA,
@@ -55,11 +57,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *DATA,
         "harness/judgement",
         "harness/feature_files",
-        "harness/options",
+        *OPTIONS,
         *HARNESS_ADAPTERS,
         *DRAWN,
     ),
-    "harness/selection": ("harness/case", "harness/judgement", "harness/options", *HARNESS_ADAPTERS, *DRAWN),
+    "harness/selection": ("harness/case", "harness/judgement", *OPTIONS, *HARNESS_ADAPTERS, *DRAWN),
     "harness/proof": (
         *(*DATA, "harness/execution", "harness/case", "harness/judgement", "harness/options"),
         *HARNESS_ADAPTERS,
@@ -72,7 +74,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "harness/session": (
         *("harness/release", "harness/selection", "harness/proof", "harness/execution", "harness/case"),
-        *("harness/judgement", "harness/workload", "harness/event_log", "harness/options"),
+        *("harness/judgement", "harness/workload", "harness/event_log", *OPTIONS),
         *HARNESS_ADAPTERS,
         *DRAWN,
     ),
@@ -81,14 +83,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "harness/release",
         "harness/selection",
         "harness/case",
-        "harness/options",
+        *OPTIONS,
         *DRAWN,
     ),
     "harness/power": (
         *("harness/session", "harness/release", "harness/selection", "harness/execution", "harness/judgement", *DATA),
         *(
             "harness/event_log",
-            "harness/options",
+            *OPTIONS,
             "adapters/registry",
             "adapters/spec",
             "adapters/common",
@@ -96,7 +98,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             FILES,
         ),
     ),
-    "harness/engine_releases": ("harness/case", "harness/options", "adapters/spec", *DRAWN[:1], FILES),
+    "harness/engine_releases": ("harness/case", *OPTIONS, "adapters/spec", *DRAWN[:1], FILES),
     # A file of a feature has narrower rules: see FEATURE_FILES.
     "harness/features": (*DATA, "harness/judgement", "harness/execution", "harness/case", "adapters/protocol"),
     "suites": ("harness/session", "harness/features", "harness/judgement", *DATA, "adapters/protocol"),

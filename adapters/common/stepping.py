@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
+from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Stage, Token
 
+MOST_STEPS = 100_000  # that are kept if nobody takes them
 STEP_MS = 10  # milliseconds of the engine's own clock in one step
 
 
@@ -107,6 +110,30 @@ class SteppedEngine(Protocol[Live]):
 
     def close_burst(self, unfinished: Sequence[Live], /) -> None:
         """Abort the requests that a burst left unfinished, and clean up after the burst."""
+
+
+class StepRecords:
+    """What a scheduler did in its steps, until it is taken. `targets`: of the requests in prefill."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, int] = {}
+        self.evicted = self.evicted_first = 0
+        self.recorded: deque[EngineStep] = deque(maxlen=MOST_STEPS)
+
+    def add(self, step: EngineStep) -> None:
+        """Record a step, unless requests only decode in it."""
+        self.evicted = self.evicted_first = 0
+        for chunk in step.chunks:
+            if chunk.end >= chunk.target:
+                del self.targets[chunk.request]
+        if step.admitted or step.chunks or step.evicted:
+            self.recorded.append(step)
+
+    def take(self) -> tuple[EngineStep, ...]:
+        """Return and remove the recorded steps."""
+        taken = tuple(self.recorded)
+        self.recorded.clear()
+        return taken
 
 
 class SteppedBurst(Generic[Live]):

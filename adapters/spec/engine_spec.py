@@ -101,7 +101,10 @@ class Attach(Protocol):
 class ConnectorRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that tests a KV connector class: its options, and the traits of cells whose requirements it tests."""
 
-    words: tuple[str, ...]
+    engine: str
+    worker: str
+    cells: tuple[str, ...]
+    engine_args: str
     traits: tuple[str, ...]
 
 

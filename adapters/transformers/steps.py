@@ -6,39 +6,30 @@ Its gauges are not recorded: what the engine shows of them is computed from the 
 from __future__ import annotations
 
 import importlib
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from coldproof.adapters.common.stepping import StepRecords
 from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
 from coldproof.adapters.transformers.releases import usage
 
-MOST_STEPS = 100_000  # that are kept if nobody takes them
 HASHES = "transformers.generation.continuous_batching.cache_allocators.cache_allocator"  # not there up to 5.17
 
 
-class StepRecorder:
+class StepRecorder(StepRecords):
     """The steps of one engine, from the batches that its scheduler chooses, and the evictions of its cache.
 
     `at`: the engine's time of the next step, in seconds. `pool_blocks`: the blocks of the pool, None if unknown.
     """
 
     def __init__(self, cache: Any) -> None:
+        super().__init__()
         self.cache = cache
         self.at = 0.0
         self.pool_blocks: int | None = None
-        self.targets: dict[str, int] = {}  # of the requests in prefill
-        self.evicted = self.evicted_first = 0
-        self.recorded: deque[EngineStep] = deque(maxlen=MOST_STEPS)
         self.first_hashes: set[int] = set()  # of the first blocks of all sequences
         if hasattr(cache, "evict_cached_blocks"):
             self.watch_evictions(importlib.import_module(HASHES).compute_block_hash)
-
-    def take(self) -> tuple[EngineStep, ...]:
-        """Return and remove the recorded steps."""
-        taken = tuple(self.recorded)
-        self.recorded.clear()
-        return taken
 
     def forget(self, request_id: str) -> None:
         """Remove a request that has ended."""
@@ -83,20 +74,15 @@ class StepRecorder:
                 self.targets[name] = end + len(state.remaining_prefill_tokens)
             if name in self.targets:
                 chunks.append(Chunk(name, start, end, self.targets[name]))
-        for chunk in chunks:
-            if chunk.end >= chunk.target:
-                del self.targets[chunk.request]
         admitted = [Admission(one.request, one.start, begun[one.request]) for one in chunks if one.request in begun]
-        if chunks or self.evicted:
-            self.recorded.append(
-                EngineStep(
-                    at=self.at,
-                    admitted=tuple(admitted),
-                    chunks=tuple(chunks),
-                    decoding=len(batch) - len(chunks),
-                    free=round((1 - usage(self.cache)) * (self.pool_blocks or 0)),
-                    evicted=self.evicted,
-                    evicted_first=self.evicted_first,
-                )
+        self.add(
+            EngineStep(
+                at=self.at,
+                admitted=tuple(admitted),
+                chunks=tuple(chunks),
+                decoding=len(batch) - len(chunks),
+                free=round((1 - usage(self.cache)) * (self.pool_blocks or 0)),
+                evicted=self.evicted,
+                evicted_first=self.evicted_first,
             )
-        self.evicted = self.evicted_first = 0
+        )

@@ -43,9 +43,13 @@ def connector_run(
     cells = (CONNECTOR, CONNECTOR_EVENTS) if events else (CONNECTOR,)
     traits = (trait for cell in cells for trait in cell.traits or ())
     tested = tuple(trait for trait in traits if trait != LOADS_FAIL or load_failures is not None)
-    words = ("--engine", IN_PROCESS, "--worker", FINGERPRINT, "--cells", ",".join(cell.name for cell in cells))
-    flags = f"{TRANSFER_FLAG} {shlex.quote(json.dumps(config))} {engine_args}"
-    return ConnectorRun(words=(*words, f"--engine-args={flags.strip()}"), traits=tested)
+    return ConnectorRun(
+        engine=IN_PROCESS,
+        worker=FINGERPRINT,
+        cells=tuple(cell.name for cell in cells),
+        engine_args=f"{TRANSFER_FLAG} {shlex.quote(json.dumps(config))} {engine_args}".strip(),
+        traits=tested,
+    )
 
 
 def importable(module: str) -> bool:

@@ -22,6 +22,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import FINGERPRINT, is_other_engine
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.verdict import FailureClass
@@ -86,7 +87,7 @@ def make_case(
             [
                 *("coldproof", "replay", f"{report_dir}/cases/{case_id}.json"),
                 *replay_options(layer, oracle, engine.config),
-                *(["--repairs", ",".join(repairs)] if repairs else []),
+                *option_words(repairs=tuple(repairs)),
             ]
         ),
         log_tail=log_tail,
@@ -107,9 +108,9 @@ def replay_options(layer: str, oracle: str, config: Mapping[str, str]) -> list[s
 
     `layer`: "" in a run of one. `config`: the engine's configuration.
     """
-    worker = worker_of(config)
-    options = ["--layers", layer] if layer else ["--worker", worker] if worker == FINGERPRINT else []
-    return [*options, *(["--oracle", oracle.split()[0]] if is_other_engine(oracle) else [])]
+    exact = not layer and worker_of(config) == FINGERPRINT
+    other = is_other_engine(oracle)
+    return option_words(layers=layer, worker=exact and FINGERPRINT, oracle=other and oracle.split()[0])
 
 
 def worker_of(config: Mapping[str, str]) -> str:

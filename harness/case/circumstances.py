@@ -5,13 +5,12 @@ Known issues match these texts, and the order in which they stand.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY
-from coldproof.harness import feature_files
+from coldproof.harness.feature_files import Ordered
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Request, Restart
@@ -36,31 +35,22 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Circumstances = Callable[[Failure], Iterable[str]]
-REGISTERED: dict[int, Circumstances] = {}
+REGISTERED: Ordered[Circumstances] = Ordered("circumstances")
 
 
 def circumstances(order: int) -> Callable[[Circumstances], Circumstances]:
     """Register a function that returns circumstances. `order`: its place. Raises ValueError for a taken place."""
 
     def register(function: Circumstances) -> Circumstances:
-        if order in REGISTERED:
-            raise ValueError(f"{function.__module__} and {REGISTERED[order].__module__} have the same place: {order}")
-        REGISTERED[order] = function
+        REGISTERED.put(order, function, function)
         return function
 
     return register
 
 
-@functools.cache
-def in_order() -> tuple[Circumstances, ...]:
-    """Return every registered function, in order."""
-    feature_files.load("circumstances")
-    return tuple(REGISTERED[place] for place in sorted(REGISTERED))
-
-
 def all_circumstances(failure: Failure) -> list[str]:
     """Return the circumstances of a failure, in order."""
-    return [text for function in in_order() for text in function(failure)]
+    return [text for function in REGISTERED.load() for text in function(failure)]
 
 
 def true_ones(texts: dict[str, bool]) -> list[str]:

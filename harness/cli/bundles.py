@@ -32,11 +32,25 @@ from coldproof.reports.format.text import many
 FOLDER = "the --report-dir of a run, or the --out of merge"
 
 
+NEW_FOLDER = argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+
+
+def check_new(out: Path) -> None:
+    """Raise Refusal if there is something at `out` that would be overwritten."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
+
+
+def check_bundle(bundle: Path) -> None:
+    """Raise Refusal if there is no folder."""
+    if not bundle.is_dir():
+        raise Refusal(USAGE, f"{bundle} is not a folder; give the --report-dir of a run with --profile qualify")
+
+
 def merge_runs(options: argparse.Namespace) -> int:
     """Refuse or merge the shards, and return the exit code. Raises Refusal or UsageError."""
     out: Path = options.out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
+    check_new(out)
     logs = [read_shard(folder) for folder in options.shards]
     with interpreting(", ".join(map(str, options.shards))):
         reasons = list(map(str, refusals(logs)))
@@ -53,7 +67,7 @@ MERGE = Subcommand(
     "merge the shards of one run",
     merge_runs,
     argument("shards", type=Path, nargs="+", metavar="DIR", help="the --report-dir of a run with --shard"),
-    argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder"),
+    NEW_FOLDER,
 )
 
 
@@ -63,8 +77,7 @@ def verify_bundle(options: argparse.Namespace) -> int:
     Raises Refusal or UsageError.
     """
     bundle: Path = options.bundle
-    if not bundle.is_dir():
-        raise Refusal(USAGE, f"{bundle} is not a folder; give the --report-dir of a run with --profile qualify")
+    check_bundle(bundle)
     found = verify(bundle, allowed_signers=options.allowed_signers)
     lines = found.summary if found.accepted else list(map(str, found.reasons))
     word = "ACCEPTED" if found.accepted else "REFUSED"

@@ -16,10 +16,10 @@ from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import ConnectorRuns
 from coldproof.harness.cli.io import Parser, Subcommand, argument
 from coldproof.harness.cli.run import run_options, run_pytest
+from coldproof.harness.option_table import option_value, option_words
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.suites import declared
 
-BUDGET = "--budget"
 DEFAULT_BUDGET = "2m"
 
 
@@ -36,10 +36,15 @@ def run_connector(options: argparse.Namespace) -> int:
         )
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
-    requirements = [name for name, one in declared().items() if meet(tested.traits, one.suits)]
-    chosen = any(word.partition("=")[0] == BUDGET for word in words)
-    about = ["--requirements", ",".join(requirements)]
-    return run_pytest([*tested.words, *about, *([] if chosen else [BUDGET, DEFAULT_BUDGET]), *words])
+    chosen = option_words(
+        engine=tested.engine,
+        worker=tested.worker,
+        cells=tested.cells,
+        engine_args=tested.engine_args,
+        requirements=tuple(name for name, one in declared().items() if meet(tested.traits, one.suits)),
+        budget=DEFAULT_BUDGET if option_value("--budget", words) is None else None,
+    )
+    return run_pytest([*chosen, *words])
 
 
 def own_parser() -> Parser:

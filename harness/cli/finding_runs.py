@@ -6,7 +6,6 @@ nor is one that needs a trained model which nobody has fetched.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,11 @@ from coldproof.harness.case.repairs import NONE, chosen_repairs
 from coldproof.harness.cli.io import USAGE
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.models.trained import TRAINED, folder_of
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import ONLY
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.findings import FindingRecord, FindingReplay, ReplayResult
-from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.results import results_in
 from coldproof.harness.session.pytest_command import pytest_command
 
 
@@ -97,9 +97,9 @@ def no_repairs(record: FindingRecord) -> str:
 def run_group(group: Sequence[FindingRecord], folder: Path, repairs: str = NONE) -> Iterator[Outcome]:
     """Replay the findings of one engine, worker and model in one run, and yield their outcomes."""
     planted = chosen_repairs(group[0].found.adapter, repairs)
-    words = [*command_of(group, folder), *(["--repairs", repairs] if planted else [])]
+    words = command_of(group, folder, repairs=repairs if planted else None)
     code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    results = None if code.returncode == USAGE else stored(folder)  # another run's, if this one was refused
+    results = None if code.returncode == USAGE else results_in(folder)  # another run's, if this one was refused
     if results is None or code.returncode not in CONCLUDED:
         why = (
             results.problem
@@ -123,22 +123,21 @@ def outcome(record: FindingRecord, replay: FindingReplay | None, version: str, *
     return Outcome(record, replay.result, replay.words, version, replay.seconds, repaired=repaired)
 
 
-def command_of(group: Sequence[FindingRecord], folder: Path) -> list[str]:
+def command_of(group: Sequence[FindingRecord], folder: Path, *, repairs: str | None = None) -> list[str]:
     """Return the command of a run that replays these findings and draws nothing."""
     found = group[0].found
-    waivers = waivers_of(group[0].engine)
-    words = ["--engine", found.adapter, "--worker", found.worker, "--findings", ONLY, "--diagnose", "none"]
-    words += ["--model", found.model] if found.model else []
-    words += ["--cells", ",".join(sorted({record.found.cell for record in group}))]
-    words += ["--requirements", ",".join(sorted({record.requirement for record in group}))]
-    words += ["--known-issues", os.fspath(waivers)] if waivers is not None else []
-    words += ["--allow-not-exercised", "--allow-inconclusive", "--report-dir", os.fspath(folder.absolute())]
+    words = option_words(
+        engine=found.adapter,
+        worker=found.worker,
+        findings=ONLY,
+        diagnose="none",
+        repairs=repairs,
+        model=found.model,
+        cells=tuple(sorted({record.found.cell for record in group})),
+        requirements=tuple(sorted({record.requirement for record in group})),
+        known_issues=waivers_of(group[0].engine),
+        allow_not_exercised=True,
+        allow_inconclusive=True,
+        report_dir=folder.absolute(),
+    )
     return pytest_command(["-q", *words])
-
-
-def stored(folder: Path) -> Results | None:
-    """Return the results of a run; None if it left none."""
-    try:
-        return read_results(folder / "results.json")
-    except (OSError, msgspec.MsgspecError):
-        return None

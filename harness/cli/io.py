@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -129,27 +130,24 @@ def writing(target: Path | str) -> Iterator[None]:
         raise Refusal(FAILED, f"cannot write {target}: {reason_of(problem)}") from problem
 
 
-@contextlib.contextmanager
-def added_to(folder: Path) -> Iterator[None]:
+def added_to(folder: Path) -> AbstractContextManager[None]:
     """Let the block add files of ours to a folder, or write its own again. Raises Refusal if a run writes there."""
-    with writing(folder):
-        try:
-            opened = OwnFolder.enter(folder)
-        except FolderRefused as problem:
-            raise Refusal(USAGE, str(problem)) from problem
-        with contextlib.closing(opened):
-            yield
+    return _held(folder, OwnFolder.enter, "")
+
+
+def own_folder(folder: Path) -> AbstractContextManager[None]:
+    """Hold a folder that is ours alone while the block writes into it. Raises Refusal for any other folder."""
+    return _held(folder, OwnFolder.begin, "--out ")
 
 
 @contextlib.contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder that is ours alone while the block writes into it. Raises Refusal for any other folder."""
+def _held(folder: Path, opened: Callable[[Path], OwnFolder], option: str) -> Iterator[None]:
     with writing(folder):
         try:
-            opened = OwnFolder.begin(folder)
+            held = opened(folder)
         except FolderRefused as problem:
-            raise Refusal(USAGE, f"--out {problem}") from problem
-        with contextlib.closing(opened):
+            raise Refusal(USAGE, f"{option}{problem}") from problem
+        with contextlib.closing(held):
             yield
 
 

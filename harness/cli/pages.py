@@ -29,11 +29,11 @@ from coldproof.harness.cli.io import (
     write_stdout,
 )
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.harness.release.run.merged import stored
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.stored_files import decode, read_lines
-from coldproof.reports.assemble.assemble import assemble, read_events, with_end
+from coldproof.reports.assemble.assemble import read_events, with_end
 from coldproof.reports.exports.write import write_all
-from coldproof.reports.format.text import storable
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import exit_code
@@ -112,8 +112,7 @@ def from_events(log: Path) -> Results:
     """Return the results that follow from the events, also of a run that did not complete. Raises Refusal."""
     try:
         with interpreting(log):
-            results = assemble(with_end(read_events(log)))
-            return msgspec.convert(storable(msgspec.to_builtins(results)), Results)
+            return stored(with_end(read_events(log)))
     except OSError as problem:
         raise Refusal(USAGE, f"cannot read {log}: {reason_of(problem)}") from problem
 

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coldproof.harness.cli.bundles import ALLOWED_SIGNERS
-from coldproof.harness.cli.io import USAGE, Refusal, Subcommand, argument, indented, loaded, say, writing
+from coldproof.harness.cli.bundles import ALLOWED_SIGNERS, NEW_FOLDER, check_bundle, check_new
+from coldproof.harness.cli.io import Subcommand, argument, indented, loaded, say, writing
 from coldproof.harness.release.bundle.verify import Verification, verify
 from coldproof.harness.release.run.manifest import NAME, SIGNATURES, digest_of_file
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
@@ -36,8 +36,7 @@ ATTACHED = "attached server"
 def make_register(options: argparse.Namespace) -> int:
     """Verify the bundles, write the site with the accepted ones, and return the exit code. Raises Refusal."""
     out: Path = options.out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refusal(USAGE, f"--out {out} exists and will not be overwritten; choose a new folder")
+    check_new(out)
     bundles: dict[str, list[Source]] = {}  # by the folder of their page
     taken: set[str] = set()
     refused = 0
@@ -62,8 +61,7 @@ def split_target(word: str) -> tuple[str, Path]:
     """Return the target and the folder of TARGET=BUNDLE; with the folder alone, the target is "". Raises Refusal."""
     target, mark, path = word.rpartition("=")
     bundle = Path(word) if Path(word).is_dir() or not mark else Path(path)
-    if not bundle.is_dir():
-        raise Refusal(USAGE, f"{bundle} is not a folder; give the --report-dir of a run with --profile qualify")
+    check_bundle(bundle)
     return ("" if bundle == Path(word) else target), bundle
 
 
@@ -140,6 +138,6 @@ REGISTER = Subcommand(
     "make a static site of the qualifications that verify accepts",
     make_register,
     argument("bundles", nargs="+", metavar="[TARGET=]BUNDLE", help="a bundle, and what its engine ran on"),
-    argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder"),
+    NEW_FOLDER,
     ALLOWED_SIGNERS,
 )

@@ -24,7 +24,7 @@ from coldproof.harness.engine_releases.release_runs import (
 )
 from coldproof.harness.engine_releases.replays import replayed, summary
 from coldproof.harness.engine_releases.versions import chosen_releases
-from coldproof.harness.options import UsageError, parse_duration
+from coldproof.harness.options import INVALID_DURATION, UsageError, parse_duration
 from coldproof.harness.schema.releases import ReleaseRow
 from coldproof.harness.schema.results import Results, encode
 from coldproof.harness.session.environment import coldproof_version
@@ -54,7 +54,7 @@ def runs_of(options: argparse.Namespace) -> tuple[ReleaseRuns, list[str]]:
     assert engine.releases is not None
     seconds = parse_duration(options.limit)
     if seconds is None:
-        raise UsageError(f"--limit {options.limit!r}: invalid duration; use for example 90s, 20m or 2h")
+        raise UsageError(f"--limit {options.limit!r}: {INVALID_DURATION}")
     runs = ReleaseRuns(
         engine=engine,
         arguments=tuple(shlex.split(options.arguments)),
@@ -135,48 +135,40 @@ def run_bisect(options: argparse.Namespace) -> int:
     return FAILED if any(one.fails is None for one in found) else 0
 
 
-ENGINE = argument("--engine", default="vllm-inproc", metavar="NAME", help="default: vllm-inproc")
-RELEASES = argument(
-    "--releases", required=True, metavar="A,B,... or A..B", help="releases, or all that pip finds from A to B"
+OPTIONS = (
+    argument("--engine", default="vllm-inproc", metavar="NAME", help="default: vllm-inproc"),
+    argument(
+        "--releases", required=True, metavar="A,B,... or A..B", help="releases, or all that pip finds from A to B"
+    ),
+    argument(
+        "--arguments", default="", metavar='"..."', help='further options of each run, for example "--budget 60s"'
+    ),
+    argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="RELEASE=PATH",
+        help="an interpreter that has this release and Coldproof; may be repeated (default: an environment is made)",
+    ),
+    argument(
+        "--packages",
+        action="append",
+        default=[],
+        metavar="RELEASES=FOLDER",
+        help="packages for these releases in front of the installed ones, such as another torch; may be repeated",
+    ),
+    argument("--limit", default="30m", metavar="TIME", help="time after which a run is ended (default: 30m)"),
 )
-PYTHON = argument(
-    "--python",
-    action="append",
-    default=[],
-    metavar="RELEASE=PATH",
-    help="an interpreter that has this release and Coldproof; may be repeated (default: an environment is made)",
-)
-PACKAGES = argument(
-    "--packages",
-    action="append",
-    default=[],
-    metavar="RELEASES=FOLDER",
-    help="packages for these releases in front of the installed ones, such as another torch; may be repeated",
-)
-ARGUMENTS = argument(
-    "--arguments", default="", metavar='"..."', help='further options of each run, for example "--budget 60s"'
-)
-LIMIT = argument("--limit", default="30m", metavar="TIME", help="time after which a run is ended (default: 30m)")
 HISTORY = Subcommand(
     "test several releases of an engine, and show requirement by release",
     run_history,
-    ENGINE,
-    RELEASES,
-    ARGUMENTS,
-    PYTHON,
-    PACKAGES,
-    LIMIT,
+    *OPTIONS,
     out_folder("coldproof-report/history"),
 )
 BISECT = Subcommand(
     "replay a case on several releases of its engine",
     run_bisect,
     argument("case", type=Path, metavar="CASE.json", help="the case"),
-    ENGINE,
-    RELEASES,
-    ARGUMENTS,
-    PYTHON,
-    PACKAGES,
-    LIMIT,
+    *OPTIONS,
     out_folder("coldproof-report/bisect"),
 )

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from coldproof.harness.cli.io import Subcommand, argument
-from coldproof.harness.selection.command_line import declare_options, join_values
+from coldproof.harness.option_table import OPTIONS, option_words
+from coldproof.harness.selection.command_line import join_values
 from coldproof.harness.session.pytest_command import pytest_command
 
 
@@ -20,7 +21,9 @@ def run_options(parser: argparse.ArgumentParser, usage: str) -> None:
     """List the options of a run in --help. They are not parsed here: one argument takes all words for pytest."""
     parser.usage = f"{parser.prog} {usage}"
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    declare_options(parser.add_argument_group("options of a run").add_argument)
+    group = parser.add_argument_group("options of a run")
+    for name, settings in OPTIONS.items():
+        group.add_argument(name, **settings)
     parser.epilog = "All other options are pytest's, for example -k EXPRESSION. `pytest --help` lists them."
 
 
@@ -41,7 +44,7 @@ RUN = Subcommand(
 )
 REPLAY = Subcommand(
     "run one saved case again on a fresh engine",
-    lambda options: run_pytest(["--replay", options.case, *options.words]),
+    lambda options: run_pytest([*option_words(replay=options.case), *options.words]),
     argument("case", metavar="CASE.json", help="a file in the folder cases/ of a report"),
     functools.partial(run_options, usage="CASE.json [OPTION ...]"),
 )

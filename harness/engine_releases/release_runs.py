@@ -13,15 +13,14 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.engine_releases.versions import is_among
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.releases import ReleaseCase, ReleaseHistory, ReleaseRow, ReleaseVerdict, RequirementHead
-from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.results import Results, results_in
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.files.own_folder import claim
-
-RESULTS = "results.json"
 
 
 class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +48,8 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
             except NoEnvironment as problem:
                 return ReleaseRow(version=version, verdicts={}, problem=f"not installed: {problem}")
             self.say(f"{version}: running the suites")
-            ended = run_suites([str(python), *self.words(folder)], folder, self.seconds)
+            command = [str(python), *self.words(folder, "run", *option_words(engine=self.engine.name))]
+            ended = run_suites(command, folder, self.seconds)
             results = finished(folder)
             if results is None:
                 return ReleaseRow(version=version, verdicts={}, problem=ended, report=relative(folder, self.out))
@@ -76,10 +76,9 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
         worker = results.engine.worker if results.engine is not None else ""
         return Waivers(issues, version=version, today=today(), worker=worker)
 
-    def words(self, folder: Path) -> list[str]:
-        """Return the command line of a run behind its interpreter."""
-        chosen = ("--engine", self.engine.name, "--report-dir", str(folder.absolute()))
-        return ["-m", "coldproof", "run", *chosen, *self.arguments]
+    def words(self, folder: Path, *command: str) -> list[str]:
+        """Return the command line behind the interpreter, of a command of ours that writes its report into a folder."""
+        return ["-m", "coldproof", *command, *option_words(report_dir=folder.absolute()), *self.arguments]
 
 
 def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
@@ -109,11 +108,8 @@ def run_suites(command: Sequence[str], folder: Path, seconds: float) -> str:
 
 def finished(folder: Path) -> Results | None:
     """Return the results of a run that came to its end; None for any other."""
-    try:
-        results = read_results(folder / RESULTS)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return results if results.complete and results.exit_code in CONCLUDED else None
+    results = results_in(folder)
+    return results if results is not None and results.complete and results.exit_code in CONCLUDED else None
 
 
 def row_of(version: str, results: Results, report: str, causes: Waivers) -> ReleaseRow:

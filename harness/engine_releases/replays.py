@@ -33,8 +33,8 @@ def replayed(runs: ReleaseRuns, case: Path, version: str) -> Replay:
             python = runs.python(version)
         except NoEnvironment as problem:
             return Replay(version, None, f"not installed: {problem}")
-        words = ["-m", "coldproof", "replay", str(case.absolute()), "--report-dir", str(folder.absolute())]
-        ended = run_suites([str(python), *words, *options, *runs.arguments], folder, runs.seconds)
+        words = runs.words(folder, "replay", str(case.absolute()), *options)
+        ended = run_suites([str(python), *words], folder, runs.seconds)
         results = finished(folder)
         if results is None:
             return Replay(version, None, ended)

@@ -94,7 +94,8 @@ def run_units(options: FleetOptions, store: Store, units: Sequence[Unit], source
             """Submit a unit. Known issues are sent as text; all other options must mean the same on the node."""
             store.remove(unit.id)
             waivers = unit.waivers.read_text(encoding="utf-8") if unit.waivers is not None else None
-            run = (unit.words(), waivers, (kept / UNITS / unit.id).as_posix(), unit.run.python)
+            folder = (kept / UNITS / unit.id).as_posix()
+            run = (unit.words(folder), waivers, folder, unit.run.python)
             return start_on(ray, unit.machine, unit.id, *run, retries=options.retries)
 
         runs = ended_runs(ray, units, start, workers=options.workers, say=options.say)

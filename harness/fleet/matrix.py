@@ -19,6 +19,8 @@ from typing import Annotated, Any
 import msgspec
 
 from coldproof.harness.case.known_issues import read_known_issues
+from coldproof.harness.fleet.node import KNOWN_ISSUES
+from coldproof.harness.option_table import option_value, option_words
 from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
 from coldproof.harness.release.requirements.statements import statements
 from coldproof.harness.release.run.record import digest_of
@@ -32,23 +34,9 @@ PROFILE_CELLS = "profile"  # replaces the cell's name if the profile chooses the
 Share = Annotated[float, msgspec.Meta(ge=0)]
 # Options that the fleet sets itself, that would change the kind of run, or that an unattended run cannot use.
 FORBIDDEN_OPTIONS = (
-    "--engine",
-    "--engine-url",
-    "--cells",
-    "--requirements",
-    "--profile",
-    "--budget",
-    "--hypothesis-seed",
-    "--known-issues",
-    "--shard",
-    "--report-dir",
-    "--worker",
-    "--oracle",
-    "--fault",
-    "--repairs",
-    "--replay",
-    "--pdb",
-    "--collect-only",
+    *("--engine", "--engine-url", "--cells", "--requirements", "--profile", "--budget", "--hypothesis-seed"),
+    *("--known-issues", "--shard", "--report-dir", "--worker", "--oracle"),
+    *("--fault", "--repairs", "--replay", "--pdb", "--collect-only"),
 )
 
 
@@ -177,16 +165,6 @@ def check_run(run: MatrixRun, folder: Path) -> None:
     read_known_issues(known_issues_path(run, folder))
 
 
-def option_value(option: str, words: Iterable[str]) -> str | None:
-    """Return the value of an option, given as the next word or after "="; None if the option is not given."""
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
-        if name == option:
-            return value if equals else next(left, "")
-    return None
-
-
 def check_requirements(names: tuple[str, ...]) -> None:
     """Raise UsageError for a requirement that the suites do not have."""
     known = {name for one in statements() for name in (one, one.rpartition("-")[0])}
@@ -226,22 +204,23 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         definition = (self.machine, self.run, self.cell, self.seed, self.shard, waivers, sources)
         return hashlib.sha256(msgspec.json.encode(definition, order="deterministic")).hexdigest()
 
-    def words(self) -> list[str]:
-        """Return the arguments of `pytest suites` that do not depend on the node's folders."""
+    def words(self, report: str) -> list[str]:
+        """Return the arguments of `coldproof run` on a node. `report`: the report folder, from the run's own folder."""
         run = self.run
-        given = {
-            "--engine": run.engine,
-            "--engine-url": run.engine_url,
-            "--cells": self.cell,
-            "--requirements": ",".join(run.requirements),
-            "--profile": run.profile,
-            "--budget": run.budget,
-            "--worker": run.worker,
-            "--oracle": run.oracle,
-            "--hypothesis-seed": str(self.seed),
-            "--shard": self.shard,
-        }
-        return [*(f"{name}={value}" for name, value in given.items() if value), *run.options]
+        words = option_words(
+            engine=run.engine,
+            engine_url=run.engine_url,
+            cells=self.cell,
+            requirements=run.requirements,
+            profile=run.profile,
+            budget=run.budget,
+            worker=run.worker,
+            oracle=run.oracle,
+            shard=self.shard,
+            report_dir=report,
+            known_issues=KNOWN_ISSUES if self.waivers is not None else None,
+        )
+        return [*words, f"--hypothesis-seed={self.seed}", *run.options]
 
 
 def units_of(matrix: Matrix, folder: Path) -> list[Unit]:

@@ -61,12 +61,10 @@ def run_here(root: Path, words: list[str], waivers: str | None, folder: str, pyt
     `root`: the folder with the package `coldproof`. Hypothesis stores its examples in the run's folder too.
     """
     place, began = Path(tempfile.mkdtemp(prefix="coldproof-")), time.monotonic()
-    command = [python, "-m", "coldproof", "run", *words, f"--report-dir={folder}"]
     try:
         if waivers is not None:
             (place / KNOWN_ISSUES).write_text(waivers, encoding="utf-8")
-            command.append(f"--known-issues={KNOWN_ISSUES}")
-        code = run_guarded(root, command, place)
+        code = run_guarded(root, [python, "-m", "coldproof", "run", *words], place)
         log = (place / "log").read_bytes()[-LOG_BYTES:].decode(errors="replace")
         return Ended(code=code, files=pack(place / folder), log=log, seconds=round(time.monotonic() - began, 3))
     finally:

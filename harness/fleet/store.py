@@ -22,7 +22,7 @@ from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import Ended
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_HARNESS
-from coldproof.harness.schema.results import encode, read_results
+from coldproof.harness.schema.results import encode, results_in
 from coldproof.harness.schema.stored_files import MEGABYTE, MOST_FILES, read_json
 from coldproof.reports.exports.write import write_text
 from coldproof.reports.files.own_folder import adopt, claim, make_sub_folder, remove_report
@@ -72,10 +72,8 @@ class Store:
         record = self.record(unit, sources)
         if record is None or record.exit_code not in CONCLUDED:
             return False
-        try:
-            return read_results(self.report(unit.id) / "results.json").complete
-        except (OSError, msgspec.MsgspecError):
-            return False
+        results = results_in(self.report(unit.id))
+        return results is not None and results.complete
 
     def remove(self, unit: str) -> None:
         """Remove the record and the report of an earlier run. Raises OSError."""
@@ -142,9 +140,8 @@ def unpack(files: bytes, folder: Path) -> str:
 
 def problem_of(folder: Path, ended: Ended) -> str:
     """Return why a run has no complete result; "" if it has one."""
-    try:
-        results = read_results(folder / "results.json")
-    except (OSError, msgspec.MsgspecError):
+    results = results_in(folder)
+    if results is None:
         said = [line for line in ended.log.splitlines() if line.strip()]
         line = next((line for line in said if "coldproof: " in line), said[-1] if said else "no output")
         return f"no report, exit code {ended.code}: {line.strip()}"

@@ -40,7 +40,7 @@ def wrong_read_position(history: History, about: int | None) -> str:
     A block that was never written or belongs to another request is wrong from its start. A block that was written or
     copied in part is wrong within.
     """
-    read = next((r for r in history.wrong_reads if request_number(r.request, history) == about), None)
+    read = next(iter(wrong_reads_of(history, about)), None)
     if about is None or read is None:
         return ""
     if read.block == NO_BLOCK:
@@ -57,7 +57,7 @@ def follows_another_prompt(history: History, about: int | None) -> bool:
 
     The block was found although its tokens differ, so its key omits some of them.
     """
-    read = next((r for r in history.wrong_reads if request_number(r.request, history) == about), None)
+    read = next(iter(wrong_reads_of(history, about)), None)
     if read is None or read.writer is None or wrong_read_position(history, about) != "wrong within a block":
         return False
     writer = request_number(read.writer.request, history)
@@ -65,6 +65,11 @@ def follows_another_prompt(history: History, about: int | None) -> bool:
     if about is None or writer is None or writer == about:
         return False
     return read.writer.position == read.first == common_prefix(written_tokens(of[writer]), of[about].prompt)
+
+
+def wrong_reads_of(history: History, about: int | None) -> list[WrongRead]:
+    """Return the wrong reads of a request."""
+    return [read for read in history.wrong_reads if request_number(read.request, history) == about]
 
 
 def request_number(name: str, history: History) -> int | None:

@@ -108,6 +108,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self.cached_tokens
         return None if self.cached_between is None else self.cached_between[1]
 
+    def since_start(self, after: float) -> float:
+        """Convert a time since the request was sent to the run's clock. It is rounded: equal times compare equal."""
+        return round(self.sent + after, 6)
+
     @property
     def answered(self) -> bool:
         """Return whether there is a complete answer to judge."""

@@ -32,7 +32,7 @@ class Check(Registered, frozen=True, kw_only=True):
     without_cache: bool
 
 
-CHECKERS: Registry[Check] = Registry("coldproof.harness.judgement.checkers", "checks")
+CHECKERS: Registry[Check] = Registry("checks", package="coldproof.harness.judgement.checkers")
 
 
 def check(

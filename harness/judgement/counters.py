@@ -43,7 +43,7 @@ class Counting(Registered, frozen=True, kw_only=True):
     counters: type[Evidence]
 
 
-COUNTINGS: Registry[Counting] = Registry("coldproof.harness.judgement.evidence", "evidence")
+COUNTINGS: Registry[Counting] = Registry("evidence", package="coldproof.harness.judgement.evidence")
 
 
 def computes(counters: type[Evidence], *, order: int, asks: Asks = asks_nothing) -> Callable[[Facts], Facts]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from coldproof.adapters.protocol.metrics import Metrics, increase
-from coldproof.harness.history.provenance import request_number
+from coldproof.harness.history.provenance import request_number, wrong_reads_of
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.finding import Finding
@@ -57,8 +57,8 @@ def shows_a_hit(history: History, outcome: Outcome) -> bool:
 
 def read_from_others(history: History, outcome: Outcome) -> bool:
     """Return whether the engine recorded that a request read KV that another request wrote."""
-    mine = (read for read in history.wrong_reads if request_number(read.request, history) == outcome.request)
-    return any(r.writer is not None and request_number(r.writer.request, history) != outcome.request for r in mine)
+    writers = [read.writer for read in wrong_reads_of(history, outcome.request) if read.writer is not None]
+    return any(request_number(writer.request, history) != outcome.request for writer in writers)
 
 
 def counted_more(history: History, outcome: Outcome) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from coldproof.harness import feature_files
+from coldproof.harness.feature_files import Ordered
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import Answers, Question
@@ -68,29 +68,12 @@ def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]
 Entry = TypeVar("Entry", bound=Registered)
 
 
-class Registry(Generic[Entry]):
-    """What files register: those of one folder, and those of features whose name ends with `word`.
-
-    `package`: the folder's name in imports.
-    """
-
-    def __init__(self, package: str, word: str) -> None:
-        self.package = package
-        self.word = word
-        self.entries: dict[int, Entry] = {}
+class Registry(Ordered[Entry]):
+    """What files register as functions of an example."""
 
     def add(self, entry: Entry) -> None:
         """Register a function. Raises TypeError for a parameter that no example has, ValueError for a taken place."""
-        name = entry.function.__qualname__
         for one in parameters_of(entry.function):
             if Example.__annotations__.get(one.name) != one.annotation:
-                raise TypeError(f"{name} takes '{one}', which is no field of an example")
-        if entry.order in self.entries:
-            other = self.entries[entry.order].function.__qualname__
-            raise ValueError(f"{name} and {other} have the same place in the order: {entry.order}")
-        self.entries[entry.order] = entry
-
-    def load(self) -> tuple[Entry, ...]:
-        """Import every file, and return what they register, in order."""
-        feature_files.load(self.word, package=self.package)
-        return tuple(self.entries[place] for place in sorted(self.entries))
+                raise TypeError(f"{entry.function.__qualname__} takes '{one}', which is no field of an example")
+        self.put(entry.order, entry, entry.function)

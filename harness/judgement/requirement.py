@@ -154,6 +154,11 @@ def absent_everywhere(capabilities: Mapping[Capability, Support]) -> dict[Capabi
     return {one: support.evidence for one, support in capabilities.items() if support.lacks_everywhere(one)}
 
 
+def capabilities_of(lacks: list[Absent]) -> list[Capability]:
+    """Return the capabilities among the things that an engine lacks."""
+    return [one.capability for one in lacks if one.capability is not None]
+
+
 def missing_everywhere(lacks: Mapping[Capability, str], needs: tuple[Capability, ...]) -> list[Absent]:
     """Return why a requirement cannot be tested in any cell, also in one that was not opened.
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
-from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.requirement import Absent, Requirement
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.divergences import divergence_rates, exceeds
@@ -95,7 +94,7 @@ class Trial:
         self.cold = ColdAnswers()  # by the rule that compared its answers
         self.diverging: list[Workload] = []  # some examples whose answers on a hit diverged and were explained
         self.narrowed: list[DroppedKind] = []  # kinds of requests that were drawn or are needed, and were not sent
-        self.absent: list[Capability] = []  # needed capabilities that the engine is not known to have
+        self.absent: list[Absent] = []  # what it needs and the engine is not known to have
         self.uncounted = ""  # why the engine's hits are unknown
 
     def seconds(self) -> float:

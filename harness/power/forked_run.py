@@ -6,22 +6,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from coldproof.adapters.common.environment import current_environment
-from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
+from coldproof.adapters.common.forked import fork_server
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.session.layers.processes import PLUGIN, preloads
-from coldproof.reports.files.own_folder import claim
+from coldproof.harness.session.autoload import PLUGIN
+from coldproof.harness.session.layers.processes import preloads, start
 
 
 class RunTimedOut(Exception):
     """A run exceeded its time limit and was killed."""
-
-
-def pytest_main(words: list[str]) -> int:
-    """Run pytest and return its exit code."""
-    return int(pytest.main(words))
 
 
 def run_in_fork(seconds: float, function: Callable[[list[str]], int], words: list[str], folder: Path) -> int:
@@ -30,12 +22,7 @@ def run_in_fork(seconds: float, function: Callable[[list[str]], int], words: lis
     Raises RunTimedOut if it takes longer than `seconds`, and ForkServerError if no process can be forked.
     """
     address = fork_server(PLUGIN, *preloads(ENGINES.values()))
-    name = f"{function.__module__}:{function.__qualname__}"
-    environment = {**current_environment(), VARIABLE: address}
-    with claim(folder / "output.log").open("wb") as output:
-        process = ForkedProcess(
-            address, name, tuple(words), environment=environment, folder=folder, output=output, guarded=False
-        )
+    process = start(function, words, folder / "output.log", address=address, folder=folder)
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired as late:

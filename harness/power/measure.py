@@ -17,6 +17,7 @@ import psutil
 
 from coldproof.adapters.registry import catalogue, measured_engine
 from coldproof.adapters.spec.fault import Fault
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import SMOKE, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
@@ -133,10 +134,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         if not self.scripts:
             return []
         folder.mkdir(parents=True, exist_ok=True)
-        words = ["--worker", self.worker, "--out", str(folder), *self.served.words()]
-        words += ["--fault", fault] if fault is not None else []
+        words = option_words(worker=self.worker, fault=fault, **msgspec.structs.asdict(self.served))
         with contextlib.suppress(RunTimedOut):
-            run_in_fork(LITERAL_SECONDS, field_scripts.main, words, folder)
+            run_in_fork(LITERAL_SECONDS, field_scripts.main, [*words, "--out", str(folder)], folder)
         written = folder / "literal.json"
         return stored_measurement(written, list[FieldReport]) if written.exists() else []
 

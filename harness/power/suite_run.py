@@ -14,18 +14,21 @@ import msgspec
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.options import FINGERPRINT, PROFILES, SMOKE
-from coldproof.harness.power.forked_run import RunTimedOut, pytest_main, run_in_fork
+from coldproof.harness.option_table import option_words
+from coldproof.harness.options import FINGERPRINT, OFF, PROFILES, SMOKE
+from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.release.requirements.suites import declared
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
 from coldproof.harness.schema.power import Detection, SuiteRun
 from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.layers.processes import pytest_main
 from coldproof.harness.session.pytest_command import suite_words
 from coldproof.reports.assemble.assemble import assemble, read_events
 
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
+AS_PLANNED = ("worker", "profile", "cells", "requirements", "fault", "noise", "calibration", "guided")  # options
 CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
 
 
@@ -40,11 +43,6 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         """Return a name for files of measurements with this model and these flags; empty for Coldproof's own."""
         words = (Path(self.model or "").name, *shlex.split(self.engine_args))
         return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(words)).strip("-")
-
-    def words(self) -> list[str]:
-        """Return the options of a run."""
-        words = ["--model", self.model] if self.model is not None else []
-        return [*words, f"--engine-args={self.engine_args}"] if self.engine_args else words
 
 
 GENERATED = Served()
@@ -69,21 +67,20 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     def words(self, report: Path) -> list[str]:
         """Return the arguments of `python -m pytest`."""
         engine = measured_engine()
-        words = ["--engine", engine.name, "--worker", self.worker]
-        words += ["--profile", self.profile, "--cells", ",".join(self.cells), "--budget", f"{self.seconds:g}s"]
-        words += ["--known-issues", str(engine.known_issues)] if engine.known_issues is not None else []
-        words += ["--hypothesis-seed", str(self.seed)]
-        words += self.served.words()
-        words += ["--requirements", ",".join(self.requirements)] if self.requirements else []
-        words += ["--fault", self.fault] if self.fault is not None else []
-        words += ["--noise", self.noise] if self.noise is not None else []
-        words += ["--calibration", str(self.calibration)] if self.calibration is not None else []
-        words += ["--maxfail", "1"] if self.to_first else []
-        words += ["--guided"] if self.guided else []
-        words += ["--report-dir", str(report), "-q", "-W", "ignore", "-p", "no:logging"]
-        words += ["--findings", "off"]  # only what is drawn detects a fault here
-        words += ["--diagnose", "none", "--allow-not-exercised", "--allow-inconclusive"]
-        return suite_words(words, folder=report.parent)
+        words = option_words(
+            engine=engine.name,
+            known_issues=engine.known_issues,
+            budget=f"{self.seconds:g}s",
+            **{name: getattr(self, name) for name in AS_PLANNED},
+            **msgspec.structs.asdict(self.served),
+            report_dir=report,
+            findings=OFF,  # only what is drawn detects a fault here
+            diagnose="none",
+            allow_not_exercised=True,
+            allow_inconclusive=True,
+        )
+        words += ["--hypothesis-seed", str(self.seed), *(["--maxfail", "1"] if self.to_first else [])]
+        return suite_words([*words, "-q", "-W", "ignore", "-p", "no:logging"], folder=report.parent)
 
 
 @functools.cache

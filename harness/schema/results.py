@@ -363,6 +363,14 @@ def read_results(path: Path, *, follow: bool = False) -> Results:
     return results
 
 
+def results_in(folder: Path) -> Results | None:
+    """Return the results in a report folder; None if there are none that can be read."""
+    try:
+        return read_results(folder / "results.json")
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def encode(value: msgspec.Struct) -> bytes:
     """Return a value as indented JSON with sorted keys. It is validated by decoding it again."""
     raw = msgspec.json.encode(value, order="sorted")

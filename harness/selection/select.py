@@ -16,6 +16,7 @@ from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, attached, defa
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.load import load_case
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import FINGERPRINT, PROFILES, UsageError
 
 LAYER_CELLS = pytest.StashKey[tuple[str, ...]]()  # cells of a layer beside the profile's
@@ -141,6 +142,15 @@ def requirement_of(item: pytest.Item) -> Requirement | None:
     return mark.args[0] if mark else None
 
 
+def trial_of(item: pytest.Item) -> Trial | None:
+    """Return a new trial of a collected test, whose docstring states the requirement; None for one without any."""
+    requirement = requirement_of(item)
+    if requirement is None:
+        return None
+    statement = getattr(getattr(item, "function", None), "__doc__", None) or ""
+    return Trial(requirement, cell_name(item), statement.strip(), test_name(item))
+
+
 def cell_name(item: pytest.Item) -> str:
     """Return the name of the cell in which a collected test runs."""
     callspec = getattr(item, "callspec", None)
@@ -162,9 +172,3 @@ def test_name(item: pytest.Item) -> str:
 def area_of(item: pytest.Item) -> str:
     """Return the title of the area of the test's requirement, which its module gives as AREA; empty without one."""
     return str(getattr(getattr(item, "module", None), "AREA", ""))
-
-
-def statement_of(item: pytest.Item) -> str:
-    """Return the test's docstring, which states the requirement."""
-    function = getattr(item, "function", None)
-    return (getattr(function, "__doc__", None) or "").strip()

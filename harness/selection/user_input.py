@@ -5,7 +5,7 @@ Each is one line with exit code 4, before the report folder is opened and anythi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,17 +14,16 @@ import pytest
 from coldproof.adapters.common.lora_digest import ADAPTER_FILES
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.server.attach import is_server_url
+from coldproof.harness.option_table import OPTIONS
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.selection.select import listed_names
 
 MAY_BE_EMPTY = ("--engine-args", "--update-known-issues", "--joined")  # "" is what they have by default or alone
 
 
-def check_empty(config: pytest.Config, declare: Callable[[Callable[..., object]], None]) -> None:
-    """Raise UsageError for an option with an empty value. `declare`: declares all options of a run."""
-    names: list[str] = []
-    declare(lambda name, **_: names.append(name))
-    for name in names:
+def check_empty(config: pytest.Config) -> None:
+    """Raise UsageError for an option with an empty value."""
+    for name in OPTIONS:
         given = config.getoption(name)
         if name not in MAY_BE_EMPTY and (given == "" or (isinstance(given, list) and "" in given)):
             raise UsageError(f"{name} is empty: give it a value, or leave it out")

@@ -34,7 +34,8 @@ from coldproof.harness.execution.models.trained import described_model
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.reach.states import families
-from coldproof.harness.judgement.requirement import Requirement, statement_parts
+from coldproof.harness.judgement.requirement import statement_parts
+from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
@@ -134,21 +135,22 @@ class ConformanceRun:
             self.log.emit("phase", words=f"keeping the earlier report in {self.kept}")
         return self.reports.terminal
 
-    def announce(self, requirement: Requirement, cell: str, statement: str, test: str, *, area: str) -> None:
+    def announce(self, trial: Trial, *, area: str) -> None:
         """Emit that a requirement will be tested, so that the report lists it even if the run ends early."""
         self.plan.announced += 1
+        requirement = trial.requirement
         self.log.emit(
             "requirement",
             id=requirement.id,
             title=requirement.title,
-            statement=statement,
-            parts=statement_parts(statement),
+            statement=trial.statement,
+            parts=statement_parts(trial.statement),
             shows=(*requirement.shows, *requirement.shows_where.values()),
             upstream=requirement.upstream,
             fails_on=failing_checks(requirement),
             area=area,
-            cell=cell,
-            test=test,
+            cell=trial.cell,
+            test=trial.test,
         )
 
     def waivers(self, version: str | None) -> Waivers:
@@ -244,7 +246,7 @@ class ConformanceRun:
 
     def order_standby(self, engines: CellEngines) -> None:
         """Start the fresh engines early with which failures that are expected in this cell will be confirmed."""
-        here = [requirement for cell, requirement in self.plan.expected if cell == engines.cell.name]
+        here = self.plan.in_cell(engines.cell.name)
         confirmed = {one.id: one for one in here if not self.options.waives_at_once(one.suits)}
         mixtures_differ = not all(engines.calibration.mixtures.values()) and engines.oracle_engine is not None
         if mixtures_differ and any(one.without_cache for one in confirmed.values()):

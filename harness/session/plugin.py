@@ -23,12 +23,11 @@ from hypothesis import settings
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import ENGINES, fault_listing
 from coldproof.harness.case.load import load_case
-from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.selection.command_line import add_options, declare_options, read_options, report_folder, shard_of
+from coldproof.harness.selection.command_line import add_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
 from coldproof.harness.selection.select import (
     area_of,
@@ -41,8 +40,8 @@ from coldproof.harness.selection.select import (
     requirement_of,
     selected_cells,
     selected_requirements,
-    statement_of,
     test_name,
+    trial_of,
 )
 from coldproof.harness.selection.shards import assign_shards
 from coldproof.harness.selection.user_input import check_empty, check_names
@@ -70,7 +69,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             sys.stdout.write(text() + "\n")
             return 0
     try:
-        check_empty(config, declare_options)
+        check_empty(config)
         check_names(config)
         use_layers(config)
         if is_qualification(config):
@@ -196,21 +195,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 f"coldproof: unknown requirement {name!r}; --requirements takes ids like LORA-3 or areas like PRESS",
                 EXIT_USAGE,
             )
-    items = [(item, requirement_of(item)) for item in session.items]
-    if config.option.collectonly or not any(r for _, r in items):
+    items = [(item, trial) for item in session.items if (trial := trial_of(item)) is not None]
+    if config.option.collectonly or not items:
         return
     if in_layers(config):
         open_run(config, Role.CONTROLLER, ())  # the layers' processes announce and run their own tests
         return
     parallel = getattr(config, "workerinput", {})
     worker = parallel.get("workerid")
-    cells = tuple(dict.fromkeys(cell_name(item) for item, requirement in items if requirement is not None))
+    cells = tuple(dict.fromkeys(trial.cell for _, trial in items))
     run = open_run(config, Role.WORKER if worker or config.getoption("--joined") else Role.ALONE, cells)
     run.plan.workers = parallel.get("workercount", 1)
-    run.plan.expected = [(cell_name(item), r) for item, r in items if r is not None]
-    for item, requirement in items:
-        if requirement is not None and worker in (None, "gw0"):  # every worker collects the same tests
-            run.announce(requirement, cell_name(item), statement_of(item), test_name(item), area=area_of(item))
+    run.plan.expected = [(trial.cell, trial.requirement) for _, trial in items]
+    if worker in (None, "gw0"):  # every worker collects the same tests
+        for item, trial in items:
+            run.announce(trial, area=area_of(item))
 
 
 def open_run(config: pytest.Config, role: Role, cells: tuple[str, ...]) -> ConformanceRun:
@@ -268,13 +267,12 @@ def sut(request: pytest.FixtureRequest) -> Iterator[SystemUnderTest]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Begin the trial before a requirement's test, and conclude it afterwards, however the test function ended."""
-    requirement = requirement_of(pyfuncitem)
-    if requirement is None:
+    trial = trial_of(pyfuncitem)
+    if trial is None:
         return (yield)
     run = pyfuncitem.config.stash[RUN]
     opened = pyfuncitem.funcargs["sut"]
     assert isinstance(opened, SystemUnderTest)
-    trial = Trial(requirement, cell_name(pyfuncitem), statement_of(pyfuncitem), test_name(pyfuncitem))
     pyfuncitem.obj = run.trials.begin(opened, trial, pyfuncitem.obj)
     problem: BaseException | None = None
     try:
@@ -301,9 +299,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     except pytest.exit.Exception:
         raise
     except Exception as failure:
-        requirement = requirement_of(item)
-        if requirement is not None:
-            trial = Trial(requirement, cell_name(item), statement_of(item), test_name(item))
+        trial = trial_of(item)
+        if trial is not None:
             trials = item.config.stash[RUN].trials
             if isinstance(failure, OutOfTime):
                 trials.conclude_unopened(trial, str(failure))

@@ -20,7 +20,13 @@ from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
-from coldproof.harness.judgement.requirement import Absent, Requirement, absent_everywhere, missing_everywhere
+from coldproof.harness.judgement.requirement import (
+    Absent,
+    Requirement,
+    absent_everywhere,
+    capabilities_of,
+    missing_everywhere,
+)
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
     verdict_of_case,
@@ -57,6 +63,10 @@ class RunPlan(msgspec.Struct):
         """Return how many of the `floor` examples (or requests) of a requirement its next trial should draw."""
         trials = sum(one.id == requirement.id for _, one in self.expected) / self.workers
         return math.ceil(max(0, floor - drawn) / max(1, trials - self.begun[requirement.id]))
+
+    def in_cell(self, name: str) -> list[Requirement]:
+        """Return the requirements that are tested in a cell, once for each test."""
+        return [requirement for cell, requirement in self.expected if cell == name]
 
     def weight(self) -> float:
         """Return the weight of the trials that this process will run."""
@@ -98,8 +108,7 @@ class TrialRunner:
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
             self.release_unsupported(sut)
-        absent = self.absent_needs(sut, trial)
-        trial.absent = [one.capability for one in absent if one.capability is not None]
+        trial.absent = absent = self.absent_needs(sut, trial)
         if not absent:
             self.set_least(trial)
             trial.share = budget.begin(trial.requirement.weight)
@@ -136,7 +145,7 @@ class TrialRunner:
         of the cell, so that their failure becomes a case. Without a cache, the failure is GROUND-1's.
         """
         of_cold_engine = not sut.engines.calibration.probes
-        ground = of_cold_engine and any(one.without_cache for cell, one in self.plan.expected if cell == trial.cell)
+        ground = of_cold_engine and any(one.without_cache for one in self.plan.in_cell(trial.cell))
         if trial.cell in self.ended_cells or ground != trial.requirement.without_cache:
             return lambda **_: None
         self.ended_cells[trial.cell] = None
@@ -155,7 +164,7 @@ class TrialRunner:
         """
         if sut.cell.name in self.opened_cells or self.plan.workers > 1:
             return
-        here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+        here = self.plan.in_cell(sut.cell.name)
         self.findings.open_cell(sut, here)
         trial.started = time.monotonic()
 
@@ -178,7 +187,7 @@ class TrialRunner:
         if sut.cell.name not in self.opened_cells:
             self.opened_cells.add(sut.cell.name)
             self.lacking |= absent_everywhere(sut.engines.engine.capabilities)
-            here = [requirement for cell, requirement in self.plan.expected if cell == sut.cell.name]
+            here = self.plan.in_cell(sut.cell.name)
             lacking = [requirement for requirement in here if sut.unmet_needs(requirement)]
             sut.budget.drop(sum(requirement.weight for requirement in lacking) / self.plan.workers)
             self.plan.begun.update(requirement.id for requirement in lacking)
@@ -188,8 +197,7 @@ class TrialRunner:
 
         It is NOT EXERCISED, or UNSUPPORTED if another cell has shown that the engine lacks what it needs.
         """
-        absent = missing_everywhere(self.lacking, trial.requirement.needs)
-        trial.absent = [one.capability for one in absent if one.capability is not None]
+        trial.absent = absent = missing_everywhere(self.lacking, trial.requirement.needs)
         verdict = Verdict.UNSUPPORTED if absent else Verdict.NOT_EXERCISED
         reason = "; ".join(map(str, absent)) or reason
         self.emit_verdict(trial, verdict, reason, None, left=None)
@@ -306,7 +314,7 @@ class TrialRunner:
             drawn=round(trial.drawn, 3),
             share=round(trial.share, 3),
             case=case.id if case else None,
-            absent=trial.absent,
+            absent=capabilities_of(trial.absent),
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,
             exhausted=trial.exhausted,

@@ -20,6 +20,7 @@ from coldproof.harness.fleet.matrix import Machine, Matrix, MatrixRun, Unit, uni
 from coldproof.harness.fleet.merge.unit_report import Fleet, Part, read_part
 from coldproof.harness.fleet.node import Ended, pack
 from coldproof.harness.fleet.store import Record, Store
+from coldproof.harness.option_table import option_value
 from coldproof.reports.files.own_folder import OwnFolder
 
 SOURCES = "s" * 64
@@ -166,19 +167,21 @@ def fake_python(folder: Path) -> Path:
 
 def fake_run(words: list[str], folder: str) -> None:
     """Write the events of a run but not its end, wait at the gate, then end. A test can kill the run at the gate."""
-    given = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    cell, report = option_value("--cells", words), option_value("--report-dir", words)
+    assert cell is not None
+    assert report is not None
     bundles.freeze(Path(folder) / "lists")
     bundles.frozen.LISTS = Path(folder) / "lists"
     end, gate = bundles.end, Path(folder) / "gate"
 
     def waits(log: Any, out: Path) -> None:
-        (gate / f"{given['--cells']}-{os.getpid()}").write_text("")
+        (gate / f"{cell}-{os.getpid()}").write_text("")
         until((gate / GO).exists)
         end(log, out)
 
     bundles.end = waits
-    places = [place for place in bundles.PLACES if place.cell == CELLS[given["--cells"]]]
-    bundles.write(Path(given["--report-dir"]), places=places)
+    places = [place for place in bundles.PLACES if place.cell == CELLS[cell]]
+    bundles.write(Path(report), places=places)
 
 
 def at_gate(folder: Path) -> list[psutil.Process]:

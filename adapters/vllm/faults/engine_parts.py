@@ -32,6 +32,11 @@ def scheduler() -> Any:
     return module("v1.core.sched.scheduler").Scheduler
 
 
+def fingerprint_runner() -> Any:
+    """Return the class that computes the steps of the fingerprint worker."""
+    return importlib.import_module("coldproof.adapters.vllm.fingerprint.model_step").Runner
+
+
 def blocks_of(this: Any, request: Any) -> list[Any]:
     """Return the blocks that a request holds in the first group."""
     return list(this.coordinator.get_blocks(request.request_id)[0])

@@ -6,36 +6,27 @@ changes nothing. A step in which requests only decode costs it about a microseco
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from coldproof.adapters.common.stepping import StepRecords
 from coldproof.adapters.protocol.engine_steps import Admission, Chunk, EngineStep
 
 EVICT = "_maybe_evict_cached_block"
-MOST_STEPS = 100_000  # that are kept if nobody takes them
 
 
-class StepRecorder:
+class StepRecorder(StepRecords):
     """Wraps `schedule` of one scheduler, and the method of its block pool that evicts a block."""
 
     def __init__(self, scheduler: Any, clock: Callable[[], float]) -> None:
+        super().__init__()
         self.scheduler, self.clock = scheduler, clock
         self.pool = scheduler.kv_cache_manager.block_pool
         self.block_size: int = scheduler.block_size
         self.known: set[str] = set()  # requests that ran before
-        self.targets: dict[str, int] = {}  # of the requests in prefill
-        self.evicted = self.evicted_first = 0
-        self.recorded: deque[EngineStep] = deque(maxlen=MOST_STEPS)
         scheduler.schedule = self.schedule
         if hasattr(self.pool, EVICT):
             setattr(self.pool, EVICT, self.evict)
-
-    def take(self) -> tuple[EngineStep, ...]:
-        """Return and remove the recorded steps."""
-        taken = tuple(self.recorded)
-        self.recorded.clear()
-        return taken
 
     def evict(self, block: Any) -> bool:
         """Evict a block if it is cached, and count it."""
@@ -81,10 +72,5 @@ class StepRecorder:
             evicted=self.evicted,
             evicted_first=self.evicted_first,
         )
-        self.evicted = self.evicted_first = 0
         self.known.update(begun)
-        for chunk in chunks:
-            if chunk.end >= chunk.target:
-                del self.targets[chunk.request]
-        if step.admitted or step.chunks or step.evicted:
-            self.recorded.append(step)
+        self.add(step)

@@ -12,6 +12,7 @@ import msgspec
 
 from coldproof.harness import feature_files
 from coldproof.harness.case.reproducer.kit.story import Story
+from coldproof.harness.feature_files import Ordered
 from coldproof.harness.schema.case import Case, RequestRow
 from coldproof.harness.workload.steps import Action, Request, Segment, Workload, all_changes
 
@@ -79,13 +80,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     `flag`: it is left out where the flag is off, for example because the client lacks what it needs.
     """
 
-    order: int
     call: Callable[[ScriptCase], Call | None]
     flag: str = ""
 
 
 FLAGS: list[Flag] = []
-CHECKS: dict[int, Check] = {}
+CHECKS: Ordered[Check] = Ordered("script")
 ATTEMPTS: dict[str, type[Story]] = {}
 Holds = Callable[[ScriptCase], bool]
 Chooses = Callable[[ScriptCase], Call | None]
@@ -105,9 +105,7 @@ def script_check(order: int, *, flag: str = "") -> Callable[[Chooses], Chooses]:
     """Register a function that chooses the check of some cases. See `Check`. Raises ValueError for a taken place."""
 
     def register(function: Chooses) -> Chooses:
-        if order in CHECKS:
-            raise ValueError(f"{function.__module__} and {CHECKS[order].call.__module__} have the same place: {order}")
-        CHECKS[order] = Check(order=order, call=function, flag=flag)
+        CHECKS.put(order, Check(call=function, flag=flag), function)
         return function
 
     return register
@@ -139,8 +137,7 @@ def true_flags(about: ScriptCase) -> dict[str, bool]:
 
 def first_call(about: ScriptCase, flags: dict[str, bool]) -> Call:
     """Return the call that says whether a script has shown the bug."""
-    feature_files.load("script")
-    chosen = (one for _, one in sorted(CHECKS.items()) if not one.flag or flags[one.flag])
+    chosen = (one for one in CHECKS.load() if not one.flag or flags[one.flag])
     return next(call for one in chosen if (call := one.call(about)) is not None)
 
 

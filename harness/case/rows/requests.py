@@ -6,7 +6,7 @@ Pure functions of a judged history. All times are in seconds since the start of 
 from __future__ import annotations
 
 from coldproof.harness.case.rows.prompts import segment_rows
-from coldproof.harness.history.provenance import request_number
+from coldproof.harness.history.provenance import request_number, wrong_reads_of
 from coldproof.harness.history.records import History, Outcome, common_prefix, written_tokens
 from coldproof.harness.judgement.checkers.cached_tokens import writer_before_a_reset
 from coldproof.harness.judgement.checkers.tokens import agrees, closest, foreign_source
@@ -82,7 +82,7 @@ def request_row(
         first_token=token_time(o, 0),
         wrong_token=at,
         wrong_token_at=None if at is None else token_time(o, at),
-        preempted_at=[since_start(o, at) for at in o.preempted_at],
+        preempted_at=[o.since_start(at) for at in o.preempted_at],
         resumed_at=[resume_time(o, at) for at in o.preempted_at],
         aborted=o.aborted.value if o.aborted is not None else "",
         segments=segment_rows(o, asked, history),
@@ -99,19 +99,14 @@ def matches_an_adapter_version(outcome: Outcome, answers: Answers) -> bool:
     return any(answer is not None and agrees(outcome, answer) for answer in known)
 
 
-def since_start(outcome: Outcome, after: float) -> float:
-    """Convert a time since a request was sent into a time since the workload began."""
-    return round(outcome.sent + after, 6)
-
-
 def token_time(outcome: Outcome, position: int) -> float | None:
     """Return the time of a token of the answer; None if there is no such token."""
-    return since_start(outcome, outcome.tokens[position].at) if position < len(outcome.tokens) else None
+    return outcome.since_start(outcome.tokens[position].at) if position < len(outcome.tokens) else None
 
 
 def resume_time(outcome: Outcome, preempted: float) -> float:
     """Return the time of the first token after a preemption, or the end of the request if there is none."""
-    later = (since_start(outcome, token.at) for token in outcome.tokens if token.at > preempted)
+    later = (outcome.since_start(token.at) for token in outcome.tokens if token.at > preempted)
     return min(later, default=outcome.finished)
 
 
@@ -142,8 +137,7 @@ def writer_of_wrong_read(outcome: Outcome, limit: Bounds, wrong: Finding | None,
 
 def first_wrong_positions(outcome: Outcome, history: History) -> list[int]:
     """Return the first and last position of the first wrong read; empty if the engine does not report it."""
-    reads = (read for read in history.wrong_reads if request_number(read.request, history) == outcome.request)
-    first = next(reads, None)
+    first = next(iter(wrong_reads_of(history, outcome.request)), None)
     return [] if first is None else [first.first, first.last]
 
 

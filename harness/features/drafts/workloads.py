@@ -10,11 +10,11 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.identities import load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
-TENANT = "tenant"
 ECHO = 6  # tokens of the beginning at a prompt's end: n-gram drafts continue as the beginning does
 LAST_TOKENS = 4  # of an answer that ends at the context limit
 
@@ -23,8 +23,8 @@ LAST_TOKENS = 4  # of an answer that ends at the context limit
 @st.composite
 def hits_with_drafts(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
     """Draw prompts with a common prefix and next turns of them: alone with a hit, alone without one, and together."""
-    adapter = TENANT if with_adapter and draw(st.sampled_from((False, True))) else None
-    steps: list[Step] = [load_tenant(limits)] if adapter else []
+    adapter = "tenant" if with_adapter and draw(st.sampled_from((False, True))) else None
+    steps: list[Step] = [load_tenant(limits)] if adapter else []  # the drafts are not made for its answers
     prelude = draw(stems(limits))
     first = request(draw, limits, adapter, prompt_of(draw, limits, prelude, "A"))
     measured = [first, first]
@@ -60,11 +60,6 @@ def hits_left_beside_a_full_context(draw: st.DrawFn, limits: WorkloadLimits) -> 
         measured.append(request(draw, limits, None, Prompt((Segment("turn", 5),), continues=1)))
     alone = [Burst(requests=(one,)) for one in measured]
     return Workload((Burst(requests=(full, later)), *alone, *without_hits(measured)))
-
-
-def load_tenant(limits: WorkloadLimits) -> SetAdapter:
-    """Return the load of an adapter, for whose answers the drafts are not made."""
-    return SetAdapter(name=TENANT, content=limits.contents[0], path="files-A", route=Route.LOAD)
 
 
 def prompt_of(draw: st.DrawFn, limits: WorkloadLimits, prelude: Segment, tail: str) -> Prompt:

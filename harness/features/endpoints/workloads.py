@@ -6,9 +6,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, IMPOSSIBLE_PRIORITY, Endpoint
-from coldproof.harness.features.salts.workloads import LONG, NEARLY_EQUAL, AdapterAndSalt
+from coldproof.harness.features.salts.workloads import LONG, NEARLY_EQUAL
+from coldproof.harness.workload.generators.identities import AdapterAndSalt, load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 
 QUESTION = Segment("question", 5)
 
@@ -34,7 +35,7 @@ def at_two_endpoints(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: b
     drawn = draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=limits.most(2, least=1), unique=True))
     identities: list[AdapterAndSalt] = list(dict.fromkeys(identity for pair in drawn for identity in pair))
     if with_adapter and draw(st.sampled_from((True, True, False))):
-        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        steps.append(load_tenant(limits))
         identities += [("tenant", identities[0][1]), (None, "tenant")]
     pairs = draw(st.lists(st.sampled_from(endpoint_pairs(limits)), min_size=1, max_size=limits.most(2, least=1)))
     number = 0

@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.features.images.workloads import (
-    PLAIN,
-    SALTS,
-    AdapterAndSalt,
-    Segments,
-    prompts_with_images,
-    request_for,
-)
+from coldproof.harness.features.images.workloads import Segments, prompts_with_images
 from coldproof.harness.features.weights.workloads import Invalidation, UpdateBuilder
+from coldproof.harness.workload.generators.identities import PLAIN, SALTED, AdapterAndSalt, request_for
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     Burst,
@@ -64,7 +58,7 @@ def image_cache_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     base = draw(prompts_with_images(limits, cut=draw(st.sampled_from((True, True, False)))))
     resets = draw(st.permutations(RESETS[:3]))
     resets += draw(st.lists(st.sampled_from(RESETS), max_size=limits.most(3)))
-    identities = (PLAIN, PLAIN, SALTS[0])
+    identities = (PLAIN, PLAIN, SALTED[0])
     steps: list[Step] = [send(limits, base)]
     for number, reset in enumerate(resets, start=1):
         steps.append(reset)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.images import Arguments, Encoding
 from coldproof.adapters.protocol.resets import ResetScope
-from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
+from coldproof.harness.workload.generators.identities import (
+    PLAIN,
+    SALTED,
+    TENANT,
+    crowds,
+    load_tenant,
+    request_for,
+)
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     Burst,
     Image,
@@ -19,7 +27,6 @@ from coldproof.harness.workload.steps import (
     Prompt,
     Request,
     Reset,
-    Route,
     Segment,
     SetAdapter,
     Step,
@@ -27,11 +34,8 @@ from coldproof.harness.workload.steps import (
 )
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
-AdapterAndSalt = tuple[str | None, str | None]
 Segments = tuple[Segment, ...]
 
-PLAIN: AdapterAndSalt = (None, None)
-SALTS: tuple[AdapterAndSalt, ...] = ((None, "red"), (None, "Red"))
 NAMES = ("cat", "dog", "sun")
 ASSUMED_TOKENS = 16  # of an image, if the engine takes none: nothing is sent then
 
@@ -47,10 +51,10 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     steps: list[Step] = []
     identities = [PLAIN]
     if Capability.CACHE_SALT in limits.can:
-        identities += draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))
+        identities += draw(st.lists(st.sampled_from(SALTED), min_size=1, max_size=2, unique=True))
     if with_adapter and draw(st.booleans()):
-        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
-        identities.append(("tenant", None))
+        steps.append(load_tenant(limits))
+        identities.append(TENANT)
     base = draw(prompts_with_images(limits, uuid="shared" if named else None))
     near = draw(st.lists(other_images(base), min_size=1, max_size=limits.most(3, least=1)))
     sent = [(base, PLAIN), *((one, PLAIN) for one in near), (base, PLAIN), *((base, i) for i in identities[1:])]
@@ -60,10 +64,7 @@ def near_images(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, 
     if isinstance(steps[0], SetAdapter):
         other = (Segment("other text", 3 * limits.unit),)
         steps += [Burst(requests=(request_for(limits, *one),)) for one in ((other, identities[-1]), (near[0], PLAIN))]
-    for _ in range(draw(st.integers(0, limits.most(2)))):
-        crowd = [request_for(limits, *draw(st.sampled_from(sent))) for _ in range(draw(st.sampled_from((2, 3))))]
-        if len({request.adapter for request in crowd}) == 1 or limits.may_mix(BASE_WITH_ADAPTER):
-            steps.append(Burst(requests=tuple(crowd)))
+    steps += draw(crowds(limits, [request_for(limits, *one) for one in sent]))
     return Workload(tuple(steps))
 
 
@@ -115,7 +116,7 @@ def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     ways = [Arguments.RESCALED, *draw(st.permutations([one for one in Arguments if one is not Arguments.RESCALED]))]
     ways = ways[: limits.most(len(Arguments), least=2)]
     sent = [(way, PLAIN) for way in (*ways, *draw(st.permutations(ways)))]
-    sent += [(way, SALTS[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
+    sent += [(way, SALTED[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
     prompts = [request_for(limits, tuple(told(segment, way) for segment in base), identity) for way, identity in sent]
     steps = [Burst(requests=(one,)) for one in prompts]
     together = draw(st.lists(st.sampled_from(prompts), max_size=3))
@@ -194,12 +195,6 @@ def images_partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 def grown(limits: WorkloadLimits, request: Request, tokens: int) -> Request:
     """Return a request with an answer of `tokens`, or as many as fit behind its prompt."""
     return msgspec.structs.replace(request, max_tokens=min(tokens, limits.longest - new_prompt_length(request.prompt)))
-
-
-def request_for(limits: WorkloadLimits, segments: Segments, identity: AdapterAndSalt, *, tail: str = "tail") -> Request:
-    """Return a request with segments, and more tokens after them: the last block of a prompt is never looked up."""
-    adapter, salt = identity
-    return Request(prompt=Prompt((*segments, Segment(tail, limits.unit + 1))), adapter=adapter, salt=salt)
 
 
 @st.composite

@@ -17,12 +17,12 @@ from coldproof.harness.features.pressure.workloads import partly_evicted, prefix
 from coldproof.harness.features.salts.workloads import NEARLY_EQUAL, salted
 from coldproof.harness.workload.generators.chats import trees
 from coldproof.harness.workload.generators.edges import any_length, chunks_at_edges, crowds, long_neighbours
+from coldproof.harness.workload.generators.identities import load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, nearly_equal, stems
 from coldproof.harness.workload.generators.reuse import returns, traffic
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.transform import change_requests
 
-TENANT = "tenant"
 MOST_UNITS = 15  # of a prompt of which each token has a vector
 
 
@@ -54,7 +54,7 @@ def pooled_neighbours(
     salt, other = draw(st.sampled_from(NEARLY_EQUAL))
     steps: list[Step] = []
     if with_adapter and draw(st.booleans()):
-        steps.append(SetAdapter(name=TENANT, content=limits.contents[0], path="files-A", route=Route.LOAD))
+        steps.append(load_tenant(limits))
 
     def asks(*segments: Segment, salt: str | None = salt, adapter: str | None = None) -> Request:
         response_options = ResponseOptions(pooled=draw(st.sampled_from(tasks)))
@@ -62,7 +62,7 @@ def pooled_neighbours(
 
     whole = (stem, *tails)
     sent = [asks(*whole), asks(*whole), asks(draw(nearly_equal(limits, stem)), *tails), asks(*whole, salt=other)]
-    sent += [asks(*whole, adapter=TENANT)] if steps else []
+    sent += [asks(*whole, adapter="tenant")] if steps else []
     for _ in range(draw(st.integers(0, limits.most(4)))):
         match draw(st.sampled_from(("near", "shorter", "longer", "again"))):
             case "near":

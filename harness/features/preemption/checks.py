@@ -43,7 +43,7 @@ def unfair_preemptions(history: History) -> list[Finding]:
                 less = urgency[other.request] > urgency[outcome.request]
                 equal = urgency[other.request] == urgency[outcome.request]
                 goes_first = less or (equal and later_of_equals(history, other, outcome))
-                if goes_first and kept_running(other, moment(outcome, at)):
+                if goes_first and kept_running(other, outcome.since_start(at)):
                     return [order_finding(outcome, other, urgency)]
     return []
 
@@ -71,7 +71,7 @@ def overtaken_requests(history: History) -> list[Finding]:
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome, other in itertools.permutations(history.outcomes, 2):
         follows = comes_after(other, outcome) and urgency[other.request] >= urgency[outcome.request]
-        if follows and any(overtook(other, outcome, moment(outcome, at)) for at in outcome.preempted_at):
+        if follows and any(overtook(other, outcome, outcome.since_start(at)) for at in outcome.preempted_at):
             return [overtaking_finding(outcome, other)]
     return []
 
@@ -98,23 +98,18 @@ def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
 
 def overtook(other: Outcome, preempted: Outcome, lost: float) -> bool:
     """Return whether `other` got all its tokens up to its first one while `preempted` waited to be resumed."""
-    begun = [moment(other, token.at) for token in other.tokens]
-    resumed = [at for token in preempted.tokens if (at := moment(preempted, token.at)) > lost]
+    begun = [other.since_start(token.at) for token in other.tokens]
+    resumed = [at for token in preempted.tokens if (at := preempted.since_start(token.at)) > lost]
     return bool(begun and resumed) and other.preemptions == 0 and lost < begun[0] < resumed[0]
-
-
-def moment(outcome: Outcome, at: float) -> float:
-    """Convert a time since a request was sent to the run's clock. It is rounded so that equal times compare equal."""
-    return round(outcome.sent + at, 6)
 
 
 def kept_running(outcome: Outcome, when: float) -> bool:
     """Return whether a request had tokens before and after `when`, and was not preempted between the two."""
-    times = [moment(outcome, token.at) for token in outcome.tokens]
+    times = [outcome.since_start(token.at) for token in outcome.tokens]
     before, then = [at for at in times if at < when], [at for at in times if at >= when]
     if not before or not then:
         return False
-    return not any(before[-1] <= moment(outcome, at) <= then[0] for at in outcome.preempted_at)
+    return not any(before[-1] <= outcome.since_start(at) <= then[0] for at in outcome.preempted_at)
 
 
 def order_finding(outcome: Outcome, other: Outcome, urgency: dict[int, int]) -> Finding:

@@ -1,3 +1,1 @@
 """A pool of KV blocks that is too small for what is sent."""
-
-USES = ("salts",)

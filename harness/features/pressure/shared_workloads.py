@@ -17,8 +17,8 @@ from coldproof.adapters.protocol.requests import Abort, Stage
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.features.pressure.filling_workloads import PoolFillings, Sizes
 from coldproof.harness.features.pressure.workloads import pool_tokens
-from coldproof.harness.features.salts.workloads import AdapterAndSalt
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.identities import AdapterAndSalt
 from coldproof.harness.workload.generators.priorities import PRIORITIES
 from coldproof.harness.workload.generators.prompts import (
     WorkloadLimits,

@@ -1,3 +1,1 @@
 """Prompts with embedding rows in place of tokens."""
-
-USES = ("salts",)

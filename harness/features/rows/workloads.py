@@ -8,15 +8,20 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.harness.features.salts.workloads import AdapterAndSalt
-from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, stems
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Rows, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.generators.identities import (
+    PLAIN,
+    SALTED,
+    TENANT,
+    AdapterAndSalt,
+    crowds,
+    load_tenant,
+    request_for,
+)
+from coldproof.harness.workload.generators.prompts import WorkloadLimits, stems
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Rows, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 from coldproof.harness.workload.validity import rows_fit
 
-PLAIN: AdapterAndSalt = (None, None)
-SALTS: tuple[AdapterAndSalt, ...] = ((None, "red"), (None, "Red"))
-TENANT: AdapterAndSalt = ("tenant", None)
 EDITS = ("row", "mask", "value", "swap", "mask", "tokens")
 
 
@@ -30,9 +35,9 @@ def near_embeddings(
     rows and tokens, and with `zeros` its rows are zeros.
     """
     steps: list[Step] = []
-    identities = [PLAIN, *draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=2, unique=True))]
+    identities = [PLAIN, *draw(st.lists(st.sampled_from(SALTED), min_size=1, max_size=2, unique=True))]
     if with_adapter and draw(st.booleans()):
-        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        steps.append(load_tenant(limits))
         identities.append(TENANT)
     base = draw(segments_with_rows(limits, zeros=zeros, alone=alone))
     near = draw(st.lists(near_collisions(limits, base), min_size=1, max_size=limits.most(4, least=1)))
@@ -40,12 +45,9 @@ def near_embeddings(
     sent += [(base, identity) for identity in identities[1:]]
     for other in near[: limits.most(2)]:
         sent.append((other, draw(st.sampled_from(identities))))
-    steps += [Burst(requests=(request_for(limits, *one),)) for one in sent]
-    for _ in range(draw(st.integers(0, limits.most(2)))):
-        crowd = [request_for(limits, *draw(st.sampled_from(sent))) for _ in range(draw(st.sampled_from((2, 3))))]
-        mixed = len({request.adapter for request in crowd}) > 1
-        if not mixed or limits.may_mix(BASE_WITH_ADAPTER):
-            steps.append(Burst(requests=tuple(crowd)))
+    requests = [request_for(limits, (segment,), identity) for segment, identity in sent]
+    steps += [Burst(requests=(one,)) for one in requests]
+    steps += draw(crowds(limits, requests))
     return Workload(tuple(steps))
 
 
@@ -54,7 +56,7 @@ def conversations_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Workload
     """Draw a prompt with rows whose answer fills a block, and next turns of it, with and without rows of their own."""
     base = draw(segments_with_rows(limits))
     answer = draw(st.sampled_from(limits.sizes((limits.unit + 2, 2 * limits.unit + 2))))
-    requests = [msgspec.structs.replace(request_for(limits, base, PLAIN), max_tokens=answer)]
+    requests = [msgspec.structs.replace(request_for(limits, (base,), PLAIN), max_tokens=answer)]
     length = new_prompt_length(requests[0].prompt) + answer
     for turn in range(draw(st.integers(1, limits.most(2, least=1)))):
         length += limits.unit + 1 + answer
@@ -65,12 +67,6 @@ def conversations_with_rows(draw: st.DrawFn, limits: WorkloadLimits) -> Workload
             own = msgspec.structs.replace(own, rows=Rows(((1, limits.unit),)))
         requests.append(Request(prompt=Prompt((own,), continues=turn), max_tokens=answer))
     return Workload(tuple(Burst(requests=(request,)) for request in requests))
-
-
-def request_for(limits: WorkloadLimits, segment: Segment, identity: AdapterAndSalt) -> Request:
-    """Return a request with a segment, and more tokens after it: the last block of a prompt is never looked up."""
-    adapter, salt = identity
-    return Request(prompt=Prompt((segment, Segment("tail", limits.unit + 1))), adapter=adapter, salt=salt)
 
 
 @st.composite

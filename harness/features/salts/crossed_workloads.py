@@ -10,9 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.features.salts.workloads import AdapterAndSalt
 from coldproof.harness.workload.generators.edges import long_and_parts
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.identities import AdapterAndSalt
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, PART_SEPARATOR

@@ -8,10 +8,9 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions
 from coldproof.harness.features.options.workloads import SEVERAL_ANSWERS, STOP_STRINGS, STRUCTURED, tokens_for
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.identities import AdapterAndSalt, load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits, related_prompts, stems
-from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
-
-AdapterAndSalt = tuple[str | None, str | None]
+from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 
 LONGEST_SALT = 128  # characters, with the nonce: the limit of vLLM's server, which refuses longer ones
 LONG = "tenant-" + "0123456789" * 10
@@ -52,7 +51,7 @@ def salted(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool, sever
     identities: list[AdapterAndSalt] = [(None, salt) for salt in dict.fromkeys(salt for pair in pairs for salt in pair)]
     without = draw(st.booleans())  # false is drawn first: the adapter's name is the rarest collision to find by luck
     if with_adapter and not without:
-        steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+        steps.append(load_tenant(limits))
         count = draw(st.sampled_from(limits.sizes((1, 2))))
         identities += [identity for pair in LIKE_AN_ADAPTER[:count] for identity in pair]
     more = draw(st.lists(st.sampled_from(OTHERS), max_size=1))

@@ -1,3 +1,1 @@
 """Sessions whose turns one request continues."""
-
-USES = ("salts",)

@@ -11,16 +11,14 @@ from collections import Counter
 import msgspec
 from hypothesis import strategies as st
 
-from coldproof.harness.features.salts.workloads import AdapterAndSalt
 from coldproof.harness.features.sessions.steps import CloseSession
+from coldproof.harness.workload.generators.identities import PLAIN, TENANT, AdapterAndSalt, load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
-from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Route, Segment, SetAdapter, Step, Workload
+from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 from coldproof.harness.workload.transform import change_requests
 
-PLAIN: AdapterAndSalt = (None, None)
 SALTED: AdapterAndSalt = (None, "red")
-TENANT: AdapterAndSalt = ("tenant", None)
 NAMES = ("a", "b", "c")
 SETTLE_MS = 10
 AHEAD = 8  # tokens for which an engine may allocate blocks in advance
@@ -46,7 +44,7 @@ class SessionBuilder:
         self.known: list[DrawnSession] = []  # also those that were closed
         self.identities = [PLAIN, PLAIN, SALTED]
         if with_adapter and draw(st.sampled_from((False, True, True))):
-            self.steps.append(SetAdapter(name="tenant", content=limits.contents[0], path="files-A", route=Route.LOAD))
+            self.steps.append(load_tenant(limits))
             self.identities = [PLAIN, TENANT, TENANT, SALTED]
         self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
         blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.reach.model import Needs
-from coldproof.harness.judgement.reach.states import absent, all_states
+from coldproof.harness.judgement.reach.states import REGISTERED, absent
 from coldproof.harness.judgement.reach.timeline import Timeline
 
 
@@ -17,7 +17,7 @@ def reached(history: History) -> dict[str, int]:
     """
     timeline = Timeline(history)
     counts: Counter[str] = Counter()
-    for part in all_states():
+    for part in REGISTERED.load():
         counts.update("/".join(cell) for cell in part.function(timeline))
     return {cell: count for cell, count in sorted(counts.items()) if cell not in absent()}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from coldproof.harness import feature_files
+from coldproof.harness.feature_files import Ordered
 from coldproof.harness.judgement.reach.model import Family
 from coldproof.harness.judgement.reach.timeline import Timeline
 
@@ -22,32 +22,22 @@ class States(msgspec.Struct, frozen=True):
     function: Yields
 
 
-REGISTERED: dict[int, States] = {}
+REGISTERED: Ordered[States] = Ordered("states", package=__name__.rpartition(".")[0])
 
 
 def states(*families: Family, order: int) -> Callable[[Yields], Yields]:
     """Register a function with its tables. `order`: their place in reports. Raises ValueError for a taken place."""
 
     def register(function: Yields) -> Yields:
-        if order in REGISTERED:
-            other = REGISTERED[order].function
-            raise ValueError(f"{function.__module__} and {other.__module__} have the same place: {order}")
-        REGISTERED[order] = States(families, function)
+        REGISTERED.put(order, States(families, function), function)
         return function
 
     return register
 
 
-@functools.cache
-def all_states() -> tuple[States, ...]:
-    """Return what the files of this folder, and the files `states` of features, have registered, in order."""
-    feature_files.load("states", package=__name__.rpartition(".")[0])
-    return tuple(REGISTERED[place] for place in sorted(REGISTERED))
-
-
 def families() -> tuple[Family, ...]:
     """Return all tables, in order."""
-    return tuple(family for one in all_states() for family in one.families)
+    return tuple(family for one in REGISTERED.load() for family in one.families)
 
 
 @functools.cache

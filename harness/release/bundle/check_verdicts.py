@@ -13,7 +13,7 @@ from coldproof.adapters.registry import CELLS
 from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
-from coldproof.harness.judgement.requirement import Absent, absent_everywhere, missing_everywhere
+from coldproof.harness.judgement.requirement import Absent, absent_everywhere, capabilities_of, missing_everywhere
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
@@ -56,9 +56,9 @@ def check_counts(place: Place, verdict: Event, seen: RejudgedTest) -> Iterator[R
     for what, counted in (("examples", seen.examples), ("requests", seen.requests)):
         if (recorded := verdict[what]) != counted:
             yield altered(f"{place}: the verdict counts {recorded} {what}, the log has {counted}")
-    if seen.examples and msgspec.convert(verdict["cold"], ColdAnswers) != seen.trial.cold:
+    if seen.examples and msgspec.convert(verdict["cold"], ColdAnswers) != seen.cold:
         yield altered(f"{place}: the verdict rests on other cold answers than its examples")
-    evidence = seen.trial.evidence
+    evidence = seen.evidence
     for name in sorted(evidence.keys() | verdict["evidence"].keys()):
         recorded, counted = verdict["evidence"].get(name, 0.0), evidence[name]
         if not math.isclose(recorded, counted, rel_tol=1e-9, abs_tol=1e-9):
@@ -76,10 +76,10 @@ def check_verdict(
     if given is Verdict.UNSUPPORTED:
         yield from check_unsupported(part, place, verdict, seen, engines)
         return
-    if given is Verdict.CONFORMS and engines and all(engine.lacks(seen.trial.requirement.needs) for engine in engines):
-        lacks = "; ".join(map(str, engines[0].lacks(seen.trial.requirement.needs)))
+    if given is Verdict.CONFORMS and engines and all(engine.lacks(seen.requirement.needs) for engine in engines):
+        lacks = "; ".join(map(str, engines[0].lacks(seen.requirement.needs)))
         yield altered(f"{place} CONFORMS, but the engine lacks what it needs: {lacks}")
-    if found := [one for one in verdict["missing"] if seen.trial.evidence[one]]:
+    if found := [one for one in verdict["missing"] if seen.evidence[one]]:
         yield altered(f"{place} is {given} with missing evidence: {', '.join(found)}; but its examples show it")
     known = [cases[name] for name in verdict["known"] if name in cases]
     if verdict["case"] is not None and verdict["case"] not in verdict["known"]:
@@ -99,7 +99,7 @@ def check_unsupported(
     """
     if seen.examples:
         yield altered(f"{place} is UNSUPPORTED but has {seen.examples} examples")
-    needs = seen.trial.requirement.needs
+    needs = seen.requirement.needs
     if engines:
         possible = [engine.lacks(needs) for engine in engines]
     else:
@@ -114,11 +114,6 @@ def check_unsupported(
     elif [*(absent := verdict["absent"])] not in [capabilities_of(lacks) for lacks in possible]:
         named = ", ".join(absent) or "nothing"
         yield altered(f"{place} is UNSUPPORTED for lack of {named}; from the engine follows: {texts(possible)}")
-
-
-def capabilities_of(lacks: list[Absent]) -> list[Capability]:
-    """Return the capabilities among the things that an engine lacks."""
-    return [one.capability for one in lacks if one.capability is not None]
 
 
 def texts(possible: list[list[Absent]]) -> str:
@@ -149,8 +144,8 @@ def check_without_counterexample(
         yield altered(
             f"{place} has the case {known[0].id} of a finding, but none of its {seen.examples} examples fails"
         )
-    seen.trial.requirement = seen.trial.requirement.on(common_capabilities(engines))
-    seen.trial.known = known
+    seen.requirement = seen.requirement.on(common_capabilities(engines))
+    seen.known = known
     try:
         with_rare = part.waivers(verdict).with_rare
     except UsageError as problem:
@@ -160,8 +155,8 @@ def check_without_counterexample(
     follows = {}
     # Whether the time was over, when the kinds of requests that were not sent do not count, is not recorded.
     for narrowed in ([], dropped_kinds(part, verdict)):
-        seen.trial.narrowed = narrowed
-        found, why = verdict_without_counterexample(seen.trial, None, ended=ended, with_rare=with_rare)
+        seen.narrowed = narrowed
+        found, why = verdict_without_counterexample(seen, None, ended=ended, with_rare=with_rare)
         follows[found] = why
     if given not in follows:
         found, why = next(iter(follows.items()))

@@ -80,31 +80,21 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     stage: str = ""
 
 
-class RejudgedTest:
+class RejudgedTest(Trial):
     """The trial of one place, with the re-evaluated results of all its examples.
 
     `changed` counts the examples whose recorded results differ from the recomputed ones.
     """
 
     def __init__(self, test: FrozenTest, cell: str) -> None:
-        self.trial = Trial(test.declared, cell, test.statement, test.test)
+        super().__init__(test.declared, cell, test.statement, test.test)
         self.failing = self.changed = 0
         self.rules: set[Rule] = set()
         self.first_difference = ""
 
-    @property
-    def examples(self) -> int:
-        """The number of examples."""
-        return self.trial.examples
-
-    @property
-    def requests(self) -> int:
-        """The number of their requests."""
-        return self.trial.requests
-
-    def add(self, stored: Stored, recomputed: Judgement) -> None:
+    def add_again(self, stored: Stored, recomputed: Judgement) -> None:
         """Add an example and its recomputed judgement, as a run does."""
-        self.trial.add(recomputed)
+        self.add(recomputed)
         self.failing += bool(recomputed.findings)
         self.rules.add(stored.rule)
         if text := difference(stored, recomputed):
@@ -211,7 +201,7 @@ class Part:
         recomputed = rejudge(stored, test)
         if stored.place not in self.rejudged:
             self.rejudged[stored.place] = RejudgedTest(test, stored.cell)
-        self.rejudged[stored.place].add(stored, recomputed)
+        self.rejudged[stored.place].add_again(stored, recomputed)
         self.histories.add(stored.place, stored.history, finding=stored.finding)
 
     def last(self, kind: str) -> Event:

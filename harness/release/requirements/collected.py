@@ -15,13 +15,13 @@ import pytest
 from coldproof.adapters.registry import OWN_CELLS
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.release.requirements.frozen import FrozenList, FrozenTest, Place
-from coldproof.harness.selection.select import cell_name, requirement_of, statement_of, test_name
+from coldproof.harness.selection.select import cell_name, requirement_of, test_name, trial_of
 
 
 def collected_list(items: Iterable[pytest.Item], version: str) -> FrozenList:
     """Return the list of the collected tests. A test that runs in several cells is listed once."""
-    own = ((item, requirement) for item in items if (requirement := requirement_of(item)) is not None)
-    return listed((frozen_test(one, test_name(item), item.path, statement_of(item)) for item, one in own), version)
+    own = ((item, one) for item in items if (one := trial_of(item)) is not None)
+    return listed((frozen_test(one.requirement, one.test, item.path, one.statement) for item, one in own), version)
 
 
 def declared_list(suites: Iterable[ModuleType], version: str) -> FrozenList:

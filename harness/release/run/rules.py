@@ -17,21 +17,15 @@ from coldproof.harness.release.requirements.collected import collected_list, pla
 from coldproof.harness.release.requirements.frozen import Change, current_list, differences
 from coldproof.harness.selection.select import requirement_of, selected_cells
 
-# pytest's names of options, and how a user writes them. Each would make a qualification weaker.
+# Options that would make a qualification weaker: ours, and pytest's names of its own with how a user writes them.
+OURS = (
+    *("--cells", "--requirements", "--weight-policy", "--replay", "--fault", "--repairs", "--noise", "--calibration"),
+    *("--examples-from", "--findings"),
+    "--guided",  # it depends on earlier runs
+    *("--allow-not-exercised", "--allow-inconclusive"),
+)
 FORBIDDEN = {
-    "--cells": "--cells",
-    "--requirements": "--requirements",
-    "--weight-policy": "--weight-policy",
-    "--replay": "--replay",
-    "--fault": "--fault",
-    "--repairs": "--repairs",
-    "--noise": "--noise",
-    "--calibration": "--calibration",
-    "--examples-from": "--examples-from",
-    "--findings": "--findings",
-    "guided": "--guided",  # it depends on earlier runs
-    "--allow-not-exercised": "--allow-not-exercised",
-    "--allow-inconclusive": "--allow-inconclusive",
+    **dict(zip(OURS, OURS, strict=True)),
     "keyword": "-k",
     "markexpr": "-m",
     "deselect": "--deselect",

@@ -19,13 +19,14 @@ from coldproof.adapters.common.redact import redact_file
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
+from coldproof.harness.option_table import option_words
 from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.harness.session.autoload import PLUGIN
 from coldproof.reports.files.own_folder import claim
 
 POLL_SECONDS = 0.1
 LONGEST_REASON = 400  # characters of a layer's last words that are shown
 QUIET = ("-p", "no:cacheprovider", "--color=no")
-PLUGIN = "coldproof.harness.session.plugin"
 
 
 class LayerEnd(msgspec.Struct, frozen=True):
@@ -47,10 +48,11 @@ class LayerProcesses:
     def __init__(self, layers: Sequence[Layer], words: Sequence[str], folder: Path) -> None:
         self.events = folder / EVENTS
         self.logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
-        words = [*words, *QUIET, "--joined", ",".join(layer.name for layer in layers)]
+        words = [*words, *QUIET, *option_words(joined=tuple(layer.name for layer in layers))]
         address = fork_server(PLUGIN, *preloads(ENGINES[layer.engine] for layer in layers))
         self.running = {
-            name: start((*words, "--layers", name), address=address, log=log) for name, log in self.logs.items()
+            name: start(pytest_main, [*words, *option_words(layers=name)], log, address=address)
+            for name, log in self.logs.items()
         }
 
     def follow(self, on_event: Callable[[dict[str, Any]], None]) -> list[LayerEnd]:
@@ -80,15 +82,20 @@ def preloads(engines: Iterable[EngineSpec]) -> list[str]:
     return list(dict.fromkeys(f"{one.__module__}:{one.__qualname__}" for one in found if one is not None))
 
 
-def start(words: tuple[str, ...], *, address: str, log: Path) -> ForkedProcess:
-    """Start the process of a layer. Its output goes to a file, because the terminal shows all layers."""
+def start(
+    function: Callable[[list[str]], int], words: Iterable[str], log: Path, *, address: str, folder: Path | None = None
+) -> ForkedProcess:
+    """Call a function in a new process, in `folder` or this process's, with its output in a file."""
+    name = f"{function.__module__}:{function.__qualname__}"
     environment = {**current_environment(), VARIABLE: address}  # its engines are forked from the same process
     with claim(log).open("wb") as output:
-        return ForkedProcess(address, f"{__name__}:run", words, environment=environment, output=output, guarded=False)
+        return ForkedProcess(
+            address, name, tuple(words), environment=environment, output=output, guarded=False, folder=folder
+        )
 
 
-def run(words: list[str]) -> int:
-    """Run pytest, in the process of a layer. Return its exit code."""
+def pytest_main(words: list[str]) -> int:
+    """Run pytest and return its exit code."""
     return int(pytest.main(words))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from coldproof.harness import feature_files
-from coldproof.harness.case.circumstances import Failure, circumstances, in_order
+from coldproof.harness.case.circumstances import REGISTERED, Failure, circumstances
 from coldproof.harness.case.reproducer.steps import step_call
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload.kinds.kind import StepKind
@@ -19,20 +19,20 @@ class Unknown(StepKind, frozen=True, tag="unknown to scripts"):
 
 def test_circumstances_of_features_are_found() -> None:
     """They stand behind what happened to the cache, which is the room's own."""
-    places = [function.__module__ for function in in_order()]
+    places = [function.__module__ for function in REGISTERED.load()]
     assert places[0] == "coldproof.harness.case.circumstances"
     assert f"{feature_files.FEATURES}.images.circumstances" in places
 
 
 def test_two_functions_cannot_have_the_same_place() -> None:
     """Their order in signatures would depend on the order of imports."""
-    in_order()
+    REGISTERED.load()
 
     def second(_: Failure) -> Iterable[str]:
         """Return no text."""
         return ()
 
-    with pytest.raises(ValueError, match="have the same place: 230"):
+    with pytest.raises(ValueError, match="have the same place in the order: 230"):
         circumstances(230)(second)
 
 

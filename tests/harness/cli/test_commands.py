@@ -7,7 +7,7 @@ import os
 import pytest
 
 from coldproof.harness.cli.main import PASSED_ON, SUBCOMMANDS, main
-from coldproof.harness.selection.command_line import declare_options
+from coldproof.harness.option_table import OPTIONS
 from coldproof.harness.session.pytest_command import pytest_command
 
 
@@ -39,8 +39,7 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("name", sorted(PASSED_ON))
 def test_run_and_replay_list_the_options_of_a_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The help has their help texts, and says where the other options come from."""
-    declared: dict[str, str] = {}
-    declare_options(lambda option, **settings: declared.update({option: settings["help"]}))
+    declared = {option: settings["help"] for option, settings in OPTIONS.items()}
     declared.pop("--joined")  # for the processes of a run's layers
     with pytest.raises(SystemExit):
         main([name, "--help"])

@@ -14,8 +14,8 @@ import pytest
 from support.one_after_another import outcomes
 
 from coldproof import IMPORT_ROOT
+from coldproof.harness.option_table import OPTIONS
 from coldproof.harness.options import parse_duration
-from coldproof.harness.selection.command_line import declare_options
 from coldproof.harness.selection.user_input import MAY_BE_EMPTY
 
 USAGE = 4
@@ -93,9 +93,8 @@ ROWS: list[tuple[tuple[str, ...], str]] = [
 
 def options_with_values() -> list[str]:
     """Return the options of a run that take a value."""
-    names: list[str] = []
-    declare_options(lambda name, **settings: names.append(name) if settings.get("action") != "store_true" else None)
-    return [name for name in names if name not in MAY_BE_EMPTY]
+    valued = [name for name, settings in OPTIONS.items() if settings.get("action") != "store_true"]
+    return [name for name in valued if name not in MAY_BE_EMPTY]
 
 
 @pytest.fixture(scope="module")

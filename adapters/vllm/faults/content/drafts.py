@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import manager, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import fingerprint_runner, manager, module, scheduler
 from coldproof.adapters.vllm.faults.patching import acted, after, after_lookup, around, before
 
 FAULTS, fault = collector("drafts")
 
 N_GRAM, DRAFT_MODEL = ("speculative",), ("speculative-model",)
 DRAFT_LAYERS = "draft_model."  # before the names of a draft model's layers
-
-
-def fingerprint_runner() -> Any:
-    """Return the class that computes the steps of the fingerprint worker."""
-    return importlib.import_module("coldproof.adapters.vllm.fingerprint.model_step").Runner
 
 
 def lose_draft_kv(patch: Patch, which: Callable[[list[int]], list[int]]) -> None:

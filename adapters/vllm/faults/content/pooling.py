@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import manager, module, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import fingerprint_runner, manager, module, scheduler
 from coldproof.adapters.vllm.faults.hit_watch import count_wrong_hits
 from coldproof.adapters.vllm.faults.keys.block_hashes import utils
 from coldproof.adapters.vllm.faults.patching import acted, around
@@ -16,11 +15,6 @@ FAULTS, fault = collector("pooled answers")
 
 CHUNKED = ("pooling",)
 DIGESTS = ("fingerprint",)
-
-
-def fingerprint_runner() -> Any:
-    """Return the class that computes the steps of the fingerprint worker."""
-    return importlib.import_module("coldproof.adapters.vllm.fingerprint.model_step").Runner
 
 
 def change_pooled_state(patch: Patch, place: Callable[[Any], int]) -> None:

@@ -47,7 +47,7 @@ def test_what_no_feature_registers_is_off(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_every_flag_has_a_use() -> None:
     """It is in branches of clients and of the kit, or decides about a check or an attempt."""
-    used = {*GIVEN, *registry.ATTEMPTS, *(check.flag for check in registry.CHECKS.values())}
+    used = {*GIVEN, *registry.ATTEMPTS, *(check.flag for check in registry.CHECKS.load())}
     assert {one.name for one in registry.registered_flags()} <= used
 
 
@@ -84,8 +84,8 @@ def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPat
         """Know each case."""
         return Call(is_out_of_bounds, (1, 0, "x"))
 
-    monkeypatch.setitem(registry.CHECKS, 1, Check(order=1, call=lambda _: None))
-    monkeypatch.setitem(registry.CHECKS, 2, Check(order=2, call=knows, flag="ENDPOINTS"))
+    monkeypatch.setitem(registry.CHECKS.entries, 1, Check(call=lambda _: None))
+    monkeypatch.setitem(registry.CHECKS.entries, 2, Check(call=knows, flag="ENDPOINTS"))
     assert str(first_call(about, {**features(about), "ENDPOINTS": True})) == "is_out_of_bounds(story, 1, 0, 'x')"
     assert first_call(about, {**features(about), "ENDPOINTS": False}).function is is_wrong
 
@@ -93,7 +93,7 @@ def test_the_first_check_that_knows_a_case_decides(monkeypatch: pytest.MonkeyPat
 def test_two_checks_cannot_have_the_same_place() -> None:
     """Which one decides would depend on the order of imports."""
     feature_files.load("script")
-    with pytest.raises(ValueError, match="have the same place: 100"):
+    with pytest.raises(ValueError, match="have the same place in the order: 100"):
         script_check(100)(lambda _: None)
 
 

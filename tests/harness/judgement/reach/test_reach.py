@@ -28,7 +28,7 @@ from coldproof.harness.history.records import (
 )
 from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.reach.model import CHANGES, LOOKUPS, SCHEDULING, SIZES, Needs
-from coldproof.harness.judgement.reach.states import absent, all_states, families, states
+from coldproof.harness.judgement.reach.states import REGISTERED, absent, families, states
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
 from coldproof.harness.workload.steps import Burst, Meanwhile, Reset, Restart, Route, Workload
 
@@ -433,8 +433,8 @@ def test_features_add_their_tables_between_those_of_the_room() -> None:
 
 def test_two_functions_cannot_have_the_same_place() -> None:
     """Their order in reports would depend on the order of imports."""
-    all_states()
-    with pytest.raises(ValueError, match="have the same place: 300"):
+    REGISTERED.load()
+    with pytest.raises(ValueError, match="have the same place in the order: 300"):
         states(order=300)(lambda _: iter(()))
 
 
