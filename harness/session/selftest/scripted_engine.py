@@ -58,7 +58,7 @@ ABSENT = {
 
 
 class InjectedBug(enum.StrEnum):
-    """Bugs that occur in real engines. For every checker there is at least one that it must detect."""
+    """Bugs that occur in real engines. Each checker of what this engine has must detect one at least."""
 
     CLEAN = "none"
     NAME_ONLY_KEY = "cache key has the adapter's name instead of its content"
