@@ -61,6 +61,26 @@ class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
     causes: frozenset[str] = frozenset()
 
 
+class Search:
+    """One search of a trial for a counterexample: from its first draw until that is proved or put aside."""
+
+    def __init__(self) -> None:
+        self.first: Failing | None = None  # the first counterexample
+        self.best: Failing | None = None  # the smallest counterexample
+        self.failed: set[bytes] = set()  # workloads that have run since the first counterexample
+        self.passed: set[bytes] = set()
+        self.since: float | None = None  # when the first counterexample was found
+        self.saved = False  # the counterexample is a saved case, which is minimal already
+        self.regression = ""  # the counterexample is of a finding that is recorded as fixed
+
+    def keep(self, failing: Failing) -> None:
+        """Keep a counterexample if it is the first or the smallest one."""
+        self.since = time.monotonic() if self.since is None else self.since
+        self.first = self.first or failing
+        if self.best is None or failing.workload.size() < self.best.workload.size():
+            self.best = failing
+
+
 class Trial:
     """The state of one requirement in one cell while it runs."""
 
@@ -70,15 +90,11 @@ class Trial:
         self.evidence: Counter[str] = Counter()
         self.examples = self.requests = self.noise = self.permitted = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
-        self.first: Failing | None = None  # the first counterexample
-        self.best: Failing | None = None  # the smallest counterexample
-        self.failed: set[bytes] = set()
-        self.passed: set[bytes] = set()
-        self.shrinking_since: float | None = None
+        self.search = Search()
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
-        self.replaying = False
+        self.replaying = False  # it replays a saved case in place of drawing
         self.waivable = False  # a known issue may waive its counterexample
         self.waived_at_once = False  # without a replay on a fresh engine
         self.problem: Exception | None = None  # why no more examples can run, if it is no finding
@@ -88,7 +104,6 @@ class Trial:
         self.out_of_time = ""  # why not even one example was drawn
         self.obstacle = ""  # why nothing can be compared in its cell
         self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
-        self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -115,11 +130,10 @@ class Trial:
         if judgement.evidence.get(ReportedEvidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
             self.diverging.append(judgement.history.workload)
 
-    def take(self, failing: Failing) -> None:
+    def take(self, failing: Failing, *, regression: str = "") -> None:
         """Make the failure of a saved case the counterexample: it is minimal already."""
-        self.first = self.best = failing
-        self.shrinking_since = time.monotonic()
-        self.replaying, self.waived_at_once = True, False
+        self.search.keep(failing)
+        self.search.saved, self.search.regression = True, regression
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""
@@ -127,15 +141,16 @@ class Trial:
 
     def counterexamples(self) -> Counterexamples | None:
         """Return the counterexamples found so far, or None if nothing failed."""
-        if self.first is None or self.best is None:
+        search = self.search
+        if search.first is None or search.best is None:
             return None
         return Counterexamples(
             requirement=self.requirement,
-            first=self.first,
-            smallest=self.best,
-            replayed=self.replaying,
+            first=search.first,
+            smallest=search.best,
+            replayed=self.replaying or search.saved,
             waivable=self.waivable,
-            waived_at_once=self.waived_at_once,
+            waived_at_once=self.waived_at_once and not search.saved,
             causes=self.causes,
         )
 

@@ -172,8 +172,8 @@ class KnownFindings:
         result = ReplayResult.FAILS if same else ReplayResult.OTHERWISE
         self.report(sut, one, result, case.sentence, regression=regression)
         if case.known_issue is None:
-            trial.regression = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
-            trial.take(failing)
+            said = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
+            trial.take(failing, regression=said)
             raise_violation(case.sentence)
         self.save_case(case, trial.statement)
         trial.known.append(case)

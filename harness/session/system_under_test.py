@@ -146,18 +146,19 @@ class SystemUnderTest:
     def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
         """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
         trial = self.current().trial
+        search = trial.search
         workload, not_sent = self.engines.pool.dropped.without(workload, trial.requirement.needs)
         trial.narrow(not_sent)
-        if trial.best is None and not trial.replaying and self.budget.is_spent(trial):
+        if search.best is None and not trial.replaying and self.budget.is_spent(trial):
             raise TrialEnded
         key = msgspec.json.encode(workload)
-        if key in trial.failed:
+        if key in search.failed:
             raise_violation("fails, as in an earlier run")
-        if trial.best is not None and self.minimising_timed_out(trial):
+        if search.best is not None and self.minimising_timed_out(trial):
             raise TrialEnded
-        if trial.best is not None and key in trial.passed:
+        if search.best is not None and key in search.passed:
             return None
-        tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
+        tries = RETRIES_WHILE_SHRINKING if search.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
             engine = self.engines.live_engine(engine)
             earlier = self.engines.runs_of(engine)
@@ -175,7 +176,7 @@ class SystemUnderTest:
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
                 )
                 raise_violation(judgement.worst().sentence)
-        trial.passed.add(key)
+        search.passed.add(key)
         trial.hint = pool_hint(self.limits) or trial.hint
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
@@ -243,21 +244,17 @@ class SystemUnderTest:
 
     def minimising_timed_out(self, trial: Trial) -> bool:
         """Return whether the time for minimising is over. The smallest counterexample so far is then confirmed."""
-        since = trial.shrinking_since
+        since = trial.search.since
         familiar = bool(trial.causes) or trial.waived_at_once
         seconds = self.current().proof.limits().minimising(waivable=trial.waivable, familiar=familiar)
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
         """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
-        trial.failed.add(key)
-        if trial.shrinking_since is None:
-            trial.shrinking_since = time.monotonic()
-            if not trial.waived_at_once:
-                self.engines.standby.order(caching=not trial.requirement.without_cache)
-        trial.first = trial.first or failing
-        if trial.best is None or failing.workload.size() < trial.best.workload.size():
-            trial.best = failing
+        if trial.search.first is None and not trial.waived_at_once:
+            self.engines.standby.order(caching=not trial.requirement.without_cache)
+        trial.search.failed.add(key)
+        trial.search.keep(failing)
 
     def note_reach(self, workload: Workload, states: dict[str, int], *, failed: bool) -> None:
         """Keep a workload that reached rare states, if generation is guided and nothing has failed yet."""
@@ -282,7 +279,7 @@ class SystemUnderTest:
             answers=[[asked, answer] for asked, answer in judgement.answers.items()],
             evidence=judgement.evidence,
             # Minimising repeats one failure many times: its examples would inflate the counts.
-            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
+            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.search.since is None else [],
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,

@@ -205,26 +205,26 @@ class TrialRunner:
             raise UsageError("the case uses other adapters; give the same --adapter options in the same order")
         for _ in range(sut.engines.pool.profile.replays):
             (sut.check_without_cache if trial.requirement.without_cache else sut.check)(workload)
-            trial.passed.clear()
+            trial.search.passed.clear()
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
         absent = self.absent_needs(sut, trial)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
-        if trial.best is None and problem is None and trial.exceeds:
+        if trial.search.best is None and problem is None and trial.exceeds:
             problem = self.check_diverging(sut, trial)
         case = None
-        trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
+        trial.drawn = (trial.search.since or time.monotonic()) - trial.started
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples
         self.plan.requests[trial.requirement.id] += trial.requests
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
-        elif trial.best is not None:
+        elif trial.search.best is not None:
             try:
                 case = self.confirmed_case(sut, trial)
                 verdict, reason = verdict_of_case(case)
-                reason = f"{trial.regression}: {reason}" if trial.regression else reason
+                reason = f"{trial.search.regression}: {reason}" if trial.search.regression else reason
             except pytest.exit.Exception:
                 raise
             except Exception as failure:  # noqa: BLE001 - without a confirmation there is no violation
@@ -265,7 +265,7 @@ class TrialRunner:
         where = "the attached engine" if self.options.attached else "a fresh engine"
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
-        case = case if trial.regression else self.mark_known_issue(case, sut)
+        case = case if trial.search.regression else self.mark_known_issue(case, sut)
         try:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
