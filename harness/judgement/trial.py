@@ -17,9 +17,12 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.divergences import divergence_rates, exceeds
 from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.steps import Workload
 
 KEPT_DIVERGING = 3
+# The checker that reported a failure, and its class: what a later search of a trial is about.
+Kind = tuple[str, FailureClass]
 
 
 class Violation(AssertionError):
@@ -45,24 +48,42 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and the smallest counterexample of a trial.
+    """The first and the smallest counterexample of a search.
 
-    `replayed`: it is a saved case that fails again. `waivable`: a known issue may waive it, so that less effort is
-    spent on it. `waived_at_once`: without a replay on a fresh engine. `causes`: the signatures of the counterexamples
-    that the run has confirmed and minimised before.
+    `replayed`: it is a saved case that fails again. `minimised`: on the engine that found it. `waivable`: a known issue
+    may waive it, so that less effort is spent on it. `waived_at_once`: without a replay on a fresh engine. `causes`:
+    the signatures of the counterexamples that the run has confirmed and minimised before.
     """
 
     requirement: Requirement
     first: Failing
     smallest: Failing
     replayed: bool = False
+    minimised: bool = False
     waivable: bool = False
     waived_at_once: bool = False
     causes: frozenset[str] = frozenset()
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """What tells the failures of a trial apart: the signature, and the known issue that waives it ("": none)."""
+
+    signature: str
+    known_issue: str = ""
+
+
+class PutAside(msgspec.Struct, frozen=True):
+    """A counterexample of a trial that was proved, and behind which the trial went on. `case`: None if the proof broke
+    off.
+    """
+
+    verdict: Verdict
+    reason: str
+    case: Case | None = None
+
+
 class Search:
-    """One search of a trial for a counterexample: from its first draw until that is proved or put aside."""
+    """One search of a trial for a counterexample: from its first draw until that is put aside."""
 
     def __init__(self) -> None:
         self.first: Failing | None = None  # the first counterexample
@@ -70,6 +91,8 @@ class Search:
         self.failed: set[bytes] = set()  # workloads that have run since the first counterexample
         self.passed: set[bytes] = set()
         self.since: float | None = None  # when the first counterexample was found
+        self.minimised = False  # on the engine that found it
+        self.kind: Kind | None = None  # of what the search is about, if other failures are put aside
         self.saved = False  # the counterexample is a saved case, which is minimal already
         self.regression = ""  # the counterexample is of a finding that is recorded as fixed
 
@@ -91,6 +114,11 @@ class Trial:
         self.examples = self.requests = self.noise = self.permitted = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
         self.search = Search()
+        self.aside: list[PutAside] = []  # the counterexamples behind which it went on
+        self.marks: Counter[Mark] = Counter()  # of what was put aside or replayed, with the examples that failed so
+        self.repeated = 0  # examples that failed only in ways that were put aside
+        self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
+        self.proving = 0.0  # seconds spent on what was put aside
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
@@ -121,6 +149,9 @@ class Trial:
         """Add an example's evidence to the counters."""
         self.examples += 1
         self.requests += len(judgement.history.outcomes)
+        if self.search.since is not None:
+            self.minimising_examples += 1
+            self.minimising_requests += len(judgement.history.outcomes)
         self.noise += sum(not found.explained for found in judgement.noise)
         self.explained += sum(found.explained for found in judgement.noise)
         self.permitted += len(judgement.permitted)
@@ -134,6 +165,19 @@ class Trial:
         """Make the failure of a saved case the counterexample: it is minimal already."""
         self.search.keep(failing)
         self.search.saved, self.search.regression = True, regression
+
+    def drawing(self) -> float:
+        """Return the seconds in which the trial has drawn examples."""
+        return (self.search.since or time.monotonic()) - self.started - self.proving
+
+    def next_search(self, put: PutAside | None, marks: Iterable[Mark]) -> None:
+        """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
+        if put is not None:
+            self.aside.append(put)
+        self.marks.update(set(marks))
+        if self.search.since is not None:
+            self.proving += time.monotonic() - self.search.since
+        self.search = Search()
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""
@@ -149,6 +193,7 @@ class Trial:
             first=search.first,
             smallest=search.best,
             replayed=self.replaying or search.saved,
+            minimised=search.minimised,
             waivable=self.waivable,
             waived_at_once=self.waived_at_once and not search.saved,
             causes=self.causes,
@@ -158,6 +203,16 @@ class Trial:
     def discriminating_examples(self) -> int:
         """Return the number of examples whose cold answers could have shown a wrong block."""
         return self.examples - round(self.evidence[ReportedEvidence.INSENSITIVE])
+
+    @property
+    def drawn_examples(self) -> int:
+        """Return the number of these examples that were drawn, and do not repeat a failure to minimise it."""
+        return self.discriminating_examples - self.minimising_examples
+
+    @property
+    def drawn_requests(self) -> int:
+        """Return the number of requests of the examples that were drawn."""
+        return self.requests - self.minimising_requests
 
     @property
     def exceeds(self) -> bool:

@@ -26,7 +26,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.mixtures import mixtures_of
 from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
-from coldproof.harness.judgement.trial import Failing, Trial, Violation
+from coldproof.harness.judgement.trial import Failing, Mark, Trial, Violation
 from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.confirm.mixtures import without_disproved_mixtures
@@ -37,6 +37,7 @@ from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipel
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of, mark_of_case
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
@@ -50,6 +51,7 @@ class CurrentTrial(msgspec.Struct, frozen=True):
     trial: Trial
     observe: Observer
     proof: ProofPipeline
+    marks: FailureMarks
 
 
 class SystemUnderTest:
@@ -86,9 +88,9 @@ class SystemUnderTest:
         contents, versions = len(engines.contents), len(self.limits.versions)
         return missing(engines.engine.capabilities, requirement.needs, contents=contents, versions=versions)
 
-    def begin(self, trial: Trial) -> None:
-        """Make this the current trial."""
-        engines = self.engines
+    def begin(self, trial: Trial, waive: Waive = lambda _: None) -> None:
+        """Make this the current trial. `waive`: returns the known issue that waives a failure, or None."""
+        engines, marks = self.engines, FailureMarks(trial, waive)
         # A known issue is not worth the time of a closer look.
         observe = Observer(engines, trial.requirement, doubts=lambda: not trial.waivable)
 
@@ -99,7 +101,14 @@ class SystemUnderTest:
             of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
             return of_trial.within(self.budget.time_left(), slow=self.budget.slow)
 
-        self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
+        proof = ProofPipeline(
+            filtered(observe, marks.without_put_aside),
+            engines,
+            controls,
+            limits,
+            minimising=filtered(observe, marks.of_search),
+        )
+        self._current = CurrentTrial(trial, observe, proof, marks)
         if engines.pool.options.guided and not trial.requirement.without_cache:
             self.corpus = ReachCorpus(self.state_counts, read_corpus(self.corpus_file(trial)))
         self.limits = msgspec.structs.replace(self.limits, guidance=self.corpus)
@@ -144,8 +153,11 @@ class SystemUnderTest:
         self.examine(workload, self.engines.oracle_engine or self.engines.engine)
 
     def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
-        """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
-        trial = self.current().trial
+        """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising.
+
+        An example that fails only in ways that the trial has put aside is counted, and is no counterexample.
+        """
+        trial, marks = self.current().trial, self.current().marks
         search = trial.search
         workload, not_sent = self.engines.pool.dropped.without(workload, trial.requirement.needs)
         trial.narrow(not_sent)
@@ -162,12 +174,13 @@ class SystemUnderTest:
         for attempt in range(1, tries + 1):
             engine = self.engines.live_engine(engine)
             earlier = self.engines.runs_of(engine)
-            judgement = self.observe(engine, workload)
+            seen = self.observe(engine, workload)
+            judgement = marks.of_search(seen)
             if judgement.findings and self.fails_without_cache_too(judgement):
                 return None
-            trial.add(judgement)
+            trial.add(seen)
             states = reached(judgement.history)
-            self.emit_example(judgement, trial, states)
+            self.emit_example(seen, trial, states)
             if attempt == 1:
                 guide_generation(judgement)
                 self.note_reach(workload, states, failed=bool(judgement.findings))
@@ -177,6 +190,10 @@ class SystemUnderTest:
                 )
                 raise_violation(judgement.worst().sentence)
         search.passed.add(key)
+        if seen.findings:
+            if search.best is None:
+                marks.count(seen)
+            return None
         trial.hint = pool_hint(self.limits) or trial.hint
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
@@ -253,6 +270,8 @@ class SystemUnderTest:
         """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
         if trial.search.first is None and not trial.waived_at_once:
             self.engines.standby.order(caching=not trial.requirement.without_cache)
+        if trial.marks and trial.search.kind is None:
+            trial.search.kind = kind_of(failing.judgement.worst())
         trial.search.failed.add(key)
         trial.search.keep(failing)
 
@@ -286,6 +305,28 @@ class SystemUnderTest:
             reach=states,
             seen=seen_by(judgement.history),
         )
+
+    def minimise(self, trial: Trial) -> bool:
+        """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
+        found, current = trial.counterexamples(), self.current()
+        if found is None:
+            raise RuntimeError("the trial has no counterexample to minimise")
+        current.marks.masked = 0
+        if not found.replayed:
+            trial.search.best = current.proof.minimise(found)
+            trial.search.minimised = True
+        return current.marks.is_put_aside(current.marks.of(trial.search.best or found.smallest))
+
+    def marks(self, trial: Trial) -> set[Mark]:
+        """Return the marks of the counterexample that was found, as it was drawn and minimised."""
+        search, marks = trial.search, self.current().marks
+        return {marks.of(failing) for failing in (search.first, search.best) if failing is not None}
+
+    def is_put_aside(self, case: Case) -> bool:
+        """Return whether a case shows what the trial has put aside, or its replays did, and nothing else."""
+        marks = self.current().marks
+        masked = marks.masked > 0 and not case.reproduction.failed_again
+        return masked or marks.is_put_aside(mark_of_case(case))
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
         """Confirm the counterexample of a trial, and return its case. Excludes mixtures that fail without a cache.

@@ -21,9 +21,10 @@ from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Absent, Requirement, absent_everywhere, missing_everywhere
-from coldproof.harness.judgement.trial import Trial, Violation
+from coldproof.harness.judgement.trial import PutAside, Trial, Violation
 from coldproof.harness.judgement.verdict import (
     verdict_of_case,
+    verdict_of_put_aside,
     verdict_without_case,
     verdict_without_counterexample,
 )
@@ -32,8 +33,9 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
+from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.known_findings import KnownFindings
-from coldproof.harness.session.rounds import in_rounds, while_lacking
+from coldproof.harness.session.rounds import behind_failures, in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
@@ -93,8 +95,8 @@ class TrialRunner:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
         trial.obstacle = sut.engines.ended
         self.replay_findings(sut, trial)
-        trial.hurried = self.proving > PROOF_SHARE * sut.budget.total
-        sut.begin(trial)
+        self.hurry(sut, trial)
+        sut.begin(trial, self.waivers(sut.engines.engine.version).waive)
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
             self.release_unsupported(sut)
@@ -123,9 +125,59 @@ class TrialRunner:
         if trial.obstacle:
             return self.findings.before(self.plain_requests(sut, trial), sut, trial)
         if self.options.profile == SOAK:
-            return self.findings.before(in_rounds(test, self.options.seed, lambda: budget.is_spent(trial)), sut, trial)
-        again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
-        return self.findings.before(after_probes(again, sut, sut.probes(trial.requirement)), sut, trial)
+            drawn = in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
+        else:
+            again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
+            drawn = after_probes(again, sut, sut.probes(trial.requirement))
+        drawn = self.findings.before(drawn, sut, trial)
+        return behind_failures(drawn, self.options.seed, lambda failure: self.put_aside(sut, trial, failure))
+
+    def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
+        trial.hurried = self.proving + trial.proving > PROOF_SHARE * sut.budget.total
+
+    def put_aside(self, sut: SystemUnderTest, trial: Trial, failure: BaseException | None = None) -> bool:
+        """Prove the counterexample of a trial and put it aside. Return whether the trial goes on behind it.
+
+        `failure`: how the test ended. What was put aside before, by what is left of it when it is minimised, is not
+        confirmed again.
+        """
+        if trial.search.best is None:
+            if isinstance(failure, Exception):
+                trial.problem = trial.problem or failure
+            return False
+        marks, put = sut.marks(trial), None
+        try:
+            if not trial.marks or not sut.minimise(trial):
+                put = self.proved(sut, trial)
+            marks |= sut.marks(trial)
+        except pytest.exit.Exception:
+            raise
+        except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
+            trial.problem = problem
+            put = PutAside(*verdict_without_case(trial, problem))
+        if put is not None and put.case is not None:
+            marks.add(mark_of_case(put.case))
+        trial.next_search(put, marks)
+        self.hurry(sut, trial)
+        trial.causes = frozenset(self.causes)
+        return self.goes_on(sut, trial)
+
+    def proved(self, sut: SystemUnderTest, trial: Trial) -> PutAside | None:
+        """Confirm the counterexample of a trial. Return None if it turns out to be one that was put aside before."""
+        regression = trial.search.regression
+        case = self.confirmed_case(sut, trial)
+        if case is None:
+            return None
+        verdict, reason = verdict_of_case(case)
+        return PutAside(verdict, f"{regression}: {reason}" if regression else reason, case)
+
+    def goes_on(self, sut: SystemUnderTest, trial: Trial) -> bool:
+        """Return whether a trial draws on behind what it has put aside."""
+        engines, budget = sut.engines, sut.budget
+        enough = len(trial.aside) >= engines.pool.profile.counterexamples
+        impossible = trial.problem is not None or engines.pool.dropped.forbidding(trial.requirement.needs)
+        return not enough and not impossible and bool(budget.time_left()) and not budget.is_spent(trial)
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
@@ -211,26 +263,21 @@ class TrialRunner:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
         absent = self.absent_needs(sut, trial)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
-        if trial.search.best is None and problem is None and trial.exceeds:
+        if trial.search.best is None and problem is None and trial.exceeds and not trial.aside:
             problem = self.check_diverging(sut, trial)
         case = None
-        trial.drawn = (trial.search.since or time.monotonic()) - trial.started
+        trial.drawn = trial.drawing()
+        if trial.search.best is not None and not absent:
+            self.put_aside(sut, trial)
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples
         self.plan.requests[trial.requirement.id] += trial.requests
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
-        elif trial.search.best is not None:
-            try:
-                case = self.confirmed_case(sut, trial)
-                verdict, reason = verdict_of_case(case)
-                reason = f"{trial.search.regression}: {reason}" if trial.search.regression else reason
-            except pytest.exit.Exception:
-                raise
-            except Exception as failure:  # noqa: BLE001 - without a confirmation there is no violation
-                problem = failure
-                verdict, reason = verdict_without_case(trial, failure)
-            self.proving += trial.seconds() - trial.drawn
+        elif trial.aside:
+            problem = trial.problem
+            verdict, reason, case = verdict_of_put_aside(trial)
+            self.proving += trial.proving
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
@@ -260,12 +307,17 @@ class TrialRunner:
             return trial.problem
         return None
 
-    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
-        """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
+    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case | None:
+        """Confirm the counterexample of a trial, run the controls of its case, and save the case.
+
+        Return None if the case shows what the trial has put aside before.
+        """
         where = "the attached engine" if self.options.attached else "a fresh engine"
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         case = case if trial.search.regression else self.mark_known_issue(case, sut)
+        if sut.is_put_aside(case):
+            return None
         try:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
@@ -306,6 +358,11 @@ class TrialRunner:
             drawn=round(trial.drawn, 3),
             share=round(trial.share, 3),
             case=case.id if case else None,
+            further=[
+                {"case": one.case.id, "verdict": one.verdict}
+                for one in trial.aside
+                if one.case is not None and one.case is not case
+            ],
             absent=trial.absent,
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,
