@@ -118,7 +118,7 @@ class Trial:
         self.marks: Counter[Mark] = Counter()  # of what was put aside or replayed, with the examples that failed so
         self.repeated = 0  # examples that failed only in ways that were put aside
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
-        self.proving = 0.0  # seconds spent on what was put aside
+        self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
@@ -174,9 +174,11 @@ class Trial:
         """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
         if put is not None:
             self.aside.append(put)
-        self.marks.update(set(marks))
         if self.search.since is not None:
-            self.proving += time.monotonic() - self.search.since
+            spent = time.monotonic() - self.search.since
+            self.proving += spent
+            self.proving_further += spent if self.marks else 0.0
+        self.marks.update(set(marks))
         self.search = Search()
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
@@ -203,6 +205,11 @@ class Trial:
     def discriminating_examples(self) -> int:
         """Return the number of examples whose cold answers could have shown a wrong block."""
         return self.examples - round(self.evidence[ReportedEvidence.INSENSITIVE])
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a drawn example failed: the trial goes on behind a counterexample."""
+        return self.repeated > 0 or self.proving > 0
 
     @property
     def drawn_examples(self) -> int:

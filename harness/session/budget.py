@@ -130,7 +130,7 @@ class Budget:
         used = trial.drawing()
         if not self.time_left():
             return True
-        if trial.aside:  # its verdict no longer depends on its evidence, so that it gets its share and no more
+        if trial.has_failed:  # its verdict no longer depends on its evidence, so that it gets its share and no more
             return used > self.share or trial.drawn_examples >= trial.enough
         missing = trial.missing()
         few = trial.drawn_examples < trial.least_examples and trial.drawn_requests < trial.least_requests

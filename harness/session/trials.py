@@ -42,6 +42,8 @@ from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 
 PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
+# Of a trial, for what it finds behind its first counterexample, if its share for drawing is less.
+FURTHER_SECONDS = 5.0
 SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many
 
 
@@ -176,8 +178,9 @@ class TrialRunner:
         """Return whether a trial draws on behind what it has put aside."""
         engines, budget = sut.engines, sut.budget
         enough = len(trial.aside) >= engines.pool.profile.counterexamples
-        impossible = trial.problem is not None or engines.pool.dropped.forbidding(trial.requirement.needs)
-        return not enough and not impossible and bool(budget.time_left()) and not budget.is_spent(trial)
+        long = trial.proving_further > max(FURTHER_SECONDS, trial.share)
+        impossible = trial.problem is not None or bool(engines.pool.dropped.forbidding(trial.requirement.needs))
+        return not (enough or long or impossible or budget.is_spent(trial))
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
