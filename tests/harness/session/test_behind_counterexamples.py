@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +146,10 @@ def outcome_of(folder: Path, start: Callable[[Any], Any], lengths: range, *, mos
         events: list[tuple[str, dict[str, Any]]] = []
         run.log.subscribe(lambda kind, fields: events.append((kind, fields)))
         trial = Trial(Requirement("REUSE-1", "sent again", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
-        try:
+        with suppress(TrialEnded, AssertionError, EngineError):
             run.trials.begin(sut, trial, test)(sut=sut)
-        except (TrialEnded, AssertionError, EngineError):
-            pass
-        try:
+        with suppress(pytest.fail.Exception, pytest.xfail.Exception):
             run.trials.conclude(sut, trial, trial.problem)
-        except (pytest.fail.Exception, pytest.xfail.Exception):
-            pass
     (verdict,) = (fields for kind, fields in events if kind == "verdict")
     return Outcome(verdict, [fields["case"] for kind, fields in events if kind == "case"], drawn)
 
