@@ -318,9 +318,13 @@ class SystemUnderTest:
         return current.marks.is_put_aside(current.marks.of(trial.search.best or found.smallest))
 
     def marks(self, trial: Trial) -> set[Mark]:
-        """Return the marks of the counterexample that was found, as it was drawn and minimised."""
+        """Return the marks of the counterexample that was found: as it was minimised, and as it was drawn if that is a
+        failure of the same kind. Otherwise minimising has come upon another failure, and the drawn one is still open.
+        """
         search, marks = trial.search, self.current().marks
-        return {marks.of(failing) for failing in (search.first, search.best) if failing is not None}
+        found = [one for one in (search.best, search.first) if one is not None]
+        kinds = [kind_of(one.judgement.worst()) for one in found]
+        return {marks.of(one) for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]}
 
     def is_put_aside(self, case: Case) -> bool:
         """Return whether a case shows what the trial has put aside, or its replays did, and nothing else."""

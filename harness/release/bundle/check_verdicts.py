@@ -207,7 +207,9 @@ def check_further(part: Part, place: Place, verdict: Event, cases: dict[str, Cas
             yield altered(f"{place} has case {name} besides, which is about {case.requirement} in {case.cell}")
         yield from check_waiver(part, place, verdict, case)
         follows, _ = verdict_of_case(case)
-        if follows != one["verdict"] or worst([given, follows]) is not given:
+        if follows != one["verdict"]:
+            yield altered(f"{place} has case {name} besides as {one['verdict']}; from the case follows {follows}")
+        if worst([given, follows]) is not given:
             yield altered(f"{place} is {given}; from its case {name} follows {follows}")
 
 
