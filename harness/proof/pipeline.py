@@ -73,8 +73,10 @@ class ProofPipeline:
         if found.waived_at_once and (known := self.known(requirement, found.smallest, is_known)) is not None:
             return known
         failing = found.smallest if found.replayed or found.minimised else self.minimise(found)
-        if found.waived_at_once and (known := self.known(requirement, failing, is_known)) is not None:
-            return known
+        if found.waived_at_once and not found.minimised:
+            known = self.known(requirement, failing, is_known)
+            if known is not None:
+                return known
         with engines.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)

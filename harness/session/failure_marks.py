@@ -51,6 +51,15 @@ class FailureMarks:
         """Return the mark of a counterexample."""
         return self.mark(failing.judgement, failing.judgement.worst())
 
+    def of_search_so_far(self) -> set[Mark]:
+        """Return the marks of the counterexample that was found: as it was minimised, and as it was drawn if that is a
+        failure of the same kind. Otherwise minimising has come upon another failure, and the drawn one is still open.
+        """
+        search = self.trial.search
+        found = [one for one in (search.best, search.first) if one is not None]
+        kinds = [kind_of(one.judgement.worst()) for one in found]
+        return {self.of(one) for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]}
+
     def is_put_aside(self, mark: Mark) -> bool:
         """Return whether a minimal failure is one that was put aside, or is waived by the same known issue, or is a
         wrong answer that needs all that a wrong answer needs which was put aside.
@@ -61,6 +70,10 @@ class FailureMarks:
             or needs_all_of(mark.signature, one.signature)
             for one in self.trial.marks
         )
+
+    def shows_what_was_put_aside(self, case: Case) -> bool:
+        """Return whether a case shows what was put aside, or its replays did, and nothing else."""
+        return self.is_put_aside(mark_of_case(case)) or (self.masked > 0 and not case.reproduction.failed_again)
 
     def of_search(self, judgement: Judgement) -> Judgement:
         """Return a judgement with the findings that count in the current search.

@@ -26,7 +26,7 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.mixtures import mixtures_of
 from coldproof.harness.judgement.reach.collect import reached, seen_by
 from coldproof.harness.judgement.requirement import Absent, Requirement, missing
-from coldproof.harness.judgement.trial import Failing, Mark, Trial, Violation
+from coldproof.harness.judgement.trial import Failing, Trial, Violation
 from coldproof.harness.judgement.weight_pairs import pair_counts
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.confirm.mixtures import without_disproved_mixtures
@@ -37,7 +37,7 @@ from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipel
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
-from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of, mark_of_case
+from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
@@ -305,32 +305,6 @@ class SystemUnderTest:
             reach=states,
             seen=seen_by(judgement.history),
         )
-
-    def minimise(self, trial: Trial) -> bool:
-        """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
-        found, current = trial.counterexamples(), self.current()
-        if found is None:
-            raise RuntimeError("the trial has no counterexample to minimise")
-        current.marks.masked = 0
-        if not found.replayed:
-            trial.search.best = current.proof.minimise(found)
-            trial.search.minimised = True
-        return current.marks.is_put_aside(current.marks.of(trial.search.best or found.smallest))
-
-    def marks(self, trial: Trial) -> set[Mark]:
-        """Return the marks of the counterexample that was found: as it was minimised, and as it was drawn if that is a
-        failure of the same kind. Otherwise minimising has come upon another failure, and the drawn one is still open.
-        """
-        search, marks = trial.search, self.current().marks
-        found = [one for one in (search.best, search.first) if one is not None]
-        kinds = [kind_of(one.judgement.worst()) for one in found]
-        return {marks.of(one) for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]}
-
-    def is_put_aside(self, case: Case) -> bool:
-        """Return whether a case shows what the trial has put aside, or its replays did, and nothing else."""
-        marks = self.current().marks
-        masked = marks.masked > 0 and not case.reproduction.failed_again
-        return masked or marks.is_put_aside(mark_of_case(case))
 
     def confirm(self, trial: Trial, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
         """Confirm the counterexample of a trial, and return its case. Excludes mixtures that fail without a cache.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -17,15 +16,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.harness.case.known_issues import Waivers
-from coldproof.harness.event_log import CONFIRMING, EventLog
+from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Absent, Requirement, absent_everywhere, missing_everywhere
-from coldproof.harness.judgement.trial import PutAside, Trial, Violation
+from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
-    verdict_of_case,
     verdict_of_put_aside,
-    verdict_without_case,
     verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
@@ -33,17 +30,14 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
-from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.known_findings import KnownFindings
+from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 
-PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
-# Of a trial, for what it finds behind its first counterexample, if its share for drawing is less.
-FURTHER_SECONDS = 5.0
 SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many
 
 
@@ -85,10 +79,9 @@ class TrialRunner:
         save_case: Callable[[Case, str], None],
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
-        self.waivers, self.save_case = waivers, save_case
-        self.findings = KnownFindings(options, log, waiver_of=self.mark_known_issue, save_case=save_case)
-        self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
-        self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
+        self.waivers = waivers
+        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case)
+        self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
         self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it
@@ -97,7 +90,7 @@ class TrialRunner:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
         trial.obstacle = sut.engines.ended
         self.replay_findings(sut, trial)
-        self.hurry(sut, trial)
+        self.proofs.hurry(sut, trial)
         sut.begin(trial, self.waivers(sut.engines.engine.version).waive)
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
@@ -120,7 +113,7 @@ class TrialRunner:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.suits)
-        trial.causes = frozenset(self.causes)
+        trial.causes = frozenset(self.proofs.causes)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
@@ -132,55 +125,7 @@ class TrialRunner:
             again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
             drawn = after_probes(again, sut, sut.probes(trial.requirement))
         drawn = self.findings.before(drawn, sut, trial)
-        return behind_failures(drawn, self.options.seed, lambda failure: self.put_aside(sut, trial, failure))
-
-    def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
-        """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
-        trial.hurried = self.proving + trial.proving > PROOF_SHARE * sut.budget.total
-
-    def put_aside(self, sut: SystemUnderTest, trial: Trial, failure: BaseException | None = None) -> bool:
-        """Prove the counterexample of a trial and put it aside. Return whether the trial goes on behind it.
-
-        `failure`: how the test ended. What was put aside before, by what is left of it when it is minimised, is not
-        confirmed again.
-        """
-        if trial.search.best is None:
-            if isinstance(failure, Exception):
-                trial.problem = trial.problem or failure
-            return False
-        marks, put = sut.marks(trial), None
-        try:
-            if not trial.marks or not sut.minimise(trial):
-                put = self.proved(sut, trial)
-            marks |= sut.marks(trial)
-        except pytest.exit.Exception:
-            raise
-        except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
-            trial.problem = problem
-            put = PutAside(*verdict_without_case(trial, problem))
-        if put is not None and put.case is not None:
-            marks.add(mark_of_case(put.case))
-        trial.next_search(put, marks)
-        self.hurry(sut, trial)
-        trial.causes = frozenset(self.causes)
-        return self.goes_on(sut, trial)
-
-    def proved(self, sut: SystemUnderTest, trial: Trial) -> PutAside | None:
-        """Confirm the counterexample of a trial. Return None if it turns out to be one that was put aside before."""
-        regression = trial.search.regression
-        case = self.confirmed_case(sut, trial)
-        if case is None:
-            return None
-        verdict, reason = verdict_of_case(case)
-        return PutAside(verdict, f"{regression}: {reason}" if regression else reason, case)
-
-    def goes_on(self, sut: SystemUnderTest, trial: Trial) -> bool:
-        """Return whether a trial draws on behind what it has put aside."""
-        engines, budget = sut.engines, sut.budget
-        enough = len(trial.aside) >= engines.pool.profile.counterexamples
-        long = trial.proving_further > max(FURTHER_SECONDS, trial.share)
-        impossible = trial.problem is not None or bool(engines.pool.dropped.forbidding(trial.requirement.needs))
-        return not (enough or long or impossible or budget.is_spent(trial))
+        return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.put_aside(sut, trial, failure))
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
@@ -271,7 +216,8 @@ class TrialRunner:
         case = None
         trial.drawn = trial.drawing()
         if trial.search.best is not None and not absent:
-            self.put_aside(sut, trial)
+            self.proofs.put_aside(sut, trial)
+        self.proofs.seconds += trial.proving
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples
         self.plan.requests[trial.requirement.id] += trial.requests
@@ -280,7 +226,6 @@ class TrialRunner:
         elif trial.aside:
             problem = trial.problem
             verdict, reason, case = verdict_of_put_aside(trial)
-            self.proving += trial.proving
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
@@ -309,37 +254,6 @@ class TrialRunner:
         except TrialEnded:
             return trial.problem
         return None
-
-    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case | None:
-        """Confirm the counterexample of a trial, run the controls of its case, and save the case.
-
-        Return None if the case shows what the trial has put aside before.
-        """
-        where = "the attached engine" if self.options.attached else "a fresh engine"
-        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
-        case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
-        case = case if trial.search.regression else self.mark_known_issue(case, sut)
-        if sut.is_put_aside(case):
-            return None
-        try:
-            new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
-            if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
-                self.log.emit("phase", words=f"running the controls of {case.id}")
-                with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
-                    case = sut.with_controls(case, confirmed)
-        finally:  # save the case even if its controls were interrupted
-            self.save_case(case, trial.statement)
-        if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
-            self.causes.add(case.signature)
-            sut.drop_crashing_kind(case, confirmed)
-        return case
-
-    def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
-        """Return the case, marked with the known issue that waives it, if one does."""
-        issue = self.waivers(sut.engines.engine.version).waive(case)
-        if issue is None:
-            return case
-        return msgspec.structs.replace(case, known_issue=str(issue))
 
     def emit_verdict(
         self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None
