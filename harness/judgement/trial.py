@@ -91,6 +91,7 @@ class Search:
         self.failed: set[bytes] = set()  # workloads that have run since the first counterexample
         self.passed: set[bytes] = set()
         self.since: float | None = None  # when the first counterexample was found
+        self.proved: Judgement | None = None  # what is left of the counterexample, and its case shows
         self.minimised = False  # on the engine that found it
         self.kind: Kind | None = None  # of what the search is about, if other failures are put aside
         self.saved = False  # the counterexample is a saved case, which is minimal already

@@ -51,14 +51,16 @@ class FailureMarks:
         """Return the mark of a counterexample."""
         return self.mark(failing.judgement, failing.judgement.worst())
 
-    def of_search_so_far(self) -> set[Mark]:
-        """Return the marks of the counterexample that was found: as it was minimised, and as it was drawn if that is a
-        failure of the same kind. Otherwise minimising has come upon another failure, and the drawn one is still open.
+    def of_search(self) -> set[Mark]:
+        """Return the marks of the counterexample that was found: as it was proved or minimised, and as it was drawn if
+        that is a failure of the same kind. Otherwise minimising has come upon another failure, and the drawn one is
+        still open.
         """
         search = self.trial.search
-        found = [one for one in (search.best, search.first) if one is not None]
-        kinds = [kind_of(one.judgement.worst()) for one in found]
-        return {self.of(one) for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]}
+        found = [one.judgement for one in (search.best, search.first) if one is not None]
+        found = [search.proved, *found] if search.proved is not None else found
+        kinds = [kind_of(one.worst()) for one in found]
+        return {self.mark(one, one.worst()) for one, kind in zip(found, kinds, strict=True) if kind == kinds[0]}
 
     def is_put_aside(self, mark: Mark) -> bool:
         """Return whether a minimal failure is one that was put aside, or is waived by the same known issue, or is a
@@ -75,7 +77,7 @@ class FailureMarks:
         """Return whether a case shows what was put aside, or its replays did, and nothing else."""
         return self.is_put_aside(mark_of_case(case)) or (self.masked > 0 and not case.reproduction.failed_again)
 
-    def of_search(self, judgement: Judgement) -> Judgement:
+    def counting(self, judgement: Judgement) -> Judgement:
         """Return a judgement with the findings that count in the current search.
 
         In a trial that has put nothing aside, all of them count. Later, an example counts for its gravest new failure,

@@ -56,16 +56,15 @@ class Proofs:
                 trial.problem = trial.problem or failure
             return False
         marks, put = sut.current().marks, None
-        found = marks.of_search_so_far()
         try:
             if not trial.marks or not self.is_same_again(sut, trial):
                 put = self.proved(sut, trial)
-            found |= marks.of_search_so_far()
         except pytest.exit.Exception:
             raise
         except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
             trial.problem = problem
             put = PutAside(*verdict_without_case(trial, problem))
+        found = marks.of_search()
         if put is not None and put.case is not None:
             found.add(mark_of_case(put.case))
         trial.next_search(put, found)
@@ -107,6 +106,7 @@ class Proofs:
         where = "the attached engine" if self.options.attached else "a fresh engine"
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
+        trial.search.proved = confirmed.judgement
         case = case if trial.search.regression else self.mark_known_issue(case, sut)
         if sut.current().marks.shows_what_was_put_aside(case):
             return None

@@ -106,7 +106,7 @@ class SystemUnderTest:
             engines,
             controls,
             limits,
-            minimising=filtered(observe, marks.of_search),
+            minimising=filtered(observe, marks.counting),
         )
         self._current = CurrentTrial(trial, observe, proof, marks)
         if engines.pool.options.guided and not trial.requirement.without_cache:
@@ -175,7 +175,7 @@ class SystemUnderTest:
             engine = self.engines.live_engine(engine)
             earlier = self.engines.runs_of(engine)
             seen = self.observe(engine, workload)
-            judgement = marks.of_search(seen)
+            judgement = marks.counting(seen)
             if judgement.findings and self.fails_without_cache_too(judgement):
                 return None
             trial.add(seen)
