@@ -36,6 +36,7 @@ class Profile(msgspec.Struct, frozen=True):
     shrink_seconds: float
     replays: int  # on a fresh engine, to measure the reproduction rate
     controls_seconds: float  # for the controls of one case
+    counterexamples: int = 1  # of different signatures, that one trial looks for
     requirements: str | None = None  # default of --requirements; None: all
 
 
@@ -48,6 +49,7 @@ RELEASE = Profile(
     shrink_seconds=180,
     replays=10,
     controls_seconds=600,
+    counterexamples=3,
 )
 CI = Profile(
     examples=30,
@@ -58,6 +60,7 @@ CI = Profile(
     shrink_seconds=60,
     replays=5,
     controls_seconds=180,
+    counterexamples=3,
 )
 PROFILES = {
     "smoke": Profile(
@@ -69,6 +72,7 @@ PROFILES = {
         shrink_seconds=15,
         replays=3,
         controls_seconds=90,
+        counterexamples=3,
     ),
     "ci": CI,
     "release": RELEASE,

@@ -53,6 +53,16 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.reason} ({self.link})"
 
 
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a waiver matches of a failure that is no case yet. The fields are those of a case."""
+
+    requirement: str
+    cell: str
+    signature: str
+    sentence: str
+    log_tail: str
+
+
 class Waivers:
     """The waivers of a file, for one engine version and one day.
 
@@ -72,8 +82,8 @@ class Waivers:
         self.issues, self.version, self.today, self.worker = issues, version, today, worker
         self.repaired = repaired
 
-    def waive(self, case: Case) -> KnownIssue | None:
-        """Return the first waiver in force that matches a case."""
+    def waive(self, case: Case | Seen) -> KnownIssue | None:
+        """Return the first waiver in force that matches a case, or a failure that may become one."""
         return next((issue for issue in self.issues if self.in_force(issue) and matches(issue, case)), None)
 
     def applies(self, issue: KnownIssue) -> bool:
@@ -141,7 +151,7 @@ class Waivers:
         )
 
 
-def matches(issue: KnownIssue, case: Case) -> bool:
+def matches(issue: KnownIssue, case: Case | Seen) -> bool:
     """Return whether a waiver matches a case."""
     return (
         issue.requirement == case.requirement

@@ -9,6 +9,9 @@ from coldproof.harness.history.records import History
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Route, SetAdapter, adapter_changes
 
+USUAL = {"no reload", "other path", "between requests"}  # circumstances that say that nothing special happened
+WRONG_ANSWERS = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST, FailureClass.CORRUPT)
+
 
 def signature(history: History, failure_class: FailureClass, about: int | None = None) -> str:
     """Return the signature: failure class; routes of adapter changes; whether a path was reused; whether requests were
@@ -30,3 +33,19 @@ def signature(history: History, failure_class: FailureClass, about: int | None =
     if not changed:
         return f"{failure_class.value}; no reload{more}"
     return f"{failure_class.value}; {routes}; {path}; {moment}{more}"
+
+
+def needs_all_of(sign: str, other: str) -> bool:
+    """Return whether two signatures are of wrong answers, and one needs every circumstance that the other one needs.
+
+    They may then be of one cause: whose content a wrong answer has, if anybody's, depends on the blocks that it hit.
+    """
+    own, others = parts(sign), parts(other)
+    both = {own[0], others[0]} <= {one.value for one in WRONG_ANSWERS}
+    return both and bool(others[1]) and others[1] <= own[1]
+
+
+def parts(sign: str) -> tuple[str, set[str]]:
+    """Return the failure class of a signature and its unusual circumstances."""
+    failure_class, *rest = sign.split("; ")
+    return failure_class, {text for one in rest for text in one.split(" and ")} - USUAL

@@ -102,7 +102,8 @@ class EventCache:
             self.fault("empty", f"an event stores no block, but {len(event.tokens)} tokens")
             return
         in_pool = event.medium in POOL
-        if len(event.tokens) != event.block_size * len(event.hashes) and (in_pool or event.tokens):
+        misshapen = len(event.tokens) != event.block_size * len(event.hashes) and (in_pool or bool(event.tokens))
+        if misshapen:
             sizes = f"{len(event.tokens)} tokens for {len(event.hashes)} blocks of {event.block_size}"
             self.fault("shape", f"an event stores {sizes}, so that the tokens of each block are unknown")
         if not in_pool:
@@ -111,7 +112,11 @@ class EventCache:
         if event.parent is not None and not self.has_parent(event):
             self.fault("parent", f"block {event.hashes[0]} is stored after {event.parent}, which cannot be hit")
         for block in blocks_of(event):
-            self.register(block)
+            if not misshapen:
+                self.register(block)
+            elif block.place not in self.blocks:  # its tokens are not known, and contradict no other event
+                self.register(block)
+                self.untold.add(block.place)
             self.add((event.medium, *block.place), 1)
             self.stored += 1
 

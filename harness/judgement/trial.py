@@ -16,9 +16,12 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.divergences import divergence_rates, exceeds
 from coldproof.harness.schema.evidence import ReportedEvidence
+from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.steps import Workload
 
 KEPT_DIVERGING = 3
+# The checker that reported a failure, and its class: what a later search of a trial is about.
+Kind = tuple[str, FailureClass]
 
 
 class Violation(AssertionError):
@@ -44,20 +47,61 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class Counterexamples(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and the smallest counterexample of a trial.
+    """The first and the smallest counterexample of a search.
 
-    `replayed`: it is a saved case that fails again. `waivable`: a known issue may waive it, so that less effort is
-    spent on it. `waived_at_once`: without a replay on a fresh engine. `causes`: the signatures of the counterexamples
-    that the run has confirmed and minimised before.
+    `replayed`: it is a saved case that fails again. `minimised`: on the engine that found it. `waivable`: a known issue
+    may waive it, so that less effort is spent on it. `waived_at_once`: without a replay on a fresh engine. `causes`:
+    the signatures of the counterexamples that the run has confirmed and minimised before.
     """
 
     requirement: Requirement
     first: Failing
     smallest: Failing
     replayed: bool = False
+    minimised: bool = False
     waivable: bool = False
     waived_at_once: bool = False
     causes: frozenset[str] = frozenset()
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What tells the failures of a trial apart: the signature, and the known issue that waives it ("": none)."""
+
+    signature: str
+    known_issue: str = ""
+
+
+class PutAside(msgspec.Struct, frozen=True):
+    """A counterexample of a trial that was proved, and behind which the trial went on. `case`: None if the proof broke
+    off.
+    """
+
+    verdict: Verdict
+    reason: str
+    case: Case | None = None
+
+
+class Search:
+    """One search of a trial for a counterexample: from its first draw until that is put aside."""
+
+    def __init__(self) -> None:
+        self.first: Failing | None = None  # the first counterexample
+        self.best: Failing | None = None  # the smallest counterexample
+        self.failed: set[bytes] = set()  # workloads that have run since the first counterexample
+        self.passed: set[bytes] = set()
+        self.since: float | None = None  # when the first counterexample was found
+        self.proved: Judgement | None = None  # what is left of the counterexample, and its case shows
+        self.minimised = False  # on the engine that found it
+        self.kind: Kind | None = None  # of what the search is about, if other failures are put aside
+        self.saved = False  # the counterexample is a saved case, which is minimal already
+        self.regression = ""  # the counterexample is of a finding that is recorded as fixed
+
+    def keep(self, failing: Failing) -> None:
+        """Keep a counterexample if it is the first or the smallest one."""
+        self.since = time.monotonic() if self.since is None else self.since
+        self.first = self.first or failing
+        if self.best is None or failing.workload.size() < self.best.workload.size():
+            self.best = failing
 
 
 class Trial:
@@ -69,15 +113,16 @@ class Trial:
         self.evidence: Counter[str] = Counter()
         self.examples = self.requests = self.noise = self.permitted = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
-        self.first: Failing | None = None  # the first counterexample
-        self.best: Failing | None = None  # the smallest counterexample
-        self.failed: set[bytes] = set()
-        self.passed: set[bytes] = set()
-        self.shrinking_since: float | None = None
+        self.search = Search()
+        self.aside: list[PutAside] = []  # the counterexamples behind which it went on
+        self.marks: Counter[Mark] = Counter()  # of what was put aside or replayed, with the examples that failed so
+        self.repeated = 0  # examples that failed only in ways that were put aside
+        self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
+        self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
-        self.replaying = False
+        self.replaying = False  # it replays a saved case in place of drawing
         self.waivable = False  # a known issue may waive its counterexample
         self.waived_at_once = False  # without a replay on a fresh engine
         self.problem: Exception | None = None  # why no more examples can run, if it is no finding
@@ -87,7 +132,6 @@ class Trial:
         self.out_of_time = ""  # why not even one example was drawn
         self.obstacle = ""  # why nothing can be compared in its cell
         self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
-        self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -105,6 +149,9 @@ class Trial:
         """Add an example's evidence to the counters."""
         self.examples += 1
         self.requests += len(judgement.history.outcomes)
+        if self.search.since is not None:
+            self.minimising_examples += 1
+            self.minimising_requests += len(judgement.history.outcomes)
         self.noise += sum(not found.explained for found in judgement.noise)
         self.explained += sum(found.explained for found in judgement.noise)
         self.permitted += len(judgement.permitted)
@@ -114,11 +161,25 @@ class Trial:
         if judgement.evidence.get(ReportedEvidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
             self.diverging.append(judgement.history.workload)
 
-    def take(self, failing: Failing) -> None:
+    def take(self, failing: Failing, *, regression: str = "") -> None:
         """Make the failure of a saved case the counterexample: it is minimal already."""
-        self.first = self.best = failing
-        self.shrinking_since = time.monotonic()
-        self.replaying, self.waived_at_once = True, False
+        self.search.keep(failing)
+        self.search.saved, self.search.regression = True, regression
+
+    def drawing(self) -> float:
+        """Return the seconds in which the trial has drawn examples."""
+        return (self.search.since or time.monotonic()) - self.started - self.proving
+
+    def next_search(self, put: PutAside | None, marks: Iterable[Mark]) -> None:
+        """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
+        if put is not None:
+            self.aside.append(put)
+        if self.search.since is not None:
+            spent = time.monotonic() - self.search.since
+            self.proving += spent
+            self.proving_further += spent if self.marks else 0.0
+        self.marks.update(set(marks))
+        self.search = Search()
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""
@@ -126,15 +187,17 @@ class Trial:
 
     def counterexamples(self) -> Counterexamples | None:
         """Return the counterexamples found so far, or None if nothing failed."""
-        if self.first is None or self.best is None:
+        search = self.search
+        if search.first is None or search.best is None:
             return None
         return Counterexamples(
             requirement=self.requirement,
-            first=self.first,
-            smallest=self.best,
-            replayed=self.replaying,
+            first=search.first,
+            smallest=search.best,
+            replayed=self.replaying or search.saved,
+            minimised=search.minimised,
             waivable=self.waivable,
-            waived_at_once=self.waived_at_once,
+            waived_at_once=self.waived_at_once and not search.saved,
             causes=self.causes,
         )
 
@@ -142,6 +205,21 @@ class Trial:
     def discriminating_examples(self) -> int:
         """Return the number of examples whose cold answers could have shown a wrong block."""
         return self.examples - round(self.evidence[ReportedEvidence.INSENSITIVE])
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a drawn example failed: the trial goes on behind a counterexample."""
+        return self.repeated > 0 or self.proving > 0
+
+    @property
+    def drawn_examples(self) -> int:
+        """Return the number of these examples that were drawn, and do not repeat a failure to minimise it."""
+        return self.discriminating_examples - self.minimising_examples
+
+    @property
+    def drawn_requests(self) -> int:
+        """Return the number of requests of the examples that were drawn."""
+        return self.requests - self.minimising_requests
 
     @property
     def exceeds(self) -> bool:

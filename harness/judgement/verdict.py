@@ -47,6 +47,21 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     return Verdict.VIOLATED, " ".join(reason)
 
 
+def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
+    """Return the verdict, the reason and the case of a trial with counterexamples: the worst of these decides.
+
+    So a known issue hides no other failure, and the others stay in the reason.
+    """
+    decides = max(trial.aside, key=lambda one: list(Verdict).index(one.verdict))
+    more = [f"besides it, {one.verdict}: {one.reason}" for one in trial.aside if one is not decides]
+    if decides.verdict is Verdict.KNOWN_ISSUE and not more and trial.repeated:
+        drawn = trial.examples - trial.minimising_examples
+        more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
+    if trial.problem is not None and decides.verdict is not Verdict.ERROR:
+        more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
+    return decides.verdict, "; ".join([decides.reason, *more]), decides.case
+
+
 def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule = EXACT) -> tuple[Verdict, str]:
     """Return the verdict and the reason for a trial in which no finding counts by the rule."""
     if problem is not None:

@@ -47,8 +47,8 @@ Another = Callable[[], tuple[CheckedEngine | None, str]]  # a fresh engine, or w
 class ProofPipeline:
     """Minimises, confirms and diagnoses the counterexamples of one cell.
 
-    `observe` runs a workload and judges it; `controls` makes the engines that the controls of a case run on; `limits`
-    returns what the time that is left allows for.
+    `observe` runs a workload and judges it, `minimising` for a variant of the counterexample; `controls` makes the
+    engines that the controls of a case run on; `limits` returns what the time that is left allows for.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class ProofPipeline:
         engines: CellEngines,
         controls: Callable[[], ControlEngines],
         limits: Callable[[], ProofLimits],
+        minimising: Observe | None = None,
     ) -> None:
         self.observe, self.engines, self.controls, self.limits = observe, engines, controls, limits
+        self.minimising = minimising or observe
 
     def prove(self, found: Counterexamples, is_known: Callable[[Case], bool]) -> tuple[Case, Confirmed]:
         """Minimise the smallest counterexample, confirm it on a fresh engine and make its case.
@@ -70,9 +72,11 @@ class ProofPipeline:
         cold = requirement.without_cache
         if found.waived_at_once and (known := self.known(requirement, found.smallest, is_known)) is not None:
             return known
-        failing = found.smallest if found.replayed else self.minimise(found)
-        if found.waived_at_once and (known := self.known(requirement, failing, is_known)) is not None:
-            return known
+        failing = found.smallest if found.replayed or found.minimised else self.minimise(found)
+        if found.waived_at_once and not found.minimised:
+            known = self.known(requirement, failing, is_known)
+            if known is not None:
+                return known
         with engines.standby.one_by_one(caching=not cold) as another:
             engine, problem = another()
             control, own_control = engines.control(cold=cold)
@@ -141,7 +145,7 @@ class ProofPipeline:
         """Remove what the counterexample does not need, within the time limit."""
         cold = found.requirement.without_cache
         engine = self.tested(cold=cold)
-        observe = self.watched(f"minimising {found.requirement.id}")
+        observe = self.watched(f"minimising {found.requirement.id}", self.minimising)
         return descend(
             found.smallest,
             lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
@@ -149,9 +153,9 @@ class ProofPipeline:
             until=time.monotonic() + self.limits().minimising(waivable=found.waivable, familiar=bool(found.causes)),
         )
 
-    def watched(self, doing: str) -> Watched:
+    def watched(self, doing: str, observe: Observe | None = None) -> Watched:
         """Return `observe`, with progress."""
-        return Watched(self.observe, self.engines.pool.log.emit, doing)
+        return Watched(observe or self.observe, self.engines.pool.log.emit, doing)
 
     def fails_again(self, workload: Workload, engine: CheckedEngine, observe: Observe) -> Failing | None:
         """Run a workload, several times if it depends on timing; return its first failure, or None."""
@@ -227,7 +231,7 @@ class ProofPipeline:
             engine,
             another=(lambda: another()[0]) if quick else None,
             variants=lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w)),
-            observe=self.watched(f"minimising {requirement.id} on fresh engines"),
+            observe=self.watched(f"minimising {requirement.id} on fresh engines", self.minimising),
             confirm=lambda smallest: self.confirm(requirement, smallest, another()[0], control),
             until=time.monotonic() + self.limits().minimise_seconds,
         )

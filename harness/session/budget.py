@@ -127,13 +127,15 @@ class Budget:
 
     def is_spent(self, trial: Trial) -> bool:
         """Return whether a trial should end: after its share if it has its evidence and least examples, else later."""
-        used = time.monotonic() - trial.started
+        used = trial.drawing()
         if not self.time_left():
             return True
+        if trial.has_failed:  # its verdict no longer depends on its evidence, so that it gets its share and no more
+            return used > self.share or trial.drawn_examples >= trial.enough
         missing = trial.missing()
-        few = trial.discriminating_examples < trial.least_examples and trial.requests < trial.least_requests
+        few = trial.drawn_examples < trial.least_examples and trial.drawn_requests < trial.least_requests
         if self.slow:
-            enough = not missing and trial.discriminating_examples >= trial.enough
+            enough = not missing and trial.drawn_examples >= trial.enough
             most = max(self.longest if missing else self.share, self.patience if few else 0.0)
             return trial.examples > 0 and (enough or used > most)
         short = few or (bool(missing) and trial.examples < LEAST_DRAWN)
@@ -141,4 +143,4 @@ class Budget:
             return False
         if missing:
             return used > self.longest
-        return trial.discriminating_examples >= trial.enough or used > self.share
+        return trial.drawn_examples >= trial.enough or used > self.share

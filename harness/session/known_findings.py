@@ -27,6 +27,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingReplay, ReplayResult
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.session.budget import TrialEnded
+from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest, raise_violation
 from coldproof.harness.workload.request_kinds import is_plain_request
 from coldproof.harness.workload.steps import lives_of
@@ -145,8 +146,8 @@ class KnownFindings:
             return test
 
         def counted(**arguments: Any) -> None:
-            for one in done:
-                self.count(sut, trial, one)
+            while done:  # it is called again behind a failure
+                self.count(sut, trial, done.pop(0))
             if self.options.findings == ONLY:
                 raise TrialEnded
             test(**arguments)
@@ -172,12 +173,13 @@ class KnownFindings:
         result = ReplayResult.FAILS if same else ReplayResult.OTHERWISE
         self.report(sut, one, result, case.sentence, regression=regression)
         if case.known_issue is None:
-            trial.regression = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
-            trial.take(failing)
+            said = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
+            trial.take(failing, regression=said)
             raise_violation(case.sentence)
         self.save_case(case, trial.statement)
         trial.known.append(case)
         trial.causes |= {case.signature}
+        trial.marks[mark_of_case(case)] += 1
 
     def report(
         self, sut: SystemUnderTest, one: Replayed, result: ReplayResult, words: str, *, regression: bool = False

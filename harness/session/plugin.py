@@ -277,7 +277,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     problem: BaseException | None = None
     try:
         yield
-        trial.exhausted = 0 < trial.examples < settings().max_examples
+        trial.exhausted = 0 < trial.examples < settings().max_examples and not trial.aside
     except pytest.exit.Exception:
         raise
     except TrialEnded:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import core
+
+from coldproof.harness.session.budget import TrialEnded
 
 GLOBAL_SEED = "global_force_seed"
 MORE_ROUNDS = 2  # for evidence that the first round did not show, as far as the budget allows
@@ -21,8 +24,10 @@ MORE_ROUNDS = 2  # for evidence that the first round did not show, as far as the
 def in_rounds(test: Callable[..., None], seed: str, is_over: Callable[[], bool]) -> Callable[..., None]:
     """Return a test that repeats `test` in rounds until `is_over`, or until `test` raises a counterexample."""
 
+    numbers = itertools.count()  # goes on where the test is called again behind a counterexample
+
     def rounds(**arguments: Any) -> None:
-        for number in itertools.count():
+        for number in numbers:
             if is_over():
                 return
             hypothesis.seed(f"{seed}, round {number}")(test)(**arguments)
@@ -40,6 +45,30 @@ def while_lacking(test: Callable[..., None], seed: str, lacks: Callable[[], bool
                 return
             with other_seed(f"{seed}, another round {number}"):
                 test(**arguments)
+
+    return rounds
+
+
+def behind_failures(
+    test: Callable[..., None], seed: str, goes_on: Callable[[BaseException], bool]
+) -> Callable[..., None]:
+    """Return a test that is repeated with other seeds behind each failure, as long as it `goes_on`.
+
+    `goes_on` puts the failure aside. A failure behind which the test does not go on is raised.
+    """
+
+    def rounds(**arguments: Any) -> None:
+        for number in itertools.count():
+            try:
+                with other_seed(f"{seed}, behind {number}") if number else contextlib.nullcontext():
+                    test(**arguments)
+            except (Exception, TrialEnded, pytest.fail.Exception) as problem:  # noqa: BLE001 - it is raised below
+                failure = problem
+            else:
+                return
+            # Not in the clause above: this failure is no cause of one that the engine has while the first is proved.
+            if not goes_on(failure):
+                raise failure
 
     return rounds
 

@@ -37,6 +37,7 @@ from coldproof.harness.proof.pipeline import RETRIES_WHILE_SHRINKING, ProofPipel
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
@@ -50,6 +51,7 @@ class CurrentTrial(msgspec.Struct, frozen=True):
     trial: Trial
     observe: Observer
     proof: ProofPipeline
+    marks: FailureMarks
 
 
 class SystemUnderTest:
@@ -86,9 +88,9 @@ class SystemUnderTest:
         contents, versions = len(engines.contents), len(self.limits.versions)
         return missing(engines.engine.capabilities, requirement.needs, contents=contents, versions=versions)
 
-    def begin(self, trial: Trial) -> None:
-        """Make this the current trial."""
-        engines = self.engines
+    def begin(self, trial: Trial, waive: Waive = lambda _: None) -> None:
+        """Make this the current trial. `waive`: returns the known issue that waives a failure, or None."""
+        engines, marks = self.engines, FailureMarks(trial, waive)
         # A known issue is not worth the time of a closer look.
         observe = Observer(engines, trial.requirement, doubts=lambda: not trial.waivable)
 
@@ -99,7 +101,14 @@ class SystemUnderTest:
             of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
             return of_trial.within(self.budget.time_left(), slow=self.budget.slow)
 
-        self._current = CurrentTrial(trial, observe, ProofPipeline(observe, engines, controls, limits))
+        proof = ProofPipeline(
+            filtered(observe, marks.without_put_aside),
+            engines,
+            controls,
+            limits,
+            minimising=filtered(observe, marks.counting),
+        )
+        self._current = CurrentTrial(trial, observe, proof, marks)
         if engines.pool.options.guided and not trial.requirement.without_cache:
             self.corpus = ReachCorpus(self.state_counts, read_corpus(self.corpus_file(trial)))
         self.limits = msgspec.structs.replace(self.limits, guidance=self.corpus)
@@ -144,29 +153,34 @@ class SystemUnderTest:
         self.examine(workload, self.engines.oracle_engine or self.engines.engine)
 
     def examine(self, workload: Workload, engine: CheckedEngine) -> Judgement | None:
-        """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising."""
-        trial = self.current().trial
+        """Run and judge a workload, and keep a counterexample. Repeats timing-dependent workloads while minimising.
+
+        An example that fails only in ways that the trial has put aside is counted, and is no counterexample.
+        """
+        trial, marks = self.current().trial, self.current().marks
+        search = trial.search
         workload, not_sent = self.engines.pool.dropped.without(workload, trial.requirement.needs)
         trial.narrow(not_sent)
-        if trial.best is None and not trial.replaying and self.budget.is_spent(trial):
+        if search.best is None and not trial.replaying and self.budget.is_spent(trial):
             raise TrialEnded
         key = msgspec.json.encode(workload)
-        if key in trial.failed:
+        if key in search.failed:
             raise_violation("fails, as in an earlier run")
-        if trial.best is not None and self.minimising_timed_out(trial):
+        if search.best is not None and self.minimising_timed_out(trial):
             raise TrialEnded
-        if trial.best is not None and key in trial.passed:
+        if search.best is not None and key in search.passed:
             return None
-        tries = RETRIES_WHILE_SHRINKING if trial.best is not None and workload.depends_on_timing() else 1
+        tries = RETRIES_WHILE_SHRINKING if search.best is not None and workload.depends_on_timing() else 1
         for attempt in range(1, tries + 1):
             engine = self.engines.live_engine(engine)
             earlier = self.engines.runs_of(engine)
-            judgement = self.observe(engine, workload)
+            seen = self.observe(engine, workload)
+            judgement = marks.counting(seen)
             if judgement.findings and self.fails_without_cache_too(judgement):
                 return None
-            trial.add(judgement)
+            trial.add(seen)
             states = reached(judgement.history)
-            self.emit_example(judgement, trial, states)
+            self.emit_example(seen, trial, states)
             if attempt == 1:
                 guide_generation(judgement)
                 self.note_reach(workload, states, failed=bool(judgement.findings))
@@ -175,7 +189,11 @@ class SystemUnderTest:
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
                 )
                 raise_violation(judgement.worst().sentence)
-        trial.passed.add(key)
+        search.passed.add(key)
+        if seen.findings:
+            if search.best is None:
+                marks.count(seen)
+            return None
         trial.hint = pool_hint(self.limits) or trial.hint
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
@@ -243,21 +261,19 @@ class SystemUnderTest:
 
     def minimising_timed_out(self, trial: Trial) -> bool:
         """Return whether the time for minimising is over. The smallest counterexample so far is then confirmed."""
-        since = trial.shrinking_since
+        since = trial.search.since
         familiar = bool(trial.causes) or trial.waived_at_once
         seconds = self.current().proof.limits().minimising(waivable=trial.waivable, familiar=familiar)
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
         """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
-        trial.failed.add(key)
-        if trial.shrinking_since is None:
-            trial.shrinking_since = time.monotonic()
-            if not trial.waived_at_once:
-                self.engines.standby.order(caching=not trial.requirement.without_cache)
-        trial.first = trial.first or failing
-        if trial.best is None or failing.workload.size() < trial.best.workload.size():
-            trial.best = failing
+        if trial.search.first is None and not trial.waived_at_once:
+            self.engines.standby.order(caching=not trial.requirement.without_cache)
+        if trial.marks and trial.search.kind is None:
+            trial.search.kind = kind_of(failing.judgement.worst())
+        trial.search.failed.add(key)
+        trial.search.keep(failing)
 
     def note_reach(self, workload: Workload, states: dict[str, int], *, failed: bool) -> None:
         """Keep a workload that reached rare states, if generation is guided and nothing has failed yet."""
@@ -282,7 +298,7 @@ class SystemUnderTest:
             answers=[[asked, answer] for asked, answer in judgement.answers.items()],
             evidence=judgement.evidence,
             # Minimising repeats one failure many times: its examples would inflate the counts.
-            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.shrinking_since is None else [],
+            weight_pairs=pair_counts(judgement.history, judgement.findings) if trial.search.since is None else [],
             findings=judgement.findings,
             noise=judgement.noise,
             permitted=judgement.permitted,

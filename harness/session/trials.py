@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.harness.case.known_issues import Waivers
-from coldproof.harness.event_log import CONFIRMING, EventLog
+from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.calibrate import TOKENS, lengths
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import (
@@ -29,8 +28,7 @@ from coldproof.harness.judgement.requirement import (
 )
 from coldproof.harness.judgement.trial import Trial, Violation
 from coldproof.harness.judgement.verdict import (
-    verdict_of_case,
-    verdict_without_case,
+    verdict_of_put_aside,
     verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
@@ -39,13 +37,13 @@ from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
 from coldproof.harness.session.known_findings import KnownFindings
-from coldproof.harness.session.rounds import in_rounds, while_lacking
+from coldproof.harness.session.proofs import Proofs
+from coldproof.harness.session.rounds import behind_failures, in_rounds, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
 
-PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
 SAMPLE = 8  # examples of a trial in the server layer, where other layers draw many
 
 
@@ -91,10 +89,9 @@ class TrialRunner:
         save_case: Callable[[Case, str], None],
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
-        self.waivers, self.save_case = waivers, save_case
-        self.findings = KnownFindings(options, log, waiver_of=self.mark_known_issue, save_case=save_case)
-        self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
-        self.proving = 0.0  # seconds spent on minimising, confirming and diagnosing counterexamples so far
+        self.waivers = waivers
+        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case)
+        self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
         self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it
@@ -103,8 +100,8 @@ class TrialRunner:
         """Begin a trial, and return the function to run: the test, a replay, or nothing if the engine lacks a need."""
         trial.obstacle = sut.engines.ended
         self.replay_findings(sut, trial)
-        trial.hurried = self.proving > PROOF_SHARE * sut.budget.total
-        sut.begin(trial)
+        self.proofs.hurry(sut, trial)
+        sut.begin(trial, self.waivers(sut.engines.engine.version).waive)
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
             self.release_unsupported(sut)
@@ -125,16 +122,19 @@ class TrialRunner:
             return lambda **_: None
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.suits)
-        trial.causes = frozenset(self.causes)
+        trial.causes = frozenset(self.proofs.causes)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
         if trial.obstacle:
             return self.findings.before(self.plain_requests(sut, trial), sut, trial)
         if self.options.profile == SOAK:
-            return self.findings.before(in_rounds(test, self.options.seed, lambda: budget.is_spent(trial)), sut, trial)
-        again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
-        return self.findings.before(after_probes(again, sut, sut.probes(trial.requirement)), sut, trial)
+            drawn = in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
+        else:
+            again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
+            drawn = after_probes(again, sut, sut.probes(trial.requirement))
+        drawn = self.findings.before(drawn, sut, trial)
+        return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.put_aside(sut, trial, failure))
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
@@ -213,32 +213,27 @@ class TrialRunner:
             raise UsageError("the case uses other adapters; give the same --adapter options in the same order")
         for _ in range(sut.engines.pool.profile.replays):
             (sut.check_without_cache if trial.requirement.without_cache else sut.check)(workload)
-            trial.passed.clear()
+            trial.search.passed.clear()
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
         absent = self.absent_needs(sut, trial)
         trial.out_of_time = "" if sut.budget.time_left() else OUT_OF_TIME
-        if trial.best is None and problem is None and trial.exceeds:
+        if trial.search.best is None and problem is None and trial.exceeds and not trial.aside:
             problem = self.check_diverging(sut, trial)
         case = None
-        trial.drawn = (trial.shrinking_since or time.monotonic()) - trial.started
+        trial.drawn = trial.drawing()
+        if trial.search.best is not None and not absent:
+            self.proofs.put_aside(sut, trial)
+        self.proofs.seconds += trial.proving
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples
         self.plan.requests[trial.requirement.id] += trial.requests
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
-        elif trial.best is not None:
-            try:
-                case = self.confirmed_case(sut, trial)
-                verdict, reason = verdict_of_case(case)
-                reason = f"{trial.regression}: {reason}" if trial.regression else reason
-            except pytest.exit.Exception:
-                raise
-            except Exception as failure:  # noqa: BLE001 - without a confirmation there is no violation
-                problem = failure
-                verdict, reason = verdict_without_case(trial, failure)
-            self.proving += trial.seconds() - trial.drawn
+        elif trial.aside:
+            problem = trial.problem
+            verdict, reason, case = verdict_of_put_aside(trial)
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
@@ -268,32 +263,6 @@ class TrialRunner:
             return trial.problem
         return None
 
-    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case:
-        """Confirm the counterexample of a trial, run the controls of its case, and save the case."""
-        where = "the attached engine" if self.options.attached else "a fresh engine"
-        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
-        case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
-        case = case if trial.regression else self.mark_known_issue(case, sut)
-        try:
-            new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
-            if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
-                self.log.emit("phase", words=f"running the controls of {case.id}")
-                with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
-                    case = sut.with_controls(case, confirmed)
-        finally:  # save the case even if its controls were interrupted
-            self.save_case(case, trial.statement)
-        if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
-            self.causes.add(case.signature)
-            sut.drop_crashing_kind(case, confirmed)
-        return case
-
-    def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
-        """Return the case, marked with the known issue that waives it, if one does."""
-        issue = self.waivers(sut.engines.engine.version).waive(case)
-        if issue is None:
-            return case
-        return msgspec.structs.replace(case, known_issue=str(issue))
-
     def emit_verdict(
         self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None
     ) -> None:
@@ -314,6 +283,11 @@ class TrialRunner:
             drawn=round(trial.drawn, 3),
             share=round(trial.share, 3),
             case=case.id if case else None,
+            further=[
+                {"case": one.case.id, "verdict": one.verdict}
+                for one in trial.aside
+                if one.case is not None and one.case is not case
+            ],
             absent=capabilities_of(trial.absent),
             missing=trial.missing() if verdict is Verdict.NOT_EXERCISED else [],
             of=self.plan.announced,

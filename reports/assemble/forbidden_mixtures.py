@@ -26,12 +26,16 @@ def without_forbidden_mixtures(events: list[Event]) -> list[Event]:
 
 
 def settled(verdict: Event, cases: dict[str, Any], forbidden: dict[tuple[str, str], set[str]]) -> Event:
-    """Return the verdict, which is INCONCLUSIVE in place of VIOLATED if a forbidden mixture may explain its case."""
-    case = cases.get(verdict["case"], {})
-    found = {*case.get("mixtures", ())} & forbidden.get((verdict.get("layer", ""), verdict["cell"]), set())
-    if verdict["verdict"] != Verdict.VIOLATED or not found:
+    """Return the verdict, which is INCONCLUSIVE in place of VIOLATED if a forbidden mixture may explain each case that
+    makes it that.
+    """
+    here = forbidden.get((verdict.get("layer", ""), verdict["cell"]), set())
+    violated = (one["case"] for one in verdict["further"] if one["verdict"] == Verdict.VIOLATED)
+    found = [{*cases.get(name, {}).get("mixtures", ())} & here for name in (verdict["case"], *violated)]
+    if verdict["verdict"] != Verdict.VIOLATED or not all(found):
         return verdict
-    reason = f"without the cache, answers of a batch that mixes {listed(sorted(found))} differ as well (GROUND-1), and "
+    mixtures = listed(sorted(set().union(*found)))
+    reason = f"without the cache, answers of a batch that mixes {mixtures} differ as well (GROUND-1), and "
     return {
         **verdict,
         "verdict": Verdict.INCONCLUSIVE.value,

@@ -94,7 +94,7 @@ class Bench:
     ) -> tuple[Verdict, str, list[Case]]:
         """Run one suite's test on a new engine. Return the verdict, its reason and the cases."""
         self.events.clear()
-        self.run.trials.causes.clear()  # each fault is like a run of its own, whose first case gets controls
+        self.run.trials.proofs.causes.clear()  # each fault is like a run of its own, whose first case gets controls
         drawn = settings(
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
         )(given(data=st.data())(test.hypothesis.inner_test))

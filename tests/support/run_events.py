@@ -34,6 +34,7 @@ UNREMARKABLE = {
     "missing": [],
     "narrowed": [],
     "known": [],
+    "further": [],
     "ended": None,
 }
 

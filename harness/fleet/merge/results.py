@@ -83,6 +83,7 @@ def error_verdict(announced: Event, record: Record) -> Event:
         "share": 0.0,
         "exhausted": False,
         "case": None,
+        "further": [],
         "absent": [],
         "missing": [],
         "narrowed": [],

@@ -23,7 +23,7 @@ from coldproof.harness.schema.case import MOST_CASE, Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.results import Calibration, encode
 from coldproof.harness.schema.stored_files import read_bytes
-from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.assemble.assemble import Event
 from coldproof.reports.format.text import slug
 
@@ -84,6 +84,7 @@ def check_verdict(
     known = [cases[name] for name in verdict["known"] if name in cases]
     if verdict["case"] is not None and verdict["case"] not in verdict["known"]:
         yield from check_case(part, place, verdict, seen, cases)
+        yield from check_further(part, place, verdict, cases)
     elif seen.failing and not known:
         yield altered(f"{place} is {given}, but {seen.failing} of its examples fail")
     else:
@@ -187,6 +188,24 @@ def check_case(
     follows, _ = verdict_of_case(case)
     if follows is not given:
         yield altered(f"{place} is {given}; from its case {name} follows {follows}")
+
+
+def check_further(part: Part, place: Place, verdict: Event, cases: dict[str, Case]) -> Iterator[Reason]:
+    """Yield a reason if another case of a trial is worse than its verdict, is missing or is of another trial."""
+    given = Verdict(verdict["verdict"])
+    for one in verdict["further"]:
+        name, case = one["case"], cases.get(one["case"])
+        if case is None:
+            yield left_out(f"{place} is {given} with case {name} besides, which is missing")
+            continue
+        if (case.requirement, case.cell) != (place.requirement, place.cell):
+            yield altered(f"{place} has case {name} besides, which is about {case.requirement} in {case.cell}")
+        yield from check_waiver(part, place, verdict, case)
+        follows, _ = verdict_of_case(case)
+        if follows != one["verdict"]:
+            yield altered(f"{place} has case {name} besides as {one['verdict']}; from the case follows {follows}")
+        if worst([given, follows]) is not given:
+            yield altered(f"{place} is {given}; from its case {name} follows {follows}")
 
 
 def check_waiver(part: Part, place: Place, verdict: Event, case: Case) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ from support.faulty_runs import Bench, open_bench
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.session.trials import PROOF_SHARE
+from coldproof.harness.session.proofs import PROOF_SHARE
 from coldproof.suites import test_cache_salt as salts
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_control as control
@@ -120,7 +120,7 @@ def test_the_conclusion_names_the_kind_of_fault(
 def test_a_run_without_time_for_proof_skips_controls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new cause is still confirmed once on a fresh engine, but has no controls."""
     plant("hashes-lack-the-salt-and-the-adapter", monkeypatch)
-    monkeypatch.setattr(bench.run.trials, "proving", PROOF_SHARE * bench.options.seconds + 1)
+    monkeypatch.setattr(bench.run.trials.proofs, "seconds", PROOF_SHARE * bench.options.seconds + 1)
     case = bench.violation(salts.test_salts_isolate_the_cache, DEFAULT, examples=40)
     assert (case.reproduction.fresh_failed, case.reproduction.fresh_tries) == (1, 1)
     assert case.diagnosis is None

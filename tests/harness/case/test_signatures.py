@@ -21,7 +21,7 @@ from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.case.circumstances import Failure, all_circumstances
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.case.rows.requests import matching_cold_answers, request_rows
-from coldproof.harness.case.signature import signature
+from coldproof.harness.case.signature import needs_all_of, signature
 from coldproof.harness.history.records import History, Identity, ResetRecord
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
@@ -225,3 +225,37 @@ def test_only_known_faults_of_vllm_are_waived(requirement: str, cell: str, sign:
     waivers = Waivers(known, version="0.32.0", today=datetime.date(2026, 12, 1), worker="fingerprint")
     case = report_samples.case(requirement=requirement, cell=cell, signature=sign)
     assert (waivers.waive(case) is not None) is waived
+
+
+@pytest.mark.parametrize(
+    ("sign", "other", "expected"),
+    [
+        (
+            "corrupt; in-place reload; same path; between requests",
+            "stale state; in-place reload; same path; between requests",
+            True,
+        ),
+        (
+            "stale state; in-place reload; same path; under traffic",
+            "stale state; in-place reload; same path; between requests",
+            True,
+        ),
+        ("corrupt; no reload", "stale state; in-place reload; same path; between requests", False),
+        (
+            "corrupt; unload, then load; same path; between requests",
+            "corrupt; in-place reload; same path; between requests",
+            False,
+        ),
+        (
+            "corrupt; in-place reload and unload, then load; same path; between requests",
+            "corrupt; in-place reload; same path; between requests",
+            True,
+        ),
+        ("corrupt; no reload; preempted", "corrupt; no reload", False),
+        ("accounting; no reload; reset; preempted", "accounting; no reload; reset", False),
+        ("corrupt; no reload; reset", "accounting; no reload; reset", False),
+    ],
+)
+def test_a_wrong_answer_may_need_all_that_another_needs(sign: str, other: str, expected: bool) -> None:
+    """What needs less has another cause, and so may other failures that need more. No circumstances say nothing."""
+    assert needs_all_of(sign, other) is expected

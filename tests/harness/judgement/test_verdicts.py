@@ -13,6 +13,7 @@ from support.histories import history, outcome
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.harness.features.images.evidence import Images
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.judgement.counters import Evidence
@@ -23,8 +24,13 @@ from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.evidence.sensitivity import Examples
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
-from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.judgement.verdict import narrowed_verdict, verdict_of_case, verdict_without_case
+from coldproof.harness.judgement.trial import PutAside, Trial
+from coldproof.harness.judgement.verdict import (
+    narrowed_verdict,
+    verdict_of_case,
+    verdict_of_put_aside,
+    verdict_without_case,
+)
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 from coldproof.harness.schema.divergences import Rate
@@ -574,3 +580,37 @@ def test_evidence_of_a_capability_is_required_once_from_engines_that_have_it(
         shows_where=dict.fromkeys((Capability.CACHE_SALT, Capability.ADAPTER_CHOICE), Adapters.STALE_CHANCES),
     )
     assert declared.on(present).shows.count(Adapters.STALE_CHANCES) == int(required)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "decides"),
+    [
+        ((Verdict.KNOWN_ISSUE,), 0),
+        ((Verdict.KNOWN_ISSUE, Verdict.VIOLATED), 1),
+        ((Verdict.VIOLATED, Verdict.KNOWN_ISSUE), 0),
+        ((Verdict.KNOWN_ISSUE, Verdict.INCONCLUSIVE, Verdict.VIOLATED), 2),
+        ((Verdict.VIOLATED, Verdict.VIOLATED), 0),
+    ],
+)
+def test_the_worst_counterexample_of_a_trial_decides(verdicts: tuple[Verdict, ...], decides: int) -> None:
+    """The others stay in the reason."""
+    made = trial()
+    made.aside = [PutAside(one, f"reason {i}", report_samples.case(id=f"c{i}")) for i, one in enumerate(verdicts)]
+    verdict, reason, case = verdict_of_put_aside(made)
+    assert (verdict, case) == (verdicts[decides], made.aside[decides].case)
+    assert reason.startswith(f"reason {decides}")
+    assert all(f"reason {i}" in reason for i in range(len(verdicts)))
+
+
+def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial() -> None:
+    """So the reader sees how much was looked at behind it."""
+    made = trial()
+    made.aside, made.examples, made.minimising_examples, made.repeated = (
+        [PutAside(Verdict.KNOWN_ISSUE, "known")],
+        41,
+        1,
+        12,
+    )
+    assert verdict_of_put_aside(made)[1] == "known; 12 more of 40 examples failed so, and none failed otherwise"
+    made.problem = EngineDied("it ended")
+    assert verdict_of_put_aside(made)[1].endswith("; it could not be tested further: EngineDied: it ended")

@@ -132,6 +132,14 @@ TAMPERED: dict[str, tuple[Change, str]] = {
         with_fields("verdict", {"requirement": "LORA-9"}, verdict="CONFORMS"),
         "is CONFORMS; from its case LORA-9-7c21a0f3 follows KNOWN ISSUE",
     ),
+    "a counterexample besides it that is missing": (
+        with_fields("verdict", {"requirement": "LORA-9"}, further=[{"case": "LORA-9-0", "verdict": "KNOWN ISSUE"}]),
+        "left out: LORA-9 (test_lora) in two is KNOWN ISSUE with case LORA-9-0 besides, which is missing",
+    ),
+    "a counterexample besides it that is worse": (
+        with_fields("verdict", {"requirement": "LORA-9"}, further=[{"case": "LORA-9-7c21a0f3", "verdict": "VIOLATED"}]),
+        "LORA-9 (test_lora) in two has case LORA-9-7c21a0f3 besides as VIOLATED; from the case follows KNOWN ISSUE",
+    ),
     "a counterexample removed": (without_case, "LORA-9 (test_lora) in two is CONFORMS, but 1 of its examples fail"),
     "a counterexample made up": (
         without("example", requirement="LORA-9"),

@@ -375,3 +375,26 @@ def test_the_server_layer_draws_its_examples_however_many_requests_they_have(tmp
     assert not budget.is_spent(made)
     made.examples += 1
     assert budget.is_spent(made)
+
+
+def test_behind_a_counterexample_a_trial_gets_its_share_and_no_patience() -> None:
+    """Its verdict depends on its evidence no more."""
+    budget = Budget(100, 4)
+    budget.begin(1)
+    failed = trial(used=26)
+    assert not budget.is_spent(failed)
+    failed.repeated = 1
+    assert budget.is_spent(failed)
+    failed.proving = 2.0  # which is no time for drawing
+    assert not budget.is_spent(failed)
+
+
+def test_examples_that_repeat_a_failure_are_not_drawn_ones() -> None:
+    """Otherwise minimising would end the trial."""
+    budget = Budget(100, 4)
+    budget.begin(1)
+    failed = trial(used=1, examples=50, evidence=SHOWN)
+    failed.enough = 40
+    assert budget.is_spent(failed)
+    failed.minimising_examples = 30
+    assert not budget.is_spent(failed)

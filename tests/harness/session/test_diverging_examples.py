@@ -78,8 +78,8 @@ def test_what_diverges_again_is_a_counterexample() -> None:
     trial, seen = diverging(), []
     system(ROUNDED, seen).check_diverging(trial)
     assert [rule.rounding for rule in seen] == [None]
-    assert trial.best is not None
-    assert [found.checker for found in trial.best.judgement.findings] == ["tokens"]
+    assert trial.search.best is not None
+    assert [found.checker for found in trial.search.best.judgement.findings] == ["tokens"]
 
 
 def test_what_does_not_diverge_again_is_none() -> None:
@@ -87,7 +87,7 @@ def test_what_does_not_diverge_again_is_none() -> None:
     trial, seen = diverging(), []
     system(ROUNDED, seen, COLD).check_diverging(trial)
     assert len(seen) == KEPT_DIVERGING
-    assert trial.best is None
+    assert trial.search.best is None
 
 
 def test_under_a_tolerance_nothing_runs_again() -> None:

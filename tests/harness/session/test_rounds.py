@@ -6,7 +6,7 @@ import pytest
 from hypothesis import core, given, settings
 from hypothesis import strategies as st
 
-from coldproof.harness.session.rounds import MORE_ROUNDS, in_rounds, while_lacking
+from coldproof.harness.session.rounds import MORE_ROUNDS, behind_failures, in_rounds, while_lacking
 
 
 def test_rounds_have_new_seeds_and_end_with_the_time() -> None:
@@ -57,3 +57,46 @@ def test_what_the_first_round_did_not_show_is_drawn_with_other_seeds(
     assert len(seen) == 5 * rounds
     assert len(set(seen)) > 4 * (rounds - 1)
     assert core.global_force_seed == 7
+
+
+def test_behind_a_failure_the_test_is_repeated_with_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends without a failure, or with the one behind which it does not go on."""
+    monkeypatch.setattr(core, "global_force_seed", 7)
+    seeds: list[object] = []
+    seen: list[str] = []
+
+    def test() -> None:
+        seeds.append(core.global_force_seed)
+        if len(seeds) < 4:
+            raise AssertionError(f"failure {len(seeds)}")
+
+    def goes_on(failure: BaseException) -> bool:
+        seen.append(str(failure))
+        return len(seen) != 4
+
+    behind_failures(test, "7", goes_on)()
+    assert seen == ["failure 1", "failure 2", "failure 3"]
+    assert seeds == [7, "7, behind 1", "7, behind 2", "7, behind 3"]
+    assert core.global_force_seed == 7
+    seeds.clear()
+    with pytest.raises(AssertionError, match="failure 1"):
+        behind_failures(test, "7", goes_on)()
+
+
+def test_a_failure_is_put_aside_outside_of_its_own_handling() -> None:
+    """What an engine does while the first failure is proved has not that failure as its context."""
+    contexts: list[BaseException | None] = []
+
+    def test() -> None:
+        if not contexts:
+            raise AssertionError("broken")
+
+    def goes_on(_: BaseException) -> bool:
+        try:
+            raise ValueError("another")
+        except ValueError as problem:
+            contexts.append(problem.__context__)
+        return True
+
+    behind_failures(test, "7", goes_on)()
+    assert contexts == [None]

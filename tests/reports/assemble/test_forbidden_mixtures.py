@@ -64,6 +64,25 @@ def test_every_other_violation_stays(events: list[Event]) -> None:
     assert results(*events).requirements[0].verdict is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize(
+    ("verdict", "mixtures", "stays"),
+    [
+        (Verdict.VIOLATED, (), True),
+        (Verdict.VIOLATED, (MIXTURE,), False),
+        (Verdict.KNOWN_ISSUE, (), False),
+        (Verdict.INCONCLUSIVE, (), False),
+    ],
+)
+def test_another_violation_of_the_same_trial_stays(verdict: Verdict, mixtures: tuple[str, ...], stays: bool) -> None:
+    """The mixture has to explain each case that makes the trial a violation, and only those."""
+    one, first, concluded_with = found()
+    other = report_samples.case(id="LORA-4-other", requirement="LORA-4", mixtures=list(mixtures))
+    second = {"event": "case", "case": msgspec.to_builtins(other)}
+    both = {**concluded_with, "further": [{"case": other.id, "verdict": verdict.value}]}
+    made = results(one, first, second, both, EXCLUDED)
+    assert (made.requirements[0].verdict is Verdict.VIOLATED) is stays
+
+
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.VIOLATED])
 def test_other_verdicts_stay(verdict: Verdict) -> None:
     """Only violations are withdrawn."""

@@ -288,6 +288,15 @@ def test_adapter_contents_with_equal_event_fields() -> None:
         assert sentences(stream, *sent, outcome(2, PROMPT, adapter="a", cached_tokens=hit)) == []
 
 
+def test_blocks_of_which_the_tokens_are_unknown_contradict_nothing() -> None:
+    """The event with too many tokens is one finding, whether it comes before or after one of the same block."""
+    wrong = stored(tokens=PROMPT)
+    wrong = msgspec.structs.replace(wrong, tokens=(*wrong.tokens, *range(900, 900 + len(wrong.tokens))))
+    for stream in (events((0.3, (wrong,)), (0.4, (stored(),))), events((0.3, (stored(),)), (0.4, (wrong,)))):
+        (sentence,) = sentences(stream, first())
+        assert "so that the tokens of each block are unknown" in sentence
+
+
 class TestHashes:
     """Hashes are computed again from the fields of the events."""
 

@@ -1,0 +1,131 @@
+"""Proves the counterexamples of trials one after the other, and puts each aside, so that its trial can draw on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from coldproof.adapters.protocol.request_time import RequestOverdue
+from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.event_log import CONFIRMING, EventLog
+from coldproof.harness.judgement.trial import PutAside, Trial
+from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.options import Options
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.failure_marks import mark_of_case
+from coldproof.harness.session.system_under_test import SystemUnderTest
+
+PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
+# Of a trial, for what it finds behind its first counterexample, if its share for drawing is less.
+FURTHER_SECONDS = 5.0
+
+
+class Proofs:
+    """Proves counterexamples. `waivers`: returns the known issues for an engine version. `save_case`: writes the files
+    of a case.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        log: EventLog,
+        *,
+        waivers: Callable[[str | None], Waivers],
+        save_case: Callable[[Case, str], None],
+    ) -> None:
+        self.options, self.log, self.waivers, self.save_case = options, log, waivers, save_case
+        self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
+        self.seconds = 0.0  # spent on minimising, confirming and diagnosing counterexamples of trials that ended
+
+    def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
+        trial.hurried = self.seconds + trial.proving > PROOF_SHARE * sut.budget.total
+
+    def put_aside(self, sut: SystemUnderTest, trial: Trial, failure: BaseException | None = None) -> bool:
+        """Prove the counterexample of a trial and put it aside. Return whether the trial goes on behind it.
+
+        `failure`: how the test ended. What was put aside before, by what is left of it when it is minimised, is not
+        confirmed again.
+        """
+        if trial.search.best is None:
+            if isinstance(failure, Exception):
+                trial.problem = trial.problem or failure
+            return False
+        marks, put = sut.current().marks, None
+        try:
+            if not trial.marks or not self.is_same_again(sut, trial):
+                put = self.proved(sut, trial)
+        except pytest.exit.Exception:
+            raise
+        except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
+            trial.problem = problem
+            put = PutAside(*verdict_without_case(trial, problem))
+        found = marks.of_search()
+        if put is not None and put.case is not None:
+            found.add(mark_of_case(put.case))
+        trial.next_search(put, found)
+        self.hurry(sut, trial)
+        trial.causes = frozenset(self.causes)
+        return self.goes_on(sut, trial)
+
+    def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:
+        """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
+        found, current = trial.counterexamples(), sut.current()
+        current.marks.masked = 0
+        if found is not None and not found.replayed:
+            trial.search.best = current.proof.minimise(found)
+            trial.search.minimised = True
+        return trial.search.best is not None and current.marks.is_put_aside(current.marks.of(trial.search.best))
+
+    def proved(self, sut: SystemUnderTest, trial: Trial) -> PutAside | None:
+        """Confirm the counterexample of a trial. Return None if it turns out to be one that was put aside before."""
+        regression = trial.search.regression
+        case = self.confirmed_case(sut, trial)
+        if case is None:
+            return None
+        verdict, reason = verdict_of_case(case)
+        return PutAside(verdict, f"{regression}: {reason}" if regression else reason, case)
+
+    def goes_on(self, sut: SystemUnderTest, trial: Trial) -> bool:
+        """Return whether a trial draws on behind what it has put aside."""
+        engines, budget = sut.engines, sut.budget
+        enough = len(trial.aside) >= engines.pool.profile.counterexamples
+        long = trial.proving_further > max(FURTHER_SECONDS, trial.share)
+        impossible = trial.problem is not None or bool(engines.pool.dropped.forbidding(trial.requirement.needs))
+        return not (enough or long or impossible or budget.is_spent(trial))
+
+    def confirmed_case(self, sut: SystemUnderTest, trial: Trial) -> Case | None:
+        """Confirm the counterexample of a trial, run the controls of its case, and save the case.
+
+        Return None if the case shows what the trial has put aside before.
+        """
+        where = "the attached engine" if self.options.attached else "a fresh engine"
+        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
+        case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
+        trial.search.proved = confirmed.judgement
+        case = case if trial.search.regression else self.mark_known_issue(case, sut)
+        if sut.current().marks.shows_what_was_put_aside(case):
+            return None
+        try:
+            new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
+            if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
+                self.log.emit("phase", words=f"running the controls of {case.id}")
+                with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
+                    case = sut.with_controls(case, confirmed)
+        finally:  # save the case even if its controls were interrupted
+            self.save_case(case, trial.statement)
+        if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
+            self.causes.add(case.signature)
+            sut.drop_crashing_kind(case, confirmed)
+        return case
+
+    def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
+        """Return the case, marked with the known issue that waives it, if one does."""
+        issue = self.waivers(sut.engines.engine.version).waive(case)
+        if issue is None:
+            return case
+        return msgspec.structs.replace(case, known_issue=str(issue))

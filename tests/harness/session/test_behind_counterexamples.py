@@ -1,0 +1,263 @@
+"""A trial draws on behind a counterexample, so that neither a known issue nor a loud failure hides another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, core, given, settings
+from hypothesis import strategies as st
+from support.across import Tampering, replaced, two_engines
+from support.histories import ask, burst, contents
+
+from coldproof.adapters.protocol.engine import EngineDied, EngineError
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.options import PROFILES, Options
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.conductor import ConformanceRun, Role
+from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.workload.steps import Workload
+
+ENOUGH = 40  # examples that a trial draws
+SHORT, MIDDLE, LONG = 20, 60, 110  # lengths from which on a prompt is of its kind; no calibration uses the last two
+SHORTER, MANY = range(SHORT, MIDDLE), 12
+KNOWN = """
+[[issue]]
+requirement = "REUSE-1"
+signature = "{signature}"
+versions = ">=0"
+link = "none known"
+reason = "it counts too many"
+{more}
+"""
+
+
+def counts_too_many(request: CompletionRequest, answer: Completion) -> Completion:
+    """Report a block more than was hit of a prompt of the middle length."""
+    if not answer.cached_tokens or len(request.prompt) not in range(MIDDLE, LONG):
+        return answer
+    return msgspec.structs.replace(answer, cached_tokens=answer.cached_tokens + 8)
+
+
+def counts_too_many_and_answers_wrongly(request: CompletionRequest, answer: Completion) -> Completion:
+    """Do that, and answer a long prompt wrongly that hit."""
+    if answer.cached_tokens and len(request.prompt) >= LONG:
+        return replaced(answer, 1, gap=5.0)
+    return counts_too_many(request, answer)
+
+
+def honest(_: CompletionRequest, answer: Completion) -> Completion:
+    """Return the answer unchanged."""
+    return answer
+
+
+class Dying(Tampering):
+    """An engine that counts too many, and ends at a prompt of a middle length that hit."""
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Answer, wrongly where the prompt is long, or end."""
+        answer = super().send(request, on_token)
+        if self.dead or (answer.cached_tokens and len(request.prompt) in range(MIDDLE, LONG)):
+            self.dead = True
+            raise EngineDied("the scripted engine has terminated")
+        return answer
+
+
+class Outcome(msgspec.Struct):
+    """What a trial ended with: the fields of its verdict, its cases, and the workloads of its examples."""
+
+    verdict: dict[str, Any]
+    cases: list[Case]
+    drawn: list[Workload]
+
+    @property
+    def signatures(self) -> list[str]:
+        """Return the signatures of the cases."""
+        return [case.signature for case in self.cases]
+
+
+def twice(length: int) -> Workload:
+    """Return a workload that sends a prompt twice."""
+    prompt = ("stem", length)
+    return Workload((burst(ask(prompt, max_tokens=4)), burst(ask(prompt, max_tokens=4))))
+
+
+@contextmanager
+def opened(
+    folder: Path, start: Callable[[Any], Any], *, most: int, known: str
+) -> Iterator[tuple[Any, SystemUnderTest]]:
+    """Yield a run whose trials look for `most` counterexamples, and its cell."""
+    folder.mkdir()
+    issues = folder / "known.toml"
+    issues.write_text(known)
+    options = Options(
+        report_dir=folder / "run",
+        cache_dir=folder,
+        model="none",
+        engine="left",
+        cells=("left",),
+        known_issues=issues,
+        findings="off",
+        diagnose="none",
+        seed="7",
+    )
+    profile = msgspec.structs.replace(PROFILES["smoke"], counterexamples=most, replays=2, shrink_seconds=1)
+    with pytest.MonkeyPatch.context() as patch, two_engines(start, start):
+        patch.setitem(PROFILES, "smoke", profile)
+        patch.setattr(EnginePool, "has_room", lambda _: False)
+        patch.setattr(Budget, "is_spent", lambda _, trial: trial.drawn_examples >= ENOUGH)
+        patch.setattr(core, "global_force_seed", 7)
+        patch.setattr(SystemUnderTest, "minimising_timed_out", lambda *_: False)  # the same examples each time
+        run = ConformanceRun(options, Role.ALONE)
+        run.pool = EnginePool(options, run.log)
+        run.pool.files.contents[ModelLayers.FULL] = contents(folder)
+        try:
+            yield run, SystemUnderTest(CellEngines.open(run.pool, CELLS["left"]), Budget(600.0, 1.0))
+        finally:
+            run.close(interrupted=False)
+            run.folder.close()
+
+
+def outcome_of(folder: Path, start: Callable[[Any], Any], lengths: range, *, most: int = 3, known: str = "") -> Outcome:
+    """Return the outcome of a trial of prompts with these lengths that are sent twice."""
+    drawn: list[Workload] = []
+
+    @settings(max_examples=4 * ENOUGH, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def test(sut: SystemUnderTest, data: st.DataObject) -> None:
+        workload = twice(data.draw(st.integers(lengths.start, lengths.stop - 1)))
+        drawn.append(workload)
+        sut.check(workload)
+
+    with opened(folder, start, most=most, known=known) as (run, sut):
+        events: list[tuple[str, dict[str, Any]]] = []
+        run.log.subscribe(lambda kind, fields: events.append((kind, fields)))
+        trial = Trial(Requirement("REUSE-1", "sent again", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
+        with suppress(TrialEnded, AssertionError, EngineError):
+            run.trials.begin(sut, trial, test)(sut=sut)
+        with suppress(pytest.fail.Exception, pytest.xfail.Exception):
+            run.trials.conclude(sut, trial, trial.problem)
+    (verdict,) = (fields for kind, fields in events if kind == "verdict")
+    return Outcome(verdict, [fields["case"] for kind, fields in events if kind == "case"], drawn)
+
+
+def tampering(tamper: Callable[[CompletionRequest, Completion], Completion]) -> Callable[[Any], Tampering]:
+    """Return a function that starts an engine whose answers pass through `tamper` where it has a cache."""
+    return lambda setting: Tampering(tamper if setting.caching else honest, caching=setting.caching)
+
+
+def known(signature: str, more: str = "") -> str:
+    """Return known issues that waive a signature."""
+    return KNOWN.format(signature=signature, more=more)
+
+
+def test_behind_a_known_issue_another_failure_is_a_violation(tmp_path: Path) -> None:
+    """The loud one comes first, and both have a case; the new one decides the verdict and is first in its reason."""
+    found = outcome_of(
+        tmp_path / "two",
+        tampering(counts_too_many_and_answers_wrongly),
+        range(MIDDLE, 200),
+        known=known("accounting; *"),
+    )
+    assert sorted(found.signatures) == ["accounting; no reload", "corrupt; no reload"]
+    waived, new = sorted(found.cases, key=lambda case: case.signature)
+    assert (waived.known_issue is not None, new.known_issue) == (True, None)
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert found.verdict["case"] == new.id
+    assert found.verdict["further"] == [{"case": waived.id, "verdict": Verdict.KNOWN_ISSUE}]
+    assert found.verdict["reason"].startswith("corrupt: ")
+    assert "besides it, KNOWN ISSUE: it counts too many" in found.verdict["reason"]
+
+
+def test_until_now_the_known_issue_hid_it(tmp_path: Path) -> None:
+    """A profile may still ask for one counterexample of each trial."""
+    found = outcome_of(
+        tmp_path / "one",
+        tampering(counts_too_many_and_answers_wrongly),
+        range(MIDDLE, 200),
+        known=known("accounting; *"),
+        most=1,
+    )
+    assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
+    assert (found.verdict["further"], len(found.cases)) == ([], 1)
+
+
+def test_a_signature_that_was_seen_is_one_case(tmp_path: Path) -> None:
+    """Its examples are counted, and neither minimised nor confirmed again."""
+    found = outcome_of(tmp_path / "same", tampering(counts_too_many), range(MIDDLE, LONG), known=known("accounting; *"))
+    assert found.signatures == ["accounting; no reload"]
+    assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
+    assert found.verdict["case"] == found.cases[0].id
+    assert found.verdict["further"] == []
+    assert "failed so, and none failed otherwise" in found.verdict["reason"]
+    assert len(found.drawn) >= ENOUGH
+
+
+def test_without_a_waiver_both_are_violations(tmp_path: Path) -> None:
+    """A loud fault of counts hides no wrong answer."""
+    found = outcome_of(tmp_path / "both", tampering(counts_too_many_and_answers_wrongly), range(MIDDLE, 200))
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert sorted(found.signatures) == ["accounting; no reload", "corrupt; no reload"]
+    (further,) = found.verdict["further"]
+    assert {found.verdict["case"], further["case"]} == {case.id for case in found.cases}
+    assert further["verdict"] is Verdict.VIOLATED
+
+
+def test_behind_a_crash_the_trial_goes_on(tmp_path: Path) -> None:
+    """Each example that ends the engine gets another one, and what answers wrongly is found."""
+
+    def start(setting: Any) -> Dying:
+        return Dying(counts_too_many_and_answers_wrongly if setting.caching else honest, caching=setting.caching)
+
+    found = outcome_of(tmp_path / "crash", start, range(MIDDLE, 200), known=known("crash; *"))
+    assert sorted(found.signatures) == ["corrupt; no reload", "crash; no reload"]
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+
+
+def test_a_waiver_that_names_words_does_not_take_a_failure_without_them(tmp_path: Path) -> None:
+    """Both failures have one signature: the waiver is a part of what tells them apart."""
+
+    def tamper(request: CompletionRequest, answer: Completion) -> Completion:
+        if not answer.cached_tokens or len(request.prompt) < MIDDLE:
+            return answer
+        more = 8 if len(request.prompt) < LONG else 16
+        return msgspec.structs.replace(answer, cached_tokens=answer.cached_tokens + more)
+
+    said = 'says = "Request 1 hit 64 cached tokens"'
+    found = outcome_of(tmp_path / "words", tampering(tamper), range(MIDDLE, 200), known=known("accounting; *", said))
+    assert {case.signature for case in found.cases} == {"accounting; no reload"}
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert {case.known_issue is None for case in found.cases} == {True, False}
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_without_a_counterexample_the_same_examples_are_drawn(tmp_path: Path, most: int) -> None:
+    """The seed alone decides."""
+    found = outcome_of(tmp_path / "clean", tampering(honest), range(SHORT, 200), most=most)
+    again = outcome_of(tmp_path / "again", tampering(honest), range(SHORT, 200), most=4 - most)
+    assert found.verdict["verdict"] is Verdict.CONFORMS
+    assert found.drawn == again.drawn
+    assert len(found.drawn) == ENOUGH + 1  # the last one is not sent
+
+
+def test_the_same_seed_finds_the_same_behind_a_counterexample(tmp_path: Path) -> None:
+    """Every round behind a counterexample has a seed that follows from the run's."""
+    one, other = (
+        outcome_of(tmp_path / name, tampering(counts_too_many_and_answers_wrongly), range(MIDDLE, 200))
+        for name in ("one", "other")
+    )
+    assert one.drawn == other.drawn
+    assert one.signatures == other.signatures
