@@ -1,7 +1,7 @@
-"""Tell the decoder which adapter computed a prompt, and let it compute the prompt if it has another.
+"""Tell the decoder which adapter computed a prompt, and keep what another one computed out of its cache.
 
-An adapter is known by the contents that were loaded. The decoder reports a full hit to the prefiller then, so that the
-latter gives the blocks back.
+An adapter is known by the contents that were loaded. The request itself goes on with what was computed for it, as one
+that runs while its adapter is replaced.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ def install() -> None:
         delayed, params = original(self, request, *arguments)
         return delayed, params and {**params, "remote_adapter": identity(request.lora_request)}
 
-    @wrap(scheduler, "get_num_new_matched_tokens", "actual = self._get_remote_prefill_token_count(len(token_ids))")
-    def _(original: Any, self: Any, request: Any, *arguments: Any) -> Any:
-        params, own = request.kv_transfer_params or {}, identity(request.lora_request)
-        if params.get("do_remote_prefill") and params.get("remote_adapter", own) != own:
-            return 0, False
-        return original(self, request, *arguments)
+    @wrap(part("vllm.v1.core.block_pool", "BlockPool"), "cache_full_blocks", "blk.block_hash is not None")
+    def _(original: Any, self: Any, request: Any, *arguments: Any, **options: Any) -> None:
+        own = identity(request.lora_request)
+        if (request.kv_transfer_params or {}).get("remote_adapter", own) == own:
+            original(self, request, *arguments, **options)
