@@ -44,6 +44,7 @@ from coldproof.harness.workload.validity import is_valid
 
 RELOAD = put("B", route=Route.UNLOAD_LOAD)
 PROMPT = range(100, 140)
+BETWEEN = 2000  # ms between both sides, where a request has to run between them on a busy machine
 
 
 class OneSide:
@@ -106,7 +107,7 @@ def changing(change: Change, first: Side = Side.DECODE, gap_ms: int = 400, adapt
 def test_an_adapter_is_loaded_on_one_side_and_then_on_the_other(first: Side, tmp_path: Path) -> None:
     """It is one change: a request between both may have either content, and a later one has the new content."""
     pair, usual = Pair(), burst(ask(adapter="tenant"))
-    made = play(pair, tmp_path, put("A"), usual, changing(RELOAD, first, adapter="tenant"), usual)
+    made = play(pair, tmp_path, put("A"), usual, changing(RELOAD, first, BETWEEN, "tenant"), usual)
     assert pair.calls == [f"{first} unload", f"{first} load", f"{first.other} unload", f"{first.other} load"]
     before, _, between, after = made.outcomes
     assert [len(o.identities) for o in (before, between, after)] == [1, 2, 1]
@@ -127,7 +128,9 @@ def updated(pair: Pair, folder: Path, *steps: Any) -> History:
 def test_weights_of_both_sides_are_one_update(tmp_path: Path) -> None:
     """The update lasts until the second side has it, and is undone at the end of the run."""
     pair = Pair()
-    made = updated(pair, tmp_path, burst(ask()), changing(UpdateWeights(version="A")), Reset(), burst(ask()))
+    made = updated(
+        pair, tmp_path, burst(ask()), changing(UpdateWeights(version="A"), gap_ms=BETWEEN), Reset(), burst(ask())
+    )
     (update,), (half,) = made.updates, made.half_changed
     assert pair.calls == ["decode update", "prefill update"]
     assert update.began <= half.began <= half.ended <= update.ended
