@@ -9,6 +9,7 @@ import pytest
 from support.declared_requirements import declared_requirements
 
 from coldproof.harness.session.conductor import ConformanceRun
+from coldproof.harness.session.trials import RunPlan
 
 GROUND, SALTS, RESETS = (declared_requirements()[name] for name in ("GROUND-1", "SALT-1", "CTRL-1"))
 EXPECTED = [("here", GROUND), ("here", SALTS), ("there", RESETS)]
@@ -31,7 +32,7 @@ def orders(
         standby=SimpleNamespace(order=lambda *, caching: made.append(caching)),
     )
     run = SimpleNamespace(
-        plan=SimpleNamespace(expected=EXPECTED),
+        plan=RunPlan(EXPECTED),
         options=SimpleNamespace(waives_at_once=lambda suits: suits in waived),
         issues=[SimpleNamespace(requirement=name) for name in issues],
         waivers=lambda _: SimpleNamespace(in_force=lambda _: True),
