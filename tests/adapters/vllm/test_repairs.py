@@ -103,7 +103,7 @@ def findings(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.nightly
 def test_each_case_is_gone_with_its_own_repair_alone(tmp_path: Path) -> None:
-    """The square has all cases of the fingerprint worker. With a model or a server, it would take a night of its own."""
+    """The square has all cases of the fingerprint worker. Those with a model or on a server take too long for it."""
     here = [name for name, one in read_records().items() if one.engine == "vllm" and not obstacle(one)]
     rows = [name for name in here if read_records()[name].found.worker == "fingerprint"]
     repaired = [name for name, one in read_repairs("vllm").items() if name in rows and not one.absent]
