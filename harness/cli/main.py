@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from coldproof.harness.cli import (
+    attribute,
     bundles,
     connector,
     findings,
@@ -33,6 +34,7 @@ SUBCOMMANDS = {
     "faults": listings.FAULTS,
     "model": models.MODEL,
     "findings": findings.FINDINGS,
+    "attribute": attribute.ATTRIBUTE,
     "rejudge": bundles.REJUDGE,
     "render": pages.RENDER,
     "schema": listings.SCHEMA,

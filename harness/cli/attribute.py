@@ -1,0 +1,110 @@
+"""`coldproof attribute CASE...`: tells to which known cause each saved case belongs, by replaying it under repairs.
+
+A case belongs to a cause if it vanishes with that cause's repair alone and comes back without it. Exit code: 0 every
+case belongs to a known cause; 1 one does not; 3 one could not be replayed; 4 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.attribution import Attribution, Basis, by_signature, in_order_of_likeness
+from coldproof.harness.case.case import replay_options
+from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.load import load_case
+from coldproof.harness.case.repairs import KNOWN, NONE, chosen_repairs
+from coldproof.harness.cli.io import Subcommand, argument, say
+from coldproof.harness.option_table import option_words
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_FAILED, EXIT_HARNESS, EXIT_OK
+from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import results_in
+from coldproof.harness.session.pytest_command import pytest_command
+
+Replay = Callable[[str], ReplayResult]  # of a case, by the option --repairs
+
+
+def run(options: argparse.Namespace) -> int:
+    """Attribute each case, print a line for each, and return the exit code. Raises UsageError."""
+    found = [attributed(path, options.report_dir) for path in options.cases]
+    if any(one.basis is Basis.NOT_RUN for one in found):
+        return EXIT_HARNESS
+    return EXIT_OK if all(one.is_known for one in found) else EXIT_FAILED
+
+
+def attributed(path: Path, folder: Path) -> Attribution:
+    """Return the attribution of one case, and print it. Raises UsageError for a file that is no case."""
+    case, _ = load_case(path, follow=True)
+    found = attribution_of(case, path, folder / case.id)
+    say(f"{found.case}: {found.finding or found.basis}: {found.words}")
+    return found
+
+
+def attribution_of(case: Case, path: Path, folder: Path) -> Attribution:
+    """Return the attribution of a case, by repairs where its engine takes some. `folder`: for reports of replays."""
+    spec = ENGINES.get(case.engine)
+    support = spec.repairs if spec is not None else None
+    family = support.findings if support is not None else case.engine
+    records = [one for one in read_records().values() if one.engine == family]
+    if support is None:
+        return by_signature(case, records, f"{case.engine} takes no repairs")
+    mends = {name: repair.name for repair in chosen_repairs(case.engine, KNOWN) for name in repair.mends}
+    ordered = list(dict.fromkeys(mends[one.id] for one in in_order_of_likeness(case, records) if one.id in mends))
+    return by_repairs(case, ordered, lambda repairs: replayed(case, path, folder, repairs))
+
+
+def by_repairs(case: Case, candidates: Sequence[str], replay: Replay) -> Attribution:
+    """Return the attribution of a case by replaying it without and under repairs.
+
+    `candidates`: the names of repairs, the likeliest first. All together tell whether one of them can be the cause.
+    """
+
+    def made(basis: Basis, words: str, finding: str = "") -> Attribution:
+        return Attribution(case=case.id, basis=basis, words=words, finding=finding)
+
+    shipped, mended = replay(NONE), replay(KNOWN)
+    if ReplayResult.NOT_RUN in (shipped, mended):
+        return made(Basis.NOT_RUN, "its replay came to no verdict")
+    if shipped is not ReplayResult.FAILS:
+        return made(Basis.GONE, f"on the engine as it is shipped it {shipped}")
+    if mended is ReplayResult.FAILS:
+        return made(Basis.NEW, f"it fails in the same way with all {len(candidates)} repairs")
+    for name in candidates:
+        if replay(name) is ReplayResult.PASSES and replay(NONE) is ReplayResult.FAILS:
+            return made(Basis.REPAIR, "it is gone with the repair of this finding alone, and back without it", name)
+    if mended is ReplayResult.PASSES:
+        return made(Basis.NEW, "it is gone with all repairs together, and with none of them alone")
+    return made(Basis.OTHERWISE, "with all repairs it fails in another way, and no repair alone ends it")
+
+
+def replayed(case: Case, path: Path, folder: Path, repairs: str) -> ReplayResult:
+    """Replay a case under repairs, and return how that ended."""
+    report = (folder / repairs.replace("/", "-")).absolute()
+    words = option_words(replay=path, diagnose="none", repairs=repairs, report_dir=report)
+    command = pytest_command(["-q", *words, *replay_options(case.layer, case.oracle, case.engine_config)])
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False).returncode
+    results = results_in(report)
+    if code not in CONCLUDED or results is None or not results.totals["examples"]:
+        return ReplayResult.NOT_RUN
+    if code == EXIT_OK:
+        return ReplayResult.PASSES
+    same = any(one.signature == case.signature for one in results.cases)
+    return ReplayResult.FAILS if same else ReplayResult.OTHERWISE
+
+
+ATTRIBUTE = Subcommand(
+    "tell to which known cause saved cases belong, by replaying them under repairs",
+    run,
+    argument("cases", type=Path, nargs="+", metavar="CASE.json", help="files in the folder cases/ of a report"),
+    argument(
+        "--report-dir",
+        type=Path,
+        default=Path("coldproof-report/attribution"),
+        metavar="DIR",
+        help="folder for the reports of the replays (default: coldproof-report/attribution)",
+    ),
+)
