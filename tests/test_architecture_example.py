@@ -115,7 +115,7 @@ def test_its_fault_violates_it(tree: Path, runs: tuple[Started, Started]) -> Non
     found = results(runs[1], tree / "faulty")
     (requirement,) = found.requirements
     assert requirement.verdict is Verdict.VIOLATED, requirement.reason
-    (case,) = found.cases
+    case, *_ = found.cases  # the trial goes on behind the first
     assert "refused to reset a cache that it had reset just before" in case.sentence
     script = (tree / "faulty" / "cases" / f"{case.id}.py").read_text()
     compile(script, case.id, "exec")
