@@ -44,7 +44,7 @@ failure_class = "accounting"
 signature = {signature}
 first_release = "0.9"
 last_release = "1"
-upstream = "not reported"
+severity = "wrong count or event"
 cause = "a block too many"
 source = ["scripted_engine.py"]
 distinct = "the only one"
@@ -106,7 +106,7 @@ def waivers(folder: Path) -> tuple[str, str]:
 
 def test_a_waived_finding_is_a_known_issue_and_the_trial_goes_on(case: Case, tmp_path: Path) -> None:
     """Its replay is the first example and counts with its requests; drawing begins after it."""
-    findings = kept(tmp_path, case, 'status = "new"')
+    findings = kept(tmp_path, case, 'status = "not searched"')
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path))
     (replay,) = results.findings
     assert (replay.finding, replay.result) == ("scripted/overcount", ReplayResult.FAILS)
@@ -124,7 +124,7 @@ def test_a_waived_finding_is_a_known_issue_and_the_trial_goes_on(case: Case, tmp
 @pytest.mark.nightly
 def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -> None:
     """Without drawing, the verdict is that of the replay, with its case."""
-    findings = kept(tmp_path, case, 'status = "new"')
+    findings = kept(tmp_path, case, 'status = "not searched"')
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
     found = verdict_of(results)
     assert (found.verdict, found.examples) == (Verdict.KNOWN_ISSUE, 1)
@@ -135,7 +135,7 @@ def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -
 
 def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_path: Path) -> None:
     """The finding is confirmed on fresh engines like any counterexample, but not minimised again."""
-    results = ran(tmp_path / "run", FLAW, kept(tmp_path, case, 'status = "new"'))
+    results = ran(tmp_path / "run", FLAW, kept(tmp_path, case, 'status = "not searched"'))
     found = verdict_of(results)
     assert found.verdict is Verdict.VIOLATED
     assert results.cases[0].workload == case.workload
@@ -163,7 +163,7 @@ def test_a_finding_that_is_fixed_later_is_waived(case: Case, tmp_path: Path) -> 
 
 def test_an_engine_without_the_bug_conforms(case: Case, tmp_path: Path) -> None:
     """The replay passes and counts as an example, and the waiver is stale."""
-    findings = kept(tmp_path, case, 'status = "new"')
+    findings = kept(tmp_path, case, 'status = "not searched"')
     results = ran(tmp_path / "run", "CLEAN", findings, *waivers(tmp_path))
     assert [one.result for one in results.findings] == [ReplayResult.PASSES]
     assert verdict_of(results).verdict is Verdict.CONFORMS
@@ -172,7 +172,7 @@ def test_an_engine_without_the_bug_conforms(case: Case, tmp_path: Path) -> None:
 
 def test_another_bug_is_no_replay_of_the_finding(case: Case, tmp_path: Path) -> None:
     """The case fails with another signature, which the waiver does not match, so it is a violation."""
-    findings = kept(tmp_path, case, 'status = "new"')
+    findings = kept(tmp_path, case, 'status = "not searched"')
     results = ran(tmp_path / "run", OTHER_FLAW, findings, *waivers(tmp_path))
     assert [one.result for one in results.findings] == [ReplayResult.OTHERWISE]
     assert verdict_of(results).verdict is Verdict.VIOLATED
@@ -192,7 +192,7 @@ def test_a_run_replays_the_findings_of_its_model() -> None:
 @pytest.mark.nightly
 def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
     """Nothing is replayed, and the bug is drawn."""
-    findings = kept(tmp_path, case, 'status = "new"')
+    findings = kept(tmp_path, case, 'status = "not searched"')
     results = ran(tmp_path / "run", FLAW, findings, "--findings", "off")
     assert results.findings == []
     assert verdict_of(results).verdict is Verdict.VIOLATED
