@@ -80,6 +80,12 @@ class PutAside(msgspec.Struct, frozen=True):
     reason: str
     case: Case | None = None
 
+    def supersedes(self, earlier: PutAside) -> bool:
+        """Return whether this proves what was seen before and failed in no replay."""
+        if self.case is None or earlier.case is None or earlier.verdict is not Verdict.INCONCLUSIVE:
+            return False
+        return self.verdict is not Verdict.INCONCLUSIVE and self.case.signature == earlier.case.signature
+
 
 class Search:
     """One search of a trial for a counterexample: from its first draw until that is put aside."""
@@ -173,11 +179,11 @@ class Trial:
     def next_search(self, put: PutAside | None, marks: Iterable[Mark]) -> None:
         """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
         if put is not None:
-            self.aside.append(put)
+            self.aside = [*(one for one in self.aside if not put.supersedes(one)), put]
         if self.search.since is not None:
             spent = time.monotonic() - self.search.since
+            self.proving_further += spent if self.marks or self.proving else 0.0
             self.proving += spent
-            self.proving_further += spent if self.marks else 0.0
         self.marks.update(set(marks))
         self.search = Search()
 

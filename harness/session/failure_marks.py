@@ -69,7 +69,7 @@ class FailureMarks:
         return any(
             mark == one
             or (mark.known_issue != "" and one.known_issue == mark.known_issue)
-            or needs_all_of(mark.signature, one.signature)
+            or (mark.signature != one.signature and needs_all_of(mark.signature, one.signature))
             for one in self.trial.marks
         )
 

@@ -19,6 +19,7 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
+PROVED = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
 PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
 # Of a trial, for what it finds behind its first counterexample, if its share for drawing is less.
 FURTHER_SECONDS = 5.0
@@ -56,8 +57,9 @@ class Proofs:
                 trial.problem = trial.problem or failure
             return False
         marks, put = sut.current().marks, None
+        marks.masked = 0
         try:
-            if not trial.marks or not self.is_same_again(sut, trial):
+            if trial.search.saved or not trial.marks or not self.is_same_again(sut, trial):
                 put = self.proved(sut, trial)
         except pytest.exit.Exception:
             raise
@@ -67,7 +69,8 @@ class Proofs:
         found = marks.of_search()
         if put is not None and put.case is not None:
             found.add(mark_of_case(put.case))
-        trial.next_search(put, found)
+        # What failed in no replay is no known failure of this trial: it may be proved when it is seen again.
+        trial.next_search(put, found if put is None or put.verdict in PROVED else ())
         self.hurry(sut, trial)
         trial.causes = frozenset(self.causes)
         return self.goes_on(sut, trial)
@@ -75,7 +78,6 @@ class Proofs:
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:
         """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
         found, current = trial.counterexamples(), sut.current()
-        current.marks.masked = 0
         if found is not None and not found.replayed:
             trial.search.best = current.proof.minimise(found)
             trial.search.minimised = True
@@ -108,7 +110,7 @@ class Proofs:
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         trial.search.proved = confirmed.judgement
         case = case if trial.search.regression else self.mark_known_issue(case, sut)
-        if sut.current().marks.shows_what_was_put_aside(case):
+        if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
             new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
@@ -118,7 +120,7 @@ class Proofs:
                     case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
-        if verdict_of_case(case)[0] in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
+        if verdict_of_case(case)[0] in PROVED:
             self.causes.add(case.signature)
             sut.drop_crashing_kind(case, confirmed)
         return case

@@ -206,6 +206,22 @@ def test_a_signature_that_was_seen_is_one_case(tmp_path: Path) -> None:
     assert len(found.drawn) >= ENOUGH
 
 
+def test_what_was_seen_once_hides_no_failure_of_its_signature(tmp_path: Path) -> None:
+    """The first one fails in no replay. The second one does, and decides."""
+    wrong = ["once"]
+
+    def tamper(request: CompletionRequest, answer: Completion) -> Completion:
+        if not answer.cached_tokens or len(request.prompt) < MIDDLE:
+            return answer
+        fails = len(request.prompt) >= LONG or bool(wrong and wrong.pop())
+        return replaced(answer, 1, gap=5.0) if fails else answer
+
+    found = outcome_of(tmp_path / "once", tampering(tamper), range(MIDDLE, 200))
+    assert set(found.signatures) == {"corrupt; no reload"}
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert found.verdict["further"] == []
+
+
 def test_without_a_waiver_both_are_violations(tmp_path: Path) -> None:
     """A loud fault of counts hides no wrong answer."""
     found = outcome_of(tmp_path / "both", tampering(counts_too_many_and_answers_wrongly), range(MIDDLE, 200))
