@@ -1,4 +1,4 @@
-"""A known cause of the engine as it is shipped is a known issue, and hides nothing of what the repaired engine shows."""
+"""A known cause of the engine as it is shipped hides nothing of what the repaired engine shows."""
 
 from __future__ import annotations
 
