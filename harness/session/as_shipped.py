@@ -22,11 +22,13 @@ from coldproof.harness.options import FIRST, ONLY, Options
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.findings import FindingReplay, ReplayResult
-from coldproof.harness.schema.results import CellResult, Results, results_in
+from coldproof.harness.schema.results import Results, results_in
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.known_findings import LEAST_SECONDS, SHARE, applicable
 from coldproof.harness.session.pytest_command import pytest_command
 from coldproof.reports.format.text import many
 
+UNWAIVED = (Verdict.INCONCLUSIVE, Verdict.ERROR, Verdict.VIOLATED)
 FAILING = (ReplayResult.FAILS, ReplayResult.OTHERWISE)
 
 
@@ -74,17 +76,10 @@ class ShippedReplays:
         for finding in findings:
             replay = replays.get(finding.id) or not_replayed(finding, why or "its run ended before its turn")
             replay = msgspec.structs.replace(replay, layer=layer)
-            cell = None if results is None else cell_of(results, replay)
-            failing = replay.result in FAILING and cell is not None
-            self.log.emit(
-                "shipped",
-                replay=replay,
-                verdict=cell.verdict if failing and cell is not None else None,
-                reason=cell.reason if failing and cell is not None else "",
-            )
-            if results is None or not failing:
-                continue
-            for case, statement in cases_of(results, replay):
+            failing = results is not None and replay.result in FAILING
+            verdict, reason = verdict_of(results, replay) if results is not None and failing else (None, "")
+            self.log.emit("shipped", replay=replay, verdict=verdict, reason=reason)
+            for case, statement in cases_of(results, replay) if results is not None and failing else ():
                 words = shlex.join(shlex.split(case.replay)).replace(folder, str(self.options.report_dir))
                 self.save_case(msgspec.structs.replace(case, layer=layer, replay=words), statement)
 
@@ -138,18 +133,27 @@ def not_replayed(finding: StoredFinding, why: str) -> FindingReplay:
     )
 
 
-def cell_of(results: Results, replay: FindingReplay) -> CellResult | None:
-    """Return the result of a replay's requirement in its cell."""
+def verdict_of(results: Results, replay: FindingReplay) -> tuple[Verdict, str]:
+    """Return the verdict of a replay that failed, and the reason.
+
+    The run of replays has drawn nothing, so that another test of the requirement may be NOT EXERCISED there.
+    """
+    cases = [case for case, _ in cases_of(results, replay)]
+    if waived := next((case.known_issue for case in cases if case.known_issue is not None), None):
+        return Verdict.KNOWN_ISSUE, waived
     cells = (cell for one in results.requirements if one.id == replay.requirement for cell in one.cells)
-    return next((cell for cell in cells if cell.cell == replay.cell), None)
+    cell = next((one for one in cells if one.cell == replay.cell), None)
+    if cell is None or cell.verdict not in UNWAIVED:
+        return Verdict.INCONCLUSIVE, f"not confirmed: {replay.words}"
+    return cell.verdict, cell.reason
 
 
 def cases_of(results: Results, replay: FindingReplay) -> Iterator[tuple[Case, str]]:
     """Yield the cases of a replay with the statements that they break.
 
-    That is the replay's own, or, where its confirmation showed another failure, those that nothing waives.
+    That is the replay's own, or, where its confirmation showed another failure, all in its place.
     """
     statement = next((one.statement for one in results.requirements if one.id == replay.requirement), "")
     here = [one for one in results.cases if (one.requirement, one.cell) == (replay.requirement, replay.cell)]
-    own = [one for one in here if one.id == replay.case] or [one for one in here if one.known_issue is None]
+    own = [one for one in here if one.id == replay.case] or here
     yield from ((one, statement) for one in own)

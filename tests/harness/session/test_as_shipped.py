@@ -26,6 +26,8 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.as_shipped import ShippedReplays, repaired_findings, shipped_command
 
 RESET, ROWS = "vllm/idle-reset-is-not-announced", "vllm/rows-behind-a-prompt-enter-the-key"
+DESIGN = "vllm/event-lacks-the-adapter-path"
+MASK = "vllm/row-mask-is-not-in-the-key"  # the repair of the rows removes it, too
 PLACES = {("events", "EVENT-5"), ("embeds", "EMBED-1")}
 
 
@@ -39,7 +41,7 @@ def options_of(*names: str, **more: Any) -> Options:
 
 def test_findings_that_the_repairs_remove_are_replayed() -> None:
     """They are those of the cells and requirements of the run."""
-    assert [one.id for one in repaired_findings(options_of(RESET, ROWS), PLACES)] == [RESET, ROWS]
+    assert [one.id for one in repaired_findings(options_of(RESET, ROWS), PLACES)] == [RESET, MASK, ROWS]
     assert [one.id for one in repaired_findings(options_of(RESET), PLACES)] == [RESET]
     assert repaired_findings(options_of(RESET, ROWS), {("events", "EVENT-4")}) == []
     assert repaired_findings(options_of(), PLACES) == []
@@ -105,10 +107,24 @@ def test_a_case_that_still_fails_is_reported_with_its_verdict(tmp_path: Path) ->
     """Its case is kept in the run's report, without that of another finding."""
     heard = Heard(tmp_path)
     event = heard.report(replays_of(ReplayResult.FAILS, Verdict.KNOWN_ISSUE))
-    assert (event["verdict"], event["reason"]) == (Verdict.KNOWN_ISSUE, "it is so")
+    assert (event["verdict"], event["reason"]) == (Verdict.KNOWN_ISSUE, "known")
     assert not event["replay"].repaired
     assert [one.id for one in heard.cases] == ["EVENT-5-1"]
     assert heard.cases[0].replay == "coldproof replay report/c"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (Verdict.VIOLATED, (Verdict.VIOLATED, "it is so")),
+        (Verdict.NOT_EXERCISED, (Verdict.INCONCLUSIVE, "not confirmed: ")),  # of another test, which drew nothing
+    ],
+)
+def test_a_case_that_nothing_waives_has_the_verdict_of_its_confirmation(
+    verdict: Verdict, expected: tuple[Verdict, str], tmp_path: Path
+) -> None:
+    event = Heard(tmp_path).report(replays_of(ReplayResult.FAILS, verdict, known_issue=None))
+    assert (event["verdict"], event["reason"]) == expected
 
 
 def test_a_case_that_is_gone_has_no_verdict(tmp_path: Path) -> None:
@@ -126,9 +142,9 @@ def test_a_run_of_replays_that_broke_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 def test_a_run_draws_on_the_repaired_engine_behind_its_known_causes(tmp_path: Path) -> None:
-    """On the engine as it is shipped both cases fail; with their repairs they are gone, and all examples conform."""
-    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events,embeds", "--budget", "20s"]
-    words += ["--requirements", "EVENT-5,EMBED-1", "--repairs", "known", "--report-dir", str(tmp_path / "run")]
+    """The case fails on the engine as it is shipped. With its repair it is gone, and all examples conform."""
+    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", "--budget", "10s"]
+    words += ["--requirements", "EVENT-3,EVENT-5", "--repairs", "known", "--report-dir", str(tmp_path / "run")]
     words += ["--known-issues", str(ROOT / "adapters" / "vllm" / "known_issues.toml")]
     done = subprocess.run(
         [sys.executable, "-m", "coldproof", "run", "-q", *words],
@@ -139,15 +155,18 @@ def test_a_run_draws_on_the_repaired_engine_behind_its_known_causes(tmp_path: Pa
     )
     assert done.returncode == 0, done.stdout + done.stderr
     results = read_results(tmp_path / "run" / "results.json")
-    shipped = {one.finding: one.result for one in results.findings if not one.repaired}
-    repaired = {one.finding: one.result for one in results.findings if one.repaired}
-    assert set(shipped.values()) == {ReplayResult.FAILS}
-    assert shipped.keys() == repaired.keys()
-    assert set(repaired.values()) == {ReplayResult.PASSES}
-    verdicts = {one.id: (one.verdict, one.reason) for one in results.requirements}
-    assert {verdict for verdict, _ in verdicts.values()} == {Verdict.KNOWN_ISSUE}
-    assert verdicts["EVENT-5"][1].startswith(f"1 cause ({RESET}); conforms in ")
-    assert verdicts["EVENT-5"][1].endswith(" examples with it repaired")
-    assert verdicts["EMBED-1"][1].startswith("2 causes (")
-    assert {waiver.finding for waiver in results.waivers if waiver.state == "used"} == shipped.keys()
+    replayed = {(one.finding, one.repaired): one.result for one in results.findings}
+    assert replayed == {
+        (RESET, False): ReplayResult.FAILS,
+        (RESET, True): ReplayResult.PASSES,
+        (DESIGN, True): ReplayResult.FAILS,  # it has no repair
+    }
+    found = {one.id: one for one in results.requirements}
+    assert {one.verdict for one in found.values()} == {Verdict.KNOWN_ISSUE}
+    assert found["EVENT-5"].known_causes == [RESET]
+    assert found["EVENT-5"].reason == (
+        f"1 cause ({RESET}); conforms in {found['EVENT-5'].examples} examples with it repaired"
+    )
+    assert found["EVENT-3"].known_causes == []
+    assert {waiver.finding for waiver in results.waivers if waiver.state == "used"} == {RESET, DESIGN}
     assert all((tmp_path / "run" / "cases" / f"{one.id}.json").is_file() for one in results.cases)
