@@ -311,6 +311,6 @@ def headline(results: Results) -> tuple[str, str]:
         many = len(results.repairs)
         engine += f" with the repair of {results.repairs[0].name}" if many == 1 else f" with {many} repairs"
         if shipped := replay_counts(results.findings):
-            engine += f" (known findings as it is shipped: {shipped})"
+            engine += f" (its known findings as shipped: {shipped})"
     many = results.totals["requirements"]
     return word, f"of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

@@ -122,8 +122,8 @@ def banners(results: Results) -> list[str]:
     invalid = ["RUN INVALID"] if failed_selftests(results) else []
     injected = ["FAULT INJECTED"] if results.fault is not None else []
     shipped = any(not one.repaired for one in results.findings)
-    first = ["SHIPPED CASES REPLAYED FIRST"] if shipped else []
-    repaired = ["ENGINE REPAIRED", *first] if results.repairs else []
+    first = " AFTER REPLAYS ON THE SHIPPED ONE" if shipped else ""
+    repaired = [f"ENGINE REPAIRED{first}"] if results.repairs else []
     return invalid + injected + repaired + ([] if results.complete else ["INCOMPLETE RUN"])
 
 

@@ -58,8 +58,8 @@ def test_known_causes_are_named_beside_the_examples_without_them() -> None:
     assert found.known_causes == ["vllm/one", "vllm/two"]
     assert results.exit_code == EXIT_OK
     assert results.headline.startswith("CONFORMANT, known issues aside")
-    assert "with 2 repairs (known findings as it is shipped: 2 still there)" in results.headline
-    assert banners(results) == ["ENGINE REPAIRED", "SHIPPED CASES REPLAYED FIRST"]
+    assert "with 2 repairs (its known findings as shipped: 2 still there)" in results.headline
+    assert banners(results) == ["ENGINE REPAIRED AFTER REPLAYS ON THE SHIPPED ONE"]
 
 
 def test_too_few_examples_are_not_hidden_by_a_known_cause() -> None:
@@ -103,5 +103,5 @@ def test_a_case_that_is_gone_is_said_and_makes_no_known_issue() -> None:
     results = run_of(gone, replayed("vllm/two", "cannot run here", verdict=None, words="no time"), *drawn())
     found = requirement_of(results)
     assert (found.verdict, found.known_causes) == (Verdict.CONFORMS, [])
-    assert "(known findings as it is shipped: 1 gone, 1 cannot run here)" in results.headline
+    assert "(its known findings as shipped: 1 gone, 1 cannot run here)" in results.headline
     assert [one.finding for one in results.findings] == ["vllm/one", "vllm/two"]
