@@ -72,7 +72,7 @@ class ShippedReplays:
         problem = results.problem if results is not None else ""
         why = problem or ("" if code in CONCLUDED else f"its run ended with exit code {code}")
         replays = {one.finding: one for one in results.findings} if results is not None else {}
-        layer = self.options.layer if self.options.joined else ""
+        layer, saved = self.options.layer if self.options.joined else "", set()
         for finding in findings:
             replay = replays.get(finding.id) or not_replayed(finding, why or "its run ended before its turn")
             replay = msgspec.structs.replace(replay, layer=layer)
@@ -80,8 +80,10 @@ class ShippedReplays:
             verdict, reason = verdict_of(results, replay) if results is not None and failing else (None, "")
             self.log.emit("shipped", replay=replay, verdict=verdict, reason=reason)
             for case, statement in cases_of(results, replay) if results is not None and failing else ():
-                words = shlex.join(shlex.split(case.replay)).replace(folder, str(self.options.report_dir))
-                self.save_case(msgspec.structs.replace(case, layer=layer, replay=words), statement)
+                if case.id not in saved:  # two findings may show one failure
+                    words = case.replay.replace(folder, str(self.options.report_dir))
+                    self.save_case(msgspec.structs.replace(case, layer=layer, replay=words), statement)
+                saved.add(case.id)
 
 
 def repaired_findings(options: Options, places: Collection[tuple[str, str]]) -> list[StoredFinding]:
