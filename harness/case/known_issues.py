@@ -118,10 +118,18 @@ class Waivers:
 
     def report(self, cases: list[Case], requirements: list[RequirementResult]) -> list[Waiver]:
         """Return every waiver with its state after a run with these cases and verdicts."""
+        used = {case.id: self.waive(case) or self.waive_as_shipped(case) for case in cases}
         return [
-            self.entry(issue, [case.id for case in cases if self.waive(case) is issue], requirements)
+            self.entry(issue, [name for name, waived in used.items() if waived is issue], requirements)
             for issue in self.issues
         ]
+
+    def waive_as_shipped(self, case: Case) -> KnownIssue | None:
+        """Return the waiver of a case that was found on the engine as it is shipped, before that was repaired."""
+        if case.known_issue is None or not self.repaired:
+            return None
+        shipped = Waivers(self.issues, version=self.version, today=self.today, worker=self.worker)
+        return shipped.waive(case)
 
     def entry(self, issue: KnownIssue, used_by: list[str], requirements: list[RequirementResult]) -> Waiver:
         """Return the row of one waiver."""

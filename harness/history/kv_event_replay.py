@@ -59,6 +59,7 @@ class EventCache:
         self.spans: dict[BlockKey, list[HitSpan]] = {}
         self.marks: list[tuple[float, int]] = []  # time of a batch, and the number of events including it
         self.faults: list[Contradiction] = []
+        self.undecided: list[Stored] = []  # events whose parent this batch may still store for other layers
         self.events = self.stored = self.removed = self.cleared = 0
         self.in_pool = self.most_in_pool = 0
         for held in before:
@@ -86,6 +87,9 @@ class EventCache:
                     self.note_orphans(keys)
                 case Cleared():
                     self.clear()
+        for event in self.undecided:
+            self.check_parent(event)
+        self.undecided.clear()
         if not self.forgets:
             self.marks.append((batch.at, self.events))
 
@@ -109,8 +113,10 @@ class EventCache:
         if not in_pool:
             self.store_in_tier(event)
             return
-        if event.parent is not None and not self.has_parent(event):
-            self.fault("parent", f"block {event.hashes[0]} is stored after {event.parent}, which cannot be hit")
+        if event.kind in HOLD_ALL:
+            self.check_parent(event)
+        else:
+            self.undecided.append(event)
         for block in blocks_of(event):
             if not misshapen:
                 self.register(block)
@@ -135,10 +141,17 @@ class EventCache:
             self.add((event.medium, *block.place), 1)
             self.stored += 1
 
+    def check_parent(self, event: Stored) -> None:
+        """Record a contradiction if the parent of an event's first block can never be hit."""
+        if event.parent is not None and not self.has_parent(event):
+            self.fault("parent", f"block {event.hashes[0]} is stored after {event.parent}, which cannot be hit")
+
     def has_parent(self, event: Stored) -> bool:
         """Return whether the parent of the first block can be hit or, where layers discard blocks, ever could be.
 
-        Where no layers hold all blocks, it may be one that none ever kept: vLLM names it on purpose (vllm PR#30544).
+        Where layers discard blocks, it may be one that the batch stores for other layers behind this event, which the
+        batch as a whole shows. Where no layers hold all blocks, it may be one that none ever kept: vLLM names it on
+        purpose (vllm PR#30544).
         """
         parent = event.parent or ""
         if event.kind in HOLD_ALL:

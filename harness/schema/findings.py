@@ -144,7 +144,11 @@ class ReplayResult(enum.StrEnum):
 
 
 class FindingReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """The replay of one finding in a run. `words`: the failure, or why it could not be run."""
+    """The replay of one finding in a run. `words`: the failure, or why it could not be run.
+
+    `repaired`: on the engine with the run's repairs; otherwise it is the engine as it is shipped. `case`: the id of the
+    case that shows the failure.
+    """
 
     finding: str
     requirement: str
@@ -154,3 +158,5 @@ class FindingReplay(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     seconds: float = 0.0
     regression: bool = False  # it is recorded as fixed in this release, and fails
+    repaired: bool = False
+    case: str = ""

@@ -120,6 +120,7 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     needed: list[str] = []  # the evidence without which the requirement was not exercised
     cells: list[CellResult]
     cases: list[str]
+    known_causes: list[str] = []  # findings that the engine has as it is shipped; the examples are without them
     upstream: list[str] = []  # addresses of public reports of engines that broke it
     fails_on: list[str] = []  # what counts as a failure, as text
     distributions: list[Distribution] = []

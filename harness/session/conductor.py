@@ -40,6 +40,7 @@ from coldproof.harness.options import QUALIFY, SOAK, Options, UsageError
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
+from coldproof.harness.session.as_shipped import ShippedReplays
 from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, RunClock
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
@@ -91,11 +92,13 @@ class ConformanceRun:
         self.trials = TrialRunner(
             options, self.log, self.plan, case=case, waivers=self.waivers, save_case=self.reports.save_case
         )
+        self.shipped = ShippedReplays(options, self.log, save_case=self.reports.save_case)
         self.pool: EnginePool | None = None
         self.layers: LayerProcesses | None = None
         self.open_cells: list[SystemUnderTest] = []
         self.monitor: ResourceMonitor | None = None
         self.suites_began: float | None = None
+        self.replays_shipped = False  # of several processes that share the tests, one does
         self.exit_code = 0
         self.signals = EndingSignals(self.release)
         self.log.on_failure = lambda: self.signals.interrupt("a file of the report cannot be written")
@@ -169,6 +172,8 @@ class ConformanceRun:
         if not all(row.caught for row in rows):
             missed = next(row.planted for row in rows if not row.caught)
             self.stop(f"RUN INVALID: the self-test of the detector gave a wrong result for the injected bug '{missed}'")
+        if self.replays_shipped:
+            self.shipped.run({(cell, one.id) for cell, one in self.plan.expected})
         try:
             pool = self.pool = EnginePool(self.options, self.log)
             pool.time_left = lambda: self.clock.until_cut()
@@ -277,6 +282,7 @@ class ConformanceRun:
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""
         stop_imports()
+        self.shipped.stop()
         if self.pool is not None:
             self.pool.closing = True
             for process in list(self.pool.processes):

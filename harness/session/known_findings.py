@@ -171,7 +171,7 @@ class KnownFindings:
         case = seen if regression else self.waiver_of(seen, sut)
         same = case.signature == record.signature
         result = ReplayResult.FAILS if same else ReplayResult.OTHERWISE
-        self.report(sut, one, result, case.sentence, regression=regression)
+        self.report(sut, one, result, case.sentence, regression=regression, case=case.id)
         if case.known_issue is None:
             said = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
             trial.take(failing, regression=said)
@@ -182,9 +182,16 @@ class KnownFindings:
         trial.marks[mark_of_case(case)] += 1
 
     def report(
-        self, sut: SystemUnderTest, one: Replayed, result: ReplayResult, words: str, *, regression: bool = False
+        self,
+        sut: SystemUnderTest,
+        one: Replayed,
+        result: ReplayResult,
+        words: str,
+        *,
+        regression: bool = False,
+        case: str = "",
     ) -> None:
-        """Emit the result of a replay."""
+        """Emit the result of a replay. `case`: the id of the case that shows its failure."""
         replay = FindingReplay(
             finding=one.finding.id,
             requirement=one.finding.record.requirement,
@@ -194,6 +201,8 @@ class KnownFindings:
             words=words,
             seconds=one.seconds,
             regression=regression,
+            repaired=bool(self.options.repairs),
+            case=case,
         )
         self.log.emit("finding", replay=replay)
 

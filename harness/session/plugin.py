@@ -206,6 +206,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     cells = tuple(dict.fromkeys(trial.cell for _, trial in items))
     run = open_run(config, Role.WORKER if worker or config.getoption("--joined") else Role.ALONE, cells)
     run.plan.workers = parallel.get("workercount", 1)
+    run.replays_shipped = worker in (None, "gw0")
     run.plan.expected = [(trial.cell, trial.requirement) for _, trial in items]
     if worker in (None, "gw0"):  # every worker collects the same tests
         for item, trial in items:

@@ -44,6 +44,7 @@ from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
 from coldproof.reports.assemble.reach import state_tables
 from coldproof.reports.assemble.requirement_results import requirement_results
+from coldproof.reports.assemble.shipped_causes import replay_counts
 from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
 from coldproof.reports.assemble.weight_updates import PairFields, update_counts
 from coldproof.reports.format.text import duration
@@ -54,6 +55,7 @@ SHOWN = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)
 # fewer: an attached server with few capabilities supports eight.
 LEAST_SHOWN = 5
 LAST_TIME = 253_402_300_799  # seconds since 1970: the end of the last year that a calendar has
+REPLAYS = ("shipped", "finding")  # events with replays of known findings
 EXAMPLE = b'{"event":"example",'
 
 
@@ -168,7 +170,7 @@ def assemble(events: list[Event]) -> Results:
         dropped_kinds=dropped_kinds(events, first["at"]),
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
-        findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] == "finding"],
+        findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] in REPLAYS],
         reach=state_tables(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
@@ -308,5 +310,7 @@ def headline(results: Results) -> tuple[str, str]:
     if results.repairs:
         many = len(results.repairs)
         engine += f" with the repair of {results.repairs[0].name}" if many == 1 else f" with {many} repairs"
+        if shipped := replay_counts(results.findings):
+            engine += f" (its known findings as shipped: {shipped})"
     many = results.totals["requirements"]
     return word, f"of {many} requirement{'s' * (many != 1)} on {engine}: {what}"

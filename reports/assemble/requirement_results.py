@@ -14,9 +14,10 @@ from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.schema.results import CellResult, LayerVerdict, RequirementResult, StatementParts
 from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.assemble.distributions import distributions
-from coldproof.reports.assemble.evidence_floor import shortfall
+from coldproof.reports.assemble.evidence_floor import discriminating_examples, shortfall
 from coldproof.reports.assemble.layers import layer_names
 from coldproof.reports.assemble.reach import reached_cells
+from coldproof.reports.assemble.shipped_causes import cell_with_causes, shipped_causes, with_causes
 
 Event = dict[str, Any]
 DIVERGED = (ReportedEvidence.DIVERGED_HITS, ReportedEvidence.DIVERGED_MISSES)
@@ -31,14 +32,17 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
     order = {name: number for number, name in enumerate(layer_names(events))}
     verdicts = {(e["requirement"], *place(e)): e for e in events if e["event"] == "verdict"}
     examples = [e for e in events if e["event"] == "example"]
-    exceeding = cells_with_excess(verdicts.values())
+    exceeding, shipped = cells_with_excess(verdicts.values()), shipped_causes(events)
     results = []
     for requirement_id, tests in sorted(announced.items()):
         tests.sort(key=lambda test: order.get(test.get("layer", ""), 0))
         cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
         cells = [with_excess(cell, exceeding.get((cell.layer, cell.cell), "")) for cell in cells]
         merged = merge_cells(cells, several=len(order) > 1)
-        verdict, reason = verdict_of_cells(merged)
+        causes = shipped.get(requirement_id, [])
+        drawn = sum(map(discriminating_examples, merged))
+        verdict, reason = with_causes(*verdict_of_cells(merged), causes, examples=drawn)
+        merged = [cell_with_causes(cell, causes) for cell in merged]
         ran = [test for test, cell in zip(tests, cells, strict=True) if cell.verdict is not Verdict.UNSUPPORTED]
         results.append(
             RequirementResult(
@@ -60,6 +64,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                     for e in events
                     if e["event"] == "case" and e["case"]["requirement"] == requirement_id
                 ],
+                known_causes=list(dict.fromkeys(one.finding for one in causes)),
                 upstream=list(dict.fromkeys(link for test in tests for link in test["upstream"])),
                 fails_on=list(dict.fromkeys(words for test in tests for words in test["fails_on"])),
                 distributions=distributions(e["tally"] for e in examples if e["requirement"] == requirement_id),

@@ -121,7 +121,9 @@ def banners(results: Results) -> list[str]:
     """Return the warnings that are shown in capitals before the headline."""
     invalid = ["RUN INVALID"] if failed_selftests(results) else []
     injected = ["FAULT INJECTED"] if results.fault is not None else []
-    repaired = ["ENGINE REPAIRED"] if results.repairs else []
+    shipped = any(not one.repaired for one in results.findings)
+    first = " AFTER REPLAYS ON THE SHIPPED ONE" if shipped else ""
+    repaired = [f"ENGINE REPAIRED{first}"] if results.repairs else []
     return invalid + injected + repaired + ([] if results.complete else ["INCOMPLETE RUN"])
 
 

@@ -22,7 +22,7 @@ from coldproof.reports.format.text import many
 
 # Events that are not copied from a unit: the merged result has its own. A unit's problem is in its record.
 UNIT_ONLY = (*ONCE, "selftest", "engine", "calibration", "measured", "problem", "phase")
-NAMED = {"case": ("case",), "finding": ("replay",)}  # the parts of events that name a cell
+NAMED = {"case": ("case",), "finding": ("replay",), "shipped": ("replay",)}  # the parts of events that name a cell
 MAX_NAMED = 3  # units named in a message
 
 

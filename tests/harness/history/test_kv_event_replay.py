@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.event_streams import CLEARED, PROMPT, batches, hashes, removed, stored
 
-from coldproof.adapters.protocol.kv_events import KvEvent, Stored
+from coldproof.adapters.protocol.kv_events import EventBatch, KvEvent, Stored
 from coldproof.harness.history.kv_event_replay import EventCache
 from coldproof.harness.history.kv_events import Keys, ResidentBlock, blocks_of
 
@@ -112,6 +112,12 @@ class TestCorrectStream:
         other = after(stored(), stored(PROMPT, 1, kind="sliding_window", group=1))
         alone = after(stored(PROMPT, 1, kind="sliding_window"))  # a window that never kept its first block
         assert rules(gone) == rules(other) == rules(alone) == []
+
+    def test_a_batch_may_store_a_parent_for_other_layers_behind_its_child(self) -> None:
+        """An engine publishes the events of a step group by group, and the first group may be a window."""
+        cache = after(stored(salt="red"))
+        cache.take(EventBatch(1, 1.0, (stored(PROMPT, 1, kind="sliding_window", group=1), stored(PROMPT[:16]))))
+        assert rules(cache) == []
 
     def test_chains(self) -> None:
         """A prompt finds its blocks by tokens and keys, as far as they are known, and finds no others."""
