@@ -237,6 +237,8 @@ class TrialRunner:
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
+            if isinstance(problem, Violation):
+                problem = None  # its counterexample showed a known finding again, which a replay has put aside
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             with_rare = self.waivers(sut.engines.engine.version).with_rare
             ended = self.ended_cells.get(trial.cell)
