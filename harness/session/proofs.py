@@ -16,6 +16,7 @@ from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without
 from coldproof.harness.options import Options
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.budget import TrialEnded
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -45,6 +46,18 @@ class Proofs:
     def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
         trial.hurried = self.seconds + trial.proving > PROOF_SHARE * sut.budget.total
+
+    def go_on_behind(self, sut: SystemUnderTest, trial: Trial, failure: BaseException) -> bool:
+        """Put the counterexample of a trial aside. Return whether the trial goes on; False where there is none.
+
+        Raises TrialEnded where the trial ends behind it: what was put aside is no problem of the trial, also if it
+        showed a known finding again and there is no case of it.
+        """
+        found = trial.search.best is not None
+        goes_on = self.put_aside(sut, trial, failure)
+        if found and not goes_on:
+            raise TrialEnded
+        return goes_on
 
     def put_aside(self, sut: SystemUnderTest, trial: Trial, failure: BaseException | None = None) -> bool:
         """Prove the counterexample of a trial and put it aside. Return whether the trial goes on behind it.

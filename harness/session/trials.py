@@ -134,7 +134,7 @@ class TrialRunner:
             again = while_lacking(test, self.options.seed, lambda: bool(trial.missing()) and not budget.is_spent(trial))
             drawn = after_probes(again, sut, sut.probes(trial.requirement))
         drawn = self.findings.before(drawn, sut, trial)
-        return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.put_aside(sut, trial, failure))
+        return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.go_on_behind(sut, trial, failure))
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
@@ -237,8 +237,6 @@ class TrialRunner:
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
-            if isinstance(problem, Violation):
-                problem = None  # its counterexample showed a known finding again, which a replay has put aside
             _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
             with_rare = self.waivers(sut.engines.engine.version).with_rare
             ended = self.ended_cells.get(trial.cell)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
+from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
 
@@ -146,10 +148,15 @@ def outcome_of(folder: Path, start: Callable[[Any], Any], lengths: range, *, mos
         events: list[tuple[str, dict[str, Any]]] = []
         run.log.subscribe(lambda kind, fields: events.append((kind, fields)))
         trial = Trial(Requirement("REUSE-1", "sent again", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
-        with suppress(TrialEnded, AssertionError, EngineError):
+        problem: BaseException | None = None
+        try:  # as the plugin does
             run.trials.begin(sut, trial, test)(sut=sut)
+        except TrialEnded:
+            problem = trial.problem
+        except (AssertionError, EngineError) as failure:
+            problem = failure
         with suppress(pytest.fail.Exception, pytest.xfail.Exception):
-            run.trials.conclude(sut, trial, trial.problem)
+            run.trials.conclude(sut, trial, problem)
     (verdict,) = (fields for kind, fields in events if kind == "verdict")
     return Outcome(verdict, [fields["case"] for kind, fields in events if kind == "case"], drawn)
 
@@ -277,3 +284,19 @@ def test_the_same_seed_finds_the_same_behind_a_counterexample(tmp_path: Path) ->
     )
     assert one.drawn == other.drawn
     assert one.signatures == other.signatures
+
+
+@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_was_put_aside_is_no_problem_of_its_trial(
+    found: bool, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LORA-6 was an ERROR where a counterexample turned out to be a replayed finding, so that no case was left of it.
+    Behind what is no counterexample, the failure stays one.
+    """
+    with opened(tmp_path / "run", tampering(honest), most=1, known="") as (run, sut):
+        trial: Any = SimpleNamespace(search=SimpleNamespace(best=object() if found else None))
+        monkeypatch.setattr(Proofs, "put_aside", lambda *_: goes_on)
+        ends = pytest.raises(TrialEnded) if found and not goes_on else nullcontext()
+        with ends:
+            assert run.trials.proofs.go_on_behind(sut, trial, AssertionError("fails")) is goes_on
