@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import create_autospec
@@ -34,19 +34,6 @@ from coldproof.adapters.server.vllm_metrics import GAUGES_PATH, METRICS_PATH
 PROMPT = tuple(range(40, 80))
 SECRET = "s3cr3t-key"
 REQUEST = CompletionRequest(model=MODEL, prompt=PROMPT, max_tokens=4)
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture
-def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
-    """Run a stand-in server with the behaviour that the test is parametrized with."""
-    with serving(getattr(request, "param", None)) as server:
-        yield server
 
 
 @pytest.fixture

@@ -75,12 +75,6 @@ OF_ADAPTERS = {
 ANOTHER_ENGINE = ServerBehaviour(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
 @pytest.fixture
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attach without waiting for a server to start."""
