@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Stoppable
 from support.paths import PLUGIN_PATH, ROOT
 
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -53,16 +54,6 @@ def test_a_case_is_gone_with_its_repair_and_the_others_are_still_there(tmp_path:
     assert "ENGINE REPAIRED" in (tmp_path / "report" / "index.html").read_text()
     assert results.cases
     assert all(case.replay.endswith(f"--repairs {','.join(REPAIRED)}") for case in results.cases)
-
-
-class Stoppable:
-    """An engine that was just started."""
-
-    stopped = False
-
-    def stop(self) -> None:
-        """Record that the engine was stopped."""
-        self.stopped = True
 
 
 @pytest.mark.parametrize("planted", [True, False])

@@ -155,12 +155,6 @@ def test_the_catalogue_is_listed_by_mechanism() -> None:
     assert all(f"  {name} " in said for name in FAULTS)
 
 
-def test_there_are_more_than_forty_faults_some_of_them_rare() -> None:
-    """Rare faults show the difference between suites."""
-    assert len(FAULTS) >= 40
-    assert sum(bool(fault.rare) for fault in FAULTS.values()) >= 5
-
-
 def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
     """It has all requirements, cells and the time of the profile. The run of the unmodified engine goes to its end."""
     smoke = PROFILES["smoke"]
@@ -276,13 +270,6 @@ def test_the_page_has_everything_and_escapes_it() -> None:
     assert all(f'id="fault-{name}"' in page for name in ("caught", "survivor", "equivalent"))
     assert 'http-equiv="Content-Security-Policy"' in page
     assert page == render_power(msgspec.json.decode(encode(measured), type=PowerResults))
-
-
-def test_results_survive_their_file(tmp_path: Path) -> None:
-    """The bytes are equal."""
-    file = tmp_path / "power.json"
-    file.write_bytes(encode(results(CAUGHT, SURVIVED)))
-    assert encode(msgspec.json.decode(file.read_bytes(), type=PowerResults)) == file.read_bytes()
 
 
 def example(requirement: str, requests: int, *, found: bool, at: float) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 from support.evidence import Shown, miscounted
 from support.histories import history, outcome, record
@@ -162,12 +161,6 @@ def test_expected_hits_follow_from_the_pixels(then: Outcome, least: int, most: i
     """A prompt of 66 tokens is sent twice."""
     found = history(shown(0, "cat"), then)
     assert (at_least(found, then), at_most(found, then)) == (least, most)
-
-
-def test_outcomes_with_images_are_read_back() -> None:
-    """A decoded outcome equals the encoded one."""
-    one = shown(0, "cat", sent=NAMED)
-    assert msgspec.json.decode(msgspec.json.encode(one), type=Outcome) == one
 
 
 @pytest.mark.parametrize(

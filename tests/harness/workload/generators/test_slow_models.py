@@ -6,8 +6,8 @@ import statistics
 
 import msgspec
 import pytest
-from hypothesis import Phase, given, settings
-from support.drawn_workloads import LIMITS, SLOW, found, limits, requests_of
+from hypothesis import given, settings
+from support.drawn_workloads import LIMITS, few_examples, found, limits, requests_of
 from support.workload_families import USUAL as FAMILIES
 from support.workload_families import computed
 
@@ -20,13 +20,7 @@ from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 
 SLOW_MODEL, FAST = LIMITS["a slow model"], msgspec.structs.replace(LIMITS["a slow model"], scale=1.0)
-typical = settings(
-    max_examples=40,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=SLOW,
-)
+typical = settings(few_examples, max_examples=40)
 
 
 def costs(family: str, on: WorkloadLimits) -> float:
