@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import Stoppable, plant
-from support.paths import COUNTED, ended
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -102,7 +102,14 @@ def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
         "-p",
         "no:logging",
     ]
-    run = ended([*command, "--report-dir", str(tmp_path)])
+    run = subprocess.run(
+        [*command, "--report-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 1, run.stdout
     results = read_results(tmp_path / "results.json")
     (salts,) = results.requirements

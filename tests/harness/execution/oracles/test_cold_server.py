@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.fake_server import ServerBehaviour, serving
-from support.paths import COUNTED, ended
+from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.schema.results import Results, read_results
@@ -21,7 +23,14 @@ def run(folder: Path, *words: str) -> Results:
     """Return the results of a short run of one requirement on attached servers."""
     command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", *COUNTED]
     command += ["--diagnose", "none", "--report-dir", str(folder / "report"), "--allow-not-exercised"]
-    done = ended(command)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (folder / "report" / "results.json").is_file(), done.stdout + done.stderr
     return read_results(folder / "report" / "results.json")
 
