@@ -149,11 +149,6 @@ def test_the_conclusion_names_the_kind_of_bug(bug: InjectedBug, tmp_path: Path) 
     assert "occurred in 3 of 3 unmodified runs" in made.conclusion
 
 
-def strengths(made: Diagnosis) -> dict[str, Strength]:
-    """Return the strength of each control by its name."""
-    return {row.name: row.tells for row in made.controls}
-
-
 def test_the_controls_reproduce_a_published_table(tmp_path: Path) -> None:
     """The controls reproduce the table of vllm#42125.
 
@@ -161,7 +156,7 @@ def test_the_controls_reproduce_a_published_table(tmp_path: Path) -> None:
     need the order of the adapters or the route.
     """
     made = ScriptedControls(InjectedBug.NAME_ONLY_KEY, tmp_path).diagnosis(*BUGS[InjectedBug.NAME_ONLY_KEY][0])
-    assert strengths(made) == {
+    assert {row.name: row.tells for row in made.controls} == {
         "prefix caching off": Strength.NEEDED,
         "a fresh salt on the failing request": Strength.NEEDED,
         "another first block in the failing request": Strength.NEEDED,
