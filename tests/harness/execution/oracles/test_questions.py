@@ -111,14 +111,14 @@ def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> E
     [
         ("cold-engine", PLAIN, ResponseOptions(logprobs=True)),
         ("cold-engine", ResponseOptions(stop=("a",)), ResponseOptions(stop=("a",), logprobs=True)),
-        ("cold-engine", SEVERAL, SEVERAL),
+        ("cold-engine", SEVERAL, SEVERAL.with_scores()),
         ("fresh-engine", PLAIN, PLAIN),
     ],
 )
 def test_scores_are_requested_where_they_change_nothing(
     name: str, response_options: ResponseOptions, expected: ResponseOptions, tmp_path: Path
 ) -> None:
-    """The margin rule needs scores; a sampled answer and a fresh engine are requested without them."""
+    """The margin rule needs scores, also of sampled answers; a fresh engine is requested without them."""
     engine = Recorder()
     answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, response_options))
     assert [request.options for request in engine.requests] == [expected]
