@@ -20,14 +20,14 @@ TEXT_END = 20  # characters of a text that a finding quotes
 
 
 @check(
-    "surface",
+    "response options",
     order=50,
     fails=(
         "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the "
         "cold ones; an answer to a different prompt than the one sent."
     ),
 )
-def check_surface(history: History, answers: Answers, rule: Rule) -> list[Finding]:
+def check_response_options(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each missing, incomplete or wrong answer, logprob, finish reason, text and prompt."""
     found: list[Finding] = []
     chats = {number for number, _, request in history.workload.requests() if request.chat}
@@ -135,7 +135,7 @@ def largest_difference(pairs: list[tuple[float | None, float | None]]) -> float:
 def finding(outcome: Outcome, failure_class: FailureClass, words: str, *, noise: bool = False) -> Finding:
     """Return the finding about a request; `words` is the rest of its sentence."""
     return Finding(
-        checker="surface",
+        checker="response options",
         failure_class=failure_class,
         request=outcome.request,
         sentence=f"Request {outcome.request} to '{outcome.model}' {words}.",

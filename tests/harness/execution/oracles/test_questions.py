@@ -72,7 +72,7 @@ def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: b
     assert len(list(questions(seen))) == compared
 
 
-def test_a_question_is_content_prompt_length_and_surface() -> None:
+def test_a_question_is_content_prompt_length_and_response_options() -> None:
     """Salts and priorities do not change a cold answer, and every allowed identity has a question."""
     one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), options=SEVERAL)
     found = list(questions(history(one)))
@@ -222,7 +222,7 @@ def test_a_repeated_question_is_sent_alone_and_in_a_batch(tmp_path: Path) -> Non
     assert sizes == [AGAIN]
 
 
-def test_a_question_is_the_surface_too(tmp_path: Path) -> None:
+def test_other_response_options_are_another_question(tmp_path: Path) -> None:
     """The same prompt with other options is a new question; an equal question is answered from memory."""
     engine = Recorder()
     one = oracle(engine, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import ResponseOptions, Token
-from coldproof.harness.features.options.checks import check_surface
+from coldproof.harness.features.options.checks import check_response_options
 from coldproof.harness.history.records import Identity, Outcome
 from coldproof.harness.judgement.checkers.sampled_answers import differing_answers, sampled_question
 from coldproof.harness.judgement.checkers.tokens import check_tokens
@@ -123,5 +123,7 @@ def test_scores_may_differ_by_as_much_as_their_steps() -> None:
         sampled(COLD, COLD, SCORE - 3 * STEP), others=(), options=ResponseOptions(logprobs=True)
     )
     answers: Answers = {question(one, Identity(None, None)): Answer(tokens(COLD))}
-    assert check_surface(history(one), answers, STEPPED) == []
-    assert [found.failure_class for found in check_surface(history(one), answers, EXACT)] == [FailureClass.CORRUPT]
+    assert check_response_options(history(one), answers, STEPPED) == []
+    assert [found.failure_class for found in check_response_options(history(one), answers, EXACT)] == [
+        FailureClass.CORRUPT
+    ]
