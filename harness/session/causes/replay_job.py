@@ -1,0 +1,110 @@
+"""One replay of a case under repairs, in a process of its own: a repair lasts as long as its process.
+
+It runs what a trial runs, on the engines of one cell, and judges it for the case's requirement. It draws nothing,
+minimises nothing and writes no report: only how the case ended.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.protocol.engine import EngineError
+from coldproof.adapters.registry import CELLS
+from coldproof.adapters.spec.repair import RepairError
+from coldproof.harness.case.signature import signature
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.oracle import OracleError
+from coldproof.harness.judgement.requirement import Requirement, missing
+from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.workload.steps import Workload
+
+TRIES = 3  # of a workload that depends on timing
+
+
+class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay: `options` say on which engine, with which repairs, fault and cell. `nonce`: of the first try."""
+
+    options: Options
+    cell: str
+    requirement: Requirement
+    workload: Workload
+    nonce: str
+    failure_class: FailureClass
+    signature: str
+
+
+class ReplayEnd(msgspec.Struct, frozen=True):
+    """How a replay ended. `words`: what was seen, or why it came to nothing."""
+
+    result: ReplayResult
+    words: str = ""
+
+
+def write_job(path: Path, job: ReplayJob) -> None:
+    """Write a job to a file. Raises OSError."""
+    path.write_bytes(msgspec.json.encode(job, enc_hook=str))  # paths are texts
+
+
+def read_job(path: Path) -> ReplayJob:
+    """Return the job in a file. Raises OSError or msgspec.DecodeError."""
+    return msgspec.json.decode(path.read_bytes(), type=ReplayJob, dec_hook=path_of)
+
+
+def path_of(kind: type, value: Any) -> Path:
+    """Return a path from its text."""
+    if kind is not Path:
+        raise TypeError(f"{kind} is not in a job")
+    return Path(value)
+
+
+def main(words: list[str]) -> int:
+    """Do the job in the file `words[0]`, and write its end to `words[1]`."""
+    job_file, end_file = map(Path, words)
+    job = read_job(job_file)
+    log = EventLog(job_file.with_suffix(".events"))
+    try:
+        end = replayed(job, log)
+    except (EngineError, OracleError, UsageError, RepairError) as problem:
+        end = ReplayEnd(ReplayResult.NOT_RUN, str(problem))
+    end_file.write_bytes(msgspec.json.encode(end))
+    return 0
+
+
+def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
+    """Replay a case, until it fails: once, or a few times if it depends on timing. Raises EngineError or OracleError."""
+    pool = EnginePool(job.options, log)
+    try:
+        pool.prepare()
+        engines = CellEngines.open(pool, CELLS[job.cell])
+        contents = len(engines.contents)
+        absent = missing(
+            engines.engine.capabilities, job.requirement.needs, contents=contents, versions=len(engines.versions)
+        )
+        if absent:
+            return ReplayEnd(ReplayResult.NOT_RUN, "; ".join(map(str, absent)))
+        observe = Observer(engines, job.requirement, doubts=lambda: False)
+        tested = engines.oracle_engine if job.requirement.without_cache else None
+        for attempt in range(TRIES if job.workload.depends_on_timing() else 1):
+            engine = engines.live_engine(tested or engines.engine)
+            judgement = observe(engine, job.workload, job.nonce if attempt == 0 else None)
+            if judgement.findings:
+                return end_of(job, judgement)
+        return ReplayEnd(ReplayResult.PASSES)
+    finally:
+        pool.close()
+
+
+def end_of(job: ReplayJob, judgement: Judgement) -> ReplayEnd:
+    """Return the end of a replay that failed. What its controls said of the class of the case holds for it, too."""
+    signs = {signature(judgement.history, job.failure_class, one.request) for one in judgement.findings}
+    result = ReplayResult.FAILS if job.signature in signs else ReplayResult.OTHERWISE
+    return ReplayEnd(result, judgement.worst().sentence)
