@@ -6,6 +6,7 @@ minimises nothing and writes no report: only how the case ended.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement, missing
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import Calibration
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
 
@@ -31,7 +34,10 @@ TRIES = 3  # of a workload that depends on timing
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay: `options` say on which engine, with which repairs, fault and cell. `nonce`: of the first try."""
+    """A replay: `options` say on which engine, with which repairs and fault. `nonce`: of the first try.
+
+    `calibrations`: what the run has measured on this kind of engine, by cell, so that it is not measured again.
+    """
 
     options: Options
     cell: str
@@ -40,6 +46,7 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     failure_class: FailureClass
     signature: str
+    calibrations: dict[str, tuple[Calibration, Rule]] = {}
 
 
 class ReplayEnd(msgspec.Struct, frozen=True):
@@ -82,6 +89,7 @@ def main(words: list[str]) -> int:
 def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
     """Replay a case, until it fails: once, or a few times if it depends on timing. Raises EngineError or OracleError."""
     pool = EnginePool(job.options, log)
+    pool.calibrations = dict(job.calibrations)
     try:
         pool.prepare()
         engines = CellEngines.open(pool, CELLS[job.cell])
@@ -100,6 +108,7 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
                 return end_of(job, judgement)
         return ReplayEnd(ReplayResult.PASSES)
     finally:
+        gc.freeze()  # an engine that ends collects what this process has imported, which takes longer than a replay
         pool.close()
 
 
