@@ -23,7 +23,6 @@ from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.case.finding_records import check_references, read_records
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
@@ -72,7 +71,6 @@ class ConformanceRun:
         """Open the report folder. Raises OSError if it cannot be written, UsageError for it or for bad known issues."""
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
-        check_references(self.issues, read_records())
         check_known_issues(self.issues)
         check_model(options.model, attached=options.attached)
         if options.calibration is not None:

@@ -50,10 +50,11 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayEnd(msgspec.Struct, frozen=True):
-    """How a replay ended. `words`: what was seen, or why it came to nothing."""
+    """How a replay ended. `words`: what was seen, or why it came to nothing. `calibrations`: for the next ones."""
 
     result: ReplayResult
     words: str = ""
+    calibrations: dict[str, tuple[Calibration, Rule]] = {}
 
 
 def write_job(path: Path, job: ReplayJob) -> None:
@@ -87,7 +88,7 @@ def main(words: list[str]) -> int:
 
 
 def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
-    """Replay a case, until it fails: once, or a few times if it depends on timing. Raises EngineError or OracleError."""
+    """Replay a case: once, or until it fails if it depends on timing. Raises EngineError, OracleError or UsageError."""
     pool = EnginePool(job.options, log)
     pool.calibrations = dict(job.calibrations)
     try:
@@ -105,8 +106,8 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
             engine = engines.live_engine(tested or engines.engine)
             judgement = observe(engine, job.workload, job.nonce if attempt == 0 else None)
             if judgement.findings:
-                return end_of(job, judgement)
-        return ReplayEnd(ReplayResult.PASSES)
+                return msgspec.structs.replace(end_of(job, judgement), calibrations=pool.calibrations)
+        return ReplayEnd(ReplayResult.PASSES, calibrations=pool.calibrations)
     finally:
         gc.freeze()  # an engine that ends collects what this process has imported, which takes longer than a replay
         pool.close()
