@@ -143,9 +143,7 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
         if shipped is ReplayResult.NOT_RUN:
             return Attribution(basis=Basis.NOT_RUN, words="its replay without repairs came to no verdict")
         if shipped is not ReplayResult.FAILS:
-            return Attribution(
-                basis=Basis.GONE, words=f"replayed on the engine as it is shipped, it is {shipped.value}"
-            )
+            return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
         if number and replay((name,)) is not ReplayResult.PASSES:
             return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
     found = candidates.finding_of(name)
@@ -159,11 +157,10 @@ def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = 
 
 
 def beyond_repairs(case: Case, candidates: Candidates) -> Attribution:
-    """Return the attribution of a case that fails with all repairs, too: only a finding without one can be its cause."""
+    """Return the attribution of a case that fails with all repairs: only a finding without one can be its cause."""
     number = len(candidates.names)
-    fails = (
-        f"it fails with {'the repair' if number == 1 else f'all {number} repairs'}" if number else "no repair is left"
-    )
+    which = "the repair" if number == 1 else f"all {number} repairs"
+    fails = f"it fails with {which}" if number else "no repair is left"
     without = by_signature(case, candidates.unrepaired, fails)
     if without.basis is not Basis.NEW:
         return without

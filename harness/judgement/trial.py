@@ -125,6 +125,7 @@ class Trial:
         self.repeated = 0  # examples that failed only in ways that were put aside
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
         self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
+        self.attributing = self.attributing_further = 0.0  # of these, seconds spent on finding causes
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
@@ -186,6 +187,14 @@ class Trial:
             self.proving += spent
         self.marks.update(set(marks))
         self.search = Search()
+
+    def spend_on_causes(self, seconds: float) -> None:
+        """Leave the time in which the cause of a failure was found out of the time for drawing and for proofs."""
+        if self.search.since is None:  # a replay of a known finding failed
+            self.started += seconds
+            return
+        self.attributing += seconds
+        self.attributing_further += seconds if self.marks or self.proving else 0.0
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""

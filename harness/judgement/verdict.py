@@ -39,9 +39,12 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
     if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
+    cause = case.attribution
     if case.known_issue is not None:
-        return Verdict.KNOWN_ISSUE, case.known_issue
+        return Verdict.KNOWN_ISSUE, case.known_issue if cause is None else f"{case.known_issue}: {cause.sentence}"
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
+    if cause is not None:
+        reason.append(cause.not_accepted)
     if is_other_engine(case.oracle) and tried.note:
         reason.append(tried.note)
     return Verdict.VIOLATED, " ".join(reason)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from coldproof.adapters.protocol.checked import CheckedEngine
-from coldproof.harness.case.known_issues import KnownIssue, Seen
+from coldproof.harness.case.known_issues import Issue, Seen
 from coldproof.harness.case.signature import needs_all_of, signature
 from coldproof.harness.judgement.criteria import CRITERIA
 from coldproof.harness.judgement.finding import Finding
@@ -22,7 +22,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
 
-Waive = Callable[[Seen], KnownIssue | None]
+Waive = Callable[[Seen], Issue | None]
 
 
 class FailureMarks:
