@@ -91,11 +91,10 @@ def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attr
     """Return the attribution of a case for which no repair can be tried. `why`: says so, as a clause."""
     same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
-        words = f"{why}; it has the signature of this finding, which another cause may have, too"
-        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=words)
+        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why)
     if same:
         names = sorted(one.id for one in same)
-        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and they have one signature")
+        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and each has its signature")
     return Attribution(basis=Basis.NEW, words=f"{why}, and no finding has its signature")
 
 

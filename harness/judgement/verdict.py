@@ -41,7 +41,7 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
     cause = case.attribution
     if case.known_issue is not None:
-        return Verdict.KNOWN_ISSUE, case.known_issue if cause is None else f"{case.known_issue}: {cause.sentence}"
+        return Verdict.KNOWN_ISSUE, case.accepted
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
     if cause is not None:
         reason.append(cause.not_accepted)
@@ -176,7 +176,7 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """
     if not trial.known or verdict is Verdict.ERROR:
         return verdict, reason
-    return Verdict.KNOWN_ISSUE, f"{trial.known[0].known_issue}; besides it, {reason}"
+    return Verdict.KNOWN_ISSUE, f"{trial.known[0].accepted}; besides it, {reason}"
 
 
 def describe_lossy(trial: Trial) -> str:

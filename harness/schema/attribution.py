@@ -56,13 +56,19 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.said}: {self.words}" if self.words else self.said
 
     @property
+    def how(self) -> str:
+        """Return how the finding was found, where its name is said already."""
+        if self.basis in (Basis.REPAIR, Basis.LOCAL):
+            return f"it vanishes with the repair of this finding ({self.basis.value})"
+        return f"{self.basis.value}: {self.words}" if self.words else self.basis.value
+
+    @property
     def not_accepted(self) -> str:
         """Return the sentence about a case that no known issue accepts."""
         if not self.finding:
             return f"Its cause: {self.sentence}."
         reported = f"reported as {short_link(self.link)}" if self.link else "with no public report known"
-        how = f"it {self.said}" if self.basis in (Basis.REPAIR, Basis.LOCAL) else self.basis.value
-        return f"It matches {self.finding}, {reported}, not accepted in this run: {how}."
+        return f"It matches {self.finding}, {reported}, not accepted in this run: {self.how}."
 
 
 def short_link(link: str) -> str:

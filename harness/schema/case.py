@@ -287,6 +287,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
 
     @property
+    def accepted(self) -> str:
+        """Return the known issue that waives it, and how its cause was found."""
+        known = self.known_issue or ""
+        return known if self.attribution is None else f"{known}: {self.attribution.how}"
+
+    @property
     def place(self) -> str:
         """Return the name of its cell in tables, with the layer if the run had several."""
         return f"{self.layer}: {self.cell}" if self.layer else self.cell

@@ -45,7 +45,14 @@ def _cause(cases: list[Case]) -> Cause:
         cells=sorted({case.place for case in cases}),
         cases=[case.id for case in cases],
         waived=sum(case.known_issue is not None for case in cases),
+        finding=_finding(cases),
     )
+
+
+def _finding(cases: list[Case]) -> str:
+    """Return the finding to which all of these cases belong; "" if there is none."""
+    found = {case.attribution.finding if case.attribution is not None else "" for case in cases}
+    return found.pop() if len(found) == 1 else ""
 
 
 def cause_summary(found: Sequence[Cause]) -> str:
