@@ -88,13 +88,20 @@ def in_order_of_likeness(case: Case, records: Iterable[FindingRecord]) -> list[F
 
 
 def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attribution:
-    """Return the attribution of a case for which no repair can be tried. `why`: says so, as a clause."""
+    """Return the attribution of a case for which no repair can be tried. `why`: says so, as a clause.
+
+    The record of a finding with a repair has one signature. Its other ones are not known, so that a case of its
+    requirement and class may belong to it.
+    """
     same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
         return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why)
-    if same:
-        names = sorted(one.id for one in same)
-        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and each has its signature")
+    about = (case.requirement, case.failure_class)
+    near = [one for one in records if not one.shows and (one.requirement, one.failure_class) == about]
+    if same or near:
+        names = sorted(one.id for one in same or near)
+        words = "each has its signature" if same else "its signature is another one"
+        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and {words}")
     return Attribution(basis=Basis.NEW, words=f"{why}, and no finding has its signature")
 
 
@@ -160,9 +167,9 @@ def beyond_repairs(case: Case, candidates: Candidates) -> Attribution:
     number = len(candidates.names)
     which = "the repair" if number == 1 else f"all {number} repairs"
     fails = f"it fails with {which}" if number else "no repair is left"
-    without = by_signature(case, candidates.unrepaired, fails)
-    if without.basis is not Basis.NEW:
-        return without
+    unrepaired = [one for one in candidates.unrepaired if is_alike(one, case)]
+    if unrepaired:
+        return by_signature(case, unrepaired, fails)
     alike = ", ".join(candidates.alike(case))
     words = f"it has the signature of {alike}, but {fails}" if alike else fails
     return Attribution(basis=Basis.NEW, words=words)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +18,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.repairs import read_repairs, repairing
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
@@ -124,8 +126,8 @@ class KnownIssue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that of a cause; with both, both must match. `says`: words of what failed or of the engine's log. A signature tells
     crashes apart by what was sent, and these words by how the engine ended. `versions` is a PEP 440 specifier.
     `worker`: only runs with this worker; None: any. `rate`: how often runs find it, if not every run does; then the
-    verdict must not depend on whether this one did. `no_finding`: why no finding records it. `finding`: only in a file
-    with the past issues of an engine, which explains the runs of earlier releases and accepts nothing.
+    verdict must not depend on whether this one did. `finding`: the root cause, only for versions that no repair is for;
+    `no_finding`: why no finding records it.
     """
 
     requirement: str
@@ -326,11 +328,6 @@ def passes(issue: Issue | Waiver, requirements: list[RequirementResult]) -> bool
 
 def incomplete_entry(issue: KnownIssue) -> str:
     """Return what a known-issues entry lacks, as text; empty if it is complete."""
-    if issue.finding is not None:
-        return (
-            f"names a finding, which is accepted by its name alone: write [[accepted]] with finding = "
-            f"{issue.finding!r}, versions, reason and expires, and no requirement, cell or signature"
-        )
     if issue.signature is None and issue.fingerprint is None:
         return "has neither a signature nor a fingerprint"
     if not (issue.fingerprint or (issue.says or "").strip() or (issue.signature or "").strip("*? ;")):
@@ -387,25 +384,35 @@ def accepted_of(raw: dict[str, object], path: Path) -> list[Accepted]:
 def issues_of(raw: dict[str, object], path: Path) -> list[KnownIssue]:
     """Return the accepted violations of a file whose cause no finding records. Raises UsageError."""
     issues = msgspec.convert(raw.get("issue", []), list[KnownIssue])
+    named = any(issue.finding is not None for issue in issues)
+    records, repairs = (read_records(), read_repairs()) if named else ({}, {})
     for number, issue in enumerate(issues, start=1):
         SpecifierSet(issue.versions)
-        if incomplete_entry(issue):
-            place = f"entry {number}, for {issue.requirement!r},"
-            raise UsageError(f"cannot use --known-issues {path}: {place} {incomplete_entry(issue)}")
+        wrong = incomplete_entry(issue) or (
+            issue.finding and misplaced(issue.finding, issue.versions, records, repairs)
+        )
+        if wrong:
+            raise UsageError(f"cannot use --known-issues {path}: entry {number}, for {issue.requirement!r}, {wrong}")
     return issues
 
 
-def read_past_issues(path: Path | None) -> list[KnownIssue]:
-    """Return what an engine's file says of the defects of its earlier releases; none without a file.
+def misplaced(finding: str, versions: str, records: Collection[str], repairs: Mapping[str, Repair]) -> str:
+    """Return why an entry with patterns cannot be about a finding, as text; empty if it can: no repair decides."""
+    if finding not in records:
+        return f"names the finding {finding!r}, which is unknown"
+    repair = repairing(finding, repairs.values())
+    if repair is None or not overlap(versions, repair.releases):
+        return ""
+    return (
+        f"has patterns for the finding {finding!r}, about which its repair decides: write [[accepted]] with finding, "
+        "versions, reason and expires in its place"
+    )
 
-    It explains the runs of these releases, and accepts nothing. Raises UsageError.
-    """
-    if path is None:
-        return []
-    try:
-        return msgspec.convert(read_toml(path).get("issue", []), list[KnownIssue])
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise UsageError(f"cannot read the past issues {path}: {problem}") from problem
+
+def overlap(one: str, other: str) -> bool:
+    """Return whether a version that one of these specifiers names is in both."""
+    both = SpecifierSet(one, prereleases=True) & SpecifierSet(other, prereleases=True)
+    return any(both.contains(part.version.removesuffix(".*")) for part in both)
 
 
 def today() -> datetime.date:

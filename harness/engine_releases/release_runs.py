@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.harness.case.known_issues import Waivers, read_known_issues, read_past_issues, today, without_end
+from coldproof.harness.case.known_issues import Waivers, read_known_issues, today, without_end
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.option_table import option_words
@@ -71,10 +71,10 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
 
     def causes(self, version: str, results: Results) -> Waivers:
         """Return what is known of the engine's defects, in this release. It waives nothing: it explains."""
-        past = [msgspec.structs.replace(issue, expires=None) for issue in read_past_issues(self.engine.past_issues)]
-        known = [without_end(issue) for issue in read_known_issues(self.engine.known_issues)]
+        files = (self.engine.known_issues, self.engine.past_issues)
+        issues = [without_end(issue) for path in files for issue in read_known_issues(path)]
         worker = results.engine.worker if results.engine is not None else ""
-        return Waivers([*known, *past], version=version, today=today(), worker=worker)
+        return Waivers(issues, version=version, today=today(), worker=worker)
 
     def words(self, folder: Path, *command: str) -> list[str]:
         """Return the command line behind the interpreter, of a command of ours that writes its report into a folder."""
