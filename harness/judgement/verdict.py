@@ -60,6 +60,8 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
     if decides.verdict is Verdict.KNOWN_ISSUE and not more and trial.repeated:
         drawn = trial.examples - trial.minimising_examples
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
+        if trial.looked_behind:
+            more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
         more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
     return decides.verdict, "; ".join([decides.reason, *more]), decides.case
@@ -176,7 +178,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """
     if not trial.known or verdict is Verdict.ERROR:
         return verdict, reason
-    return Verdict.KNOWN_ISSUE, f"{trial.known[0].accepted}; besides it, {reason}"
+    behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
+    return Verdict.KNOWN_ISSUE, f"{trial.known[0].accepted}; besides it, {reason}{behind}"
 
 
 def describe_lossy(trial: Trial) -> str:

@@ -24,13 +24,15 @@ class Basis(enum.StrEnum):
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a clause.
 
-    `candidates`: the findings among which it is undecided. `link`: the public report of the finding.
+    `candidates`: the findings among which it is undecided. `link`: the public report of the finding. `tried`: the
+    finding that it is like, and whose repair it was replayed with.
     """
 
     basis: Basis
     finding: str = ""
     candidates: list[str] = []
     link: str = ""
+    tried: list[str] = []
     words: str = ""
 
     @property

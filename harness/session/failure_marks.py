@@ -102,7 +102,10 @@ class FailureMarks:
     def count(self, judgement: Judgement) -> None:
         """Count an example that fails only in ways that were put aside."""
         self.trial.repeated += 1
-        self.trial.marks.update({self.mark(judgement, one) for one in gravest(judgement)})
+        failed_in = {self.mark(judgement, one) for one in gravest(judgement)}
+        self.trial.marks.update(failed_in)
+        for mark in failed_in:
+            self.trial.keep_alike(mark, Failing(judgement.history.workload, judgement, failed=1, tries=1))
 
 
 def mark_of_case(case: Case) -> Mark:

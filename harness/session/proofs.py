@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 import pytest
@@ -14,11 +15,13 @@ from coldproof.harness.case.known_issues import Issue, Seen, Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.judgement.trial import PutAside, Trial
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import Options
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import TrialEnded
-from coldproof.harness.session.causes.attributor import Attributor
+from coldproof.harness.session.causes.attributor import Attributor, OutOfTime
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -92,6 +95,30 @@ class Proofs:
         trial.causes = frozenset(self.causes)
         return self.goes_on(sut, trial)
 
+    def look_behind(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Replay examples that failed like a known cause with its repair. Put aside one that fails with it as well.
+
+        Equal signatures are no proof of one cause: another fault may fail in the same way.
+        """
+        if self.attributor is None or trial.problem is not None:
+            return
+        known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
+        for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
+            alike = trial.alike.pop(mark_of_case(case), [])
+            try:
+                found = self.attributor.behind(case, alike, trial.requirement) if alike else None
+            except OutOfTime:
+                return
+            if found is None:
+                trial.looked_behind += len(alike)
+                continue
+            failing, said = found
+            assert case.attribution is not None
+            name = case.attribution.finding
+            words = f"it fails like {name}, and with the repair of that finding as well: {said}"
+            trial.take(failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
+            self.put_aside(sut, trial)
+
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:
         """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
         found, current = trial.counterexamples(), sut.current()
@@ -127,7 +154,10 @@ class Proofs:
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         trial.search.proved = confirmed.judgement
         again = case.reproduction.failed_again  # the verdict of another one does not depend on its cause
-        case = case if trial.search.regression else self.mark_known_issue(case, sut, attribute=again)
+        if trial.search.cause is not None:
+            case = beside(case, trial.search.cause, {one.case.id for one in trial.aside if one.case is not None})
+        elif not trial.search.regression:
+            case = self.mark_known_issue(case, sut, attribute=again)
         if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
@@ -166,3 +196,10 @@ class Proofs:
             found = self.attributor.known((seen.requirement, seen.cell, seen.signature))
             seen = msgspec.structs.replace(seen, attribution=found)
         return self.waivers(sut.engines.engine.version).waive(seen)
+
+
+def beside(case: Case, cause: Attribution, others: Collection[str]) -> Case:
+    """Return the case of a failure beside a known cause: its replay has the repair of that. `others`: ids of cases."""
+    own = f"{case.id}-beside" if case.id in others else case.id
+    replay = shlex.join([*shlex.split(case.replay.replace(case.id, own)), *option_words(repairs=tuple(cause.tried))])
+    return msgspec.structs.replace(case, id=own, attribution=cause, replay=replay)

@@ -227,6 +227,8 @@ class TrialRunner:
         trial.drawn = trial.drawing()
         if trial.search.best is not None and not absent:
             self.proofs.put_aside(sut, trial)
+        if not absent:
+            self.proofs.look_behind(sut, trial)
         self.proofs.seconds += trial.proving - trial.attributing
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples

@@ -6,16 +6,18 @@ one requirement and cell with one signature are attributed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, rounds_of, undecided
 from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.repairs import repairing
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
@@ -23,7 +25,7 @@ from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.session.causes.forked_replays import ForkedReplays
 from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
-from coldproof.harness.session.causes.replay_job import ReplayJob
+from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
 from coldproof.harness.workload.steps import Workload
 
 SHARE = 0.5  # of the run's budget, for the replays of a process
@@ -35,6 +37,7 @@ SHOWN = {
     ReplayResult.OTHERWISE: "fails in another way",
     ReplayResult.NOT_RUN: "could not be replayed",
 }
+FAILED = (ReplayResult.FAILS, ReplayResult.OTHERWISE)
 Place = tuple[str, str, str]  # requirement, cell and signature
 
 
@@ -93,7 +96,7 @@ class Attributor:
             self.log.emit("phase", words=f"looking for the cause of {case.id}")
 
         def replay(names: tuple[str, ...]) -> ReplayResult:
-            return self.replay(case, workload, requirement, local, names)
+            return self.replay(case, [Run(workload, case.nonce)], requirement, local, names).result
 
         try:
             if local.basis is Basis.LOCAL:
@@ -107,9 +110,9 @@ class Attributor:
         return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
 
     def replay(
-        self, case: Case, workload: Workload, requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
-    ) -> ReplayResult:
-        """Replay a case under the repairs with these names. Raises OutOfTime."""
+        self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
+    ) -> ReplayEnd:
+        """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
         spent = self.replays.seconds > max(LEAST_SECONDS, SHARE * self.options.seconds)
         if spent or not self.time_left():
             raise OutOfTime
@@ -118,8 +121,7 @@ class Attributor:
             options=msgspec.structs.replace(local.options, repairs=(*local.options.repairs, *chosen)),
             cell=local.cell,
             requirement=requirement,
-            workload=workload,
-            nonce=case.nonce,
+            runs=runs,
             failure_class=case.failure_class,
             signature=case.signature,
             calibrations=self.calibrations.get(local.basis, {}),
@@ -127,7 +129,35 @@ class Attributor:
         end = self.replays.run(job, seconds=min(local.seconds, self.time_left()))
         if end.calibrations:
             self.calibrations[local.basis] = end.calibrations
-        return end.result
+        return end
+
+    def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> tuple[Failing, str] | None:
+        """Return an example that failed like a case, and fails with the repair of its cause as well, and how it does.
+
+        None if there is none, or if the case's cause has no repair that can be planted here. Raises OutOfTime.
+        """
+        local, cause = local_engine(self.options, case), case.attribution
+        if (
+            isinstance(local, str)
+            or cause is None
+            or local.basis is not Basis.REPAIR
+            or cause.basis is not Basis.REPAIR
+        ):
+            return None
+        repair = repairing(cause.finding, local.repairs)
+        if repair is None:
+            return None
+        left = list(alike)
+        while left:
+            runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
+            end = self.replay(case, runs, requirement, local, (repair.name,))
+            if end.result not in FAILED:
+                return None
+            alone = self.replay(case, runs[end.run : end.run + 1], requirement, local, (repair.name,))
+            if alone.result in FAILED:  # not because of the runs before it
+                return left[end.run], alone.words
+            left = left[end.run + 1 :]
+        return None
 
     def stop(self) -> None:
         """End the replay that runs, and let no other one begin."""

@@ -33,8 +33,16 @@ from coldproof.harness.workload.steps import Workload
 TRIES = 3  # of a workload that depends on timing
 
 
+class Run(msgspec.Struct, frozen=True):
+    """A workload, and the nonce of its first try."""
+
+    workload: Workload
+    nonce: str
+
+
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay: `options` say on which engine, with which repairs and fault. `nonce`: of the first try.
+    """Replays of one or several workloads, one after the other, until one fails: `options` say on which engine, with
+    which repairs and fault. `failure_class` and `signature`: those of the case that they are, or are like.
 
     `calibrations`: what the run has measured on this kind of engine, by cell, so that it is not measured again.
     """
@@ -42,18 +50,20 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
     cell: str
     requirement: Requirement
-    workload: Workload
-    nonce: str
+    runs: list[Run]
     failure_class: FailureClass
     signature: str
     calibrations: dict[str, tuple[Calibration, Rule]] = {}
 
 
 class ReplayEnd(msgspec.Struct, frozen=True):
-    """How a replay ended. `words`: what was seen, or why it came to nothing. `calibrations`: for the next ones."""
+    """How the replays ended. `words`: what was seen, or why they came to nothing. `run`: the place of the one that
+    failed. `calibrations`: for the next ones.
+    """
 
     result: ReplayResult
     words: str = ""
+    run: int = 0
     calibrations: dict[str, tuple[Calibration, Rule]] = {}
 
 
@@ -88,7 +98,9 @@ def main(words: list[str]) -> int:
 
 
 def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
-    """Replay a case: once, or until it fails if it depends on timing. Raises EngineError, OracleError or UsageError."""
+    """Replay each workload: once, or until it fails if it depends on timing. Raises EngineError, OracleError or
+    UsageError.
+    """
     pool = EnginePool(job.options, log)
     pool.calibrations = dict(job.calibrations)
     try:
@@ -102,11 +114,13 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
             return ReplayEnd(ReplayResult.NOT_RUN, "; ".join(map(str, absent)))
         observe = Observer(engines, job.requirement, doubts=lambda: False)
         tested = engines.oracle_engine if job.requirement.without_cache else None
-        for attempt in range(TRIES if job.workload.depends_on_timing() else 1):
-            engine = engines.live_engine(tested or engines.engine)
-            judgement = observe(engine, job.workload, job.nonce if attempt == 0 else None)
-            if judgement.findings:
-                return msgspec.structs.replace(end_of(job, judgement), calibrations=pool.calibrations)
+        for place, run in enumerate(job.runs):
+            for attempt in range(TRIES if run.workload.depends_on_timing() else 1):
+                engine = engines.live_engine(tested or engines.engine)
+                judgement = observe(engine, run.workload, run.nonce if attempt == 0 else None)
+                if judgement.findings:
+                    end = end_of(job, judgement)
+                    return msgspec.structs.replace(end, run=place, calibrations=pool.calibrations)
         return ReplayEnd(ReplayResult.PASSES, calibrations=pool.calibrations)
     finally:
         gc.freeze()  # an engine that ends collects what this process has imported, which takes longer than a replay
