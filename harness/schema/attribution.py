@@ -50,6 +50,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         if self.candidates:
             among = f"between {', '.join(self.candidates)}" if self.candidates[1:] else f"whether {self.candidates[0]}"
             return f"undecided {among}"
+        if self.basis is Basis.OTHERWISE:
+            return Basis.NEW.value
         return f"{self.basis.value} (budget)" if self.basis is Basis.NOT_TRIED else self.basis.value
 
     @property
@@ -67,8 +69,10 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def not_accepted(self) -> str:
         """Return the sentence about a case that no known issue accepts."""
+        if self.basis in (Basis.NEW, Basis.OTHERWISE):
+            return f"It has {self.sentence}."
         if not self.finding:
-            return f"Its cause: {self.sentence}."
+            return f"Its cause is {self.sentence}."
         reported = f"reported as {short_link(self.link)}" if self.link else "with no public report known"
         return f"It matches {self.finding}, {reported}, not accepted in this run: {self.how}."
 

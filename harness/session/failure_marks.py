@@ -92,8 +92,8 @@ class FailureMarks:
         return with_findings(judgement, (one for one in new if kind_of(one) == kind_of(new[0])))
 
     def without_put_aside(self, judgement: Judgement) -> Judgement:
-        """Return a judgement without the findings that were put aside."""
-        if not self.trial.marks or not judgement.findings:
+        """Return a judgement without the findings that were put aside. What is proved beside them fails like them."""
+        if not self.trial.marks or not judgement.findings or self.trial.search.cause is not None:
             return judgement
         new = [one for one in judgement.findings if self.mark(judgement, one) not in self.trial.marks]
         self.masked += not new
