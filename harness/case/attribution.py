@@ -159,7 +159,8 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
 def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = Basis.UNDECIDED) -> Attribution:
     """Return the attribution of a case whose replays came to no end. `without`: where no finding has its signature."""
     alike = candidates.alike(case)
-    return Attribution(basis=Basis.UNDECIDED if alike else without, candidates=alike, words=why)
+    basis = Basis.UNDECIDED if alike else without
+    return Attribution(basis=basis, candidates=alike, words="" if basis is Basis.NOT_TRIED else why)
 
 
 def beyond_repairs(case: Case, candidates: Candidates) -> Attribution:

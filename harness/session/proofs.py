@@ -115,7 +115,7 @@ class Proofs:
             failing, said = found
             assert case.attribution is not None
             name = case.attribution.finding
-            words = f"it fails like {name}, and with the repair of that finding as well: {said}"
+            words = f"it fails like {name}, and with the repair of that finding as well: {said.rstrip('.')}"
             trial.take(failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
             self.put_aside(sut, trial)
 
