@@ -48,8 +48,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         if self.basis is Basis.SIGNATURE:
             return f"matches {self.finding} {self.basis.value}"
         if self.candidates:
-            among = f"between {', '.join(self.candidates)}" if self.candidates[1:] else f"whether {self.candidates[0]}"
-            return f"undecided {among}"
+            several = bool(self.candidates[1:])
+            return f"undecided {'between' if several else 'whether it is'} {', '.join(self.candidates)}"
         if self.basis is Basis.OTHERWISE:
             return Basis.NEW.value
         return f"{self.basis.value} (budget)" if self.basis is Basis.NOT_TRIED else self.basis.value
@@ -72,7 +72,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         if self.basis in (Basis.NEW, Basis.OTHERWISE):
             return f"It has {self.sentence}."
         if not self.finding:
-            return f"Its cause is {self.sentence}."
+            return f"{'It is' if self.candidates else 'Its cause is'} {self.sentence}."
         reported = f"reported as {short_link(self.link)}" if self.link else "with no public report known"
         return f"It matches {self.finding}, {reported}, not accepted in this run: {self.how}."
 

@@ -31,7 +31,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[str]
     cases: list[str]
     waived: int  # how many of the cases are known issues
-    finding: str = ""  # to which all of them belong, as far as a run could tell
+    finding: str = ""  # to which they belong, as far as the run could tell; "": they have one signature
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -178,7 +178,7 @@ def test_an_engine_without_repairs_leaves_the_signature(
         ),
         (Attribution(basis=Basis.SIGNATURE, finding="e/x"), "matches e/x by signature alone"),
         (Attribution(basis=Basis.UNDECIDED, candidates=["e/x", "e/y"]), "undecided between e/x, e/y"),
-        (Attribution(basis=Basis.UNDECIDED, candidates=["e/x"]), "undecided whether e/x"),
+        (Attribution(basis=Basis.UNDECIDED, candidates=["e/x"]), "undecided whether it is e/x"),
         (Attribution(basis=Basis.NEW), "no known cause"),
         (Attribution(basis=Basis.NOT_TRIED), "not tried (budget)"),
     ],
