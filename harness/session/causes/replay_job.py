@@ -128,7 +128,11 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
 
 
 def end_of(job: ReplayJob, judgement: Judgement) -> ReplayEnd:
-    """Return the end of a replay that failed. What its controls said of the class of the case holds for it, too."""
-    signs = {signature(judgement.history, job.failure_class, one.request) for one in judgement.findings}
-    result = ReplayResult.FAILS if job.signature in signs else ReplayResult.OTHERWISE
-    return ReplayEnd(result, judgement.worst().sentence)
+    """Return the end of a replay that failed. What its controls said of the class of the case holds for it, too.
+
+    It fails in the same way if it has every circumstance of the case: this engine may tell more of them.
+    """
+    wanted = set(job.signature.split("; "))
+    signs = (signature(judgement.history, job.failure_class, one.request) for one in judgement.findings)
+    same = any(wanted <= set(sign.split("; ")) for sign in signs)
+    return ReplayEnd(ReplayResult.FAILS if same else ReplayResult.OTHERWISE, judgement.worst().sentence)
