@@ -21,7 +21,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import TrialEnded
-from coldproof.harness.session.causes.attributor import Attributor, OutOfTime
+from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -106,17 +106,16 @@ class Proofs:
         for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
             alike = trial.alike.pop(mark_of_case(case), [])
             try:
-                found = self.attributor.behind(case, alike, trial.requirement) if alike else None
+                found = self.attributor.behind(case, alike, trial.requirement) if alike else Behind()
             except OutOfTime:
                 return
-            if found is None:
-                trial.looked_behind += len(alike)
+            trial.looked_behind += found.passed
+            if found.failing is None:
                 continue
-            failing, said = found
             assert case.attribution is not None
             name = case.attribution.finding
-            words = f"it fails like {name}, and with the repair of that finding as well: {said.rstrip('.')}"
-            trial.take(failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
+            words = f"it fails like {name}, and with the repair of that finding as well: {found.words.rstrip('.')}"
+            trial.take(found.failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
             self.put_aside(sut, trial)
 
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:

@@ -45,6 +45,17 @@ class OutOfTime(Exception):
     """The time for replays is over."""
 
 
+class Behind(msgspec.Struct, frozen=True):
+    """What replays of examples that failed like a case showed, with the repair of its cause. `passed`: how many did.
+
+    `failing`: an example that fails with it as well, and how, in `words`.
+    """
+
+    passed: int = 0
+    failing: Failing | None = None
+    words: str = ""
+
+
 class Attributor:
     """The attributions of one process of a run. `time_left`: the seconds until the run has to end."""
 
@@ -131,11 +142,12 @@ class Attributor:
             self.calibrations[local.basis] = end.calibrations
         return end
 
-    def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> tuple[Failing, str] | None:
-        """Return an example that failed like a case, and fails with the repair of its cause as well, and how it does.
+    def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> Behind:
+        """Replay examples that failed like a case with the repair of its cause, until one fails with it as well.
 
-        None if there is none, or if the case's cause has no repair that can be planted here. Raises OutOfTime.
+        Nothing passes if the case's cause has no repair that can be planted here. Raises OutOfTime.
         """
+        nothing, passed = Behind(), Behind(passed=len(alike))
         local, cause = local_engine(self.options, case), case.attribution
         if (
             isinstance(local, str)
@@ -143,21 +155,21 @@ class Attributor:
             or local.basis is not Basis.REPAIR
             or cause.basis is not Basis.REPAIR
         ):
-            return None
+            return nothing
         repair = repairing(cause.finding, local.repairs)
         if repair is None:
-            return None
+            return nothing
         left = list(alike)
         while left:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
             end = self.replay(case, runs, requirement, local, (repair.name,))
             if end.result not in FAILED:
-                return None
+                return passed if end.result is ReplayResult.PASSES else nothing
             alone = self.replay(case, runs[end.run : end.run + 1], requirement, local, (repair.name,))
             if alone.result in FAILED:  # not because of the runs before it
-                return left[end.run], alone.words
+                return Behind(failing=left[end.run], words=alone.words)
             left = left[end.run + 1 :]
-        return None
+        return passed
 
     def stop(self) -> None:
         """End the replay that runs, and let no other one begin."""

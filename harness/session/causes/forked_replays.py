@@ -34,7 +34,8 @@ class ForkedReplays:
         scratch = ScratchFolder()
         job_file, end_file, log = (scratch.path / name for name in ("job.json", "end.json", "log"))
         try:
-            write_job(job_file, job)
+            own = msgspec.structs.replace(job.options, report_dir=scratch.path, json=None)  # for logs of its engines
+            write_job(job_file, msgspec.structs.replace(job, options=own))
             address = fork_server(replay_job.__name__, *preloads([ENGINES[job.options.engine]]))
             if self.ended:
                 return ReplayEnd(ReplayResult.NOT_RUN, "the run is ending")
@@ -47,7 +48,6 @@ class ForkedReplays:
                     environment={**current_environment(), VARIABLE: address},
                     output=output,
                     guarded=True,
-                    folder=scratch.path,
                 )
             try:
                 self.process.wait(seconds)

@@ -12,11 +12,9 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.repairs import read_repairs
-from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.results import Calibration
 
 IN_PROCESS_SECONDS = 60.0  # for a replay, which takes one or two on an idle machine
 
@@ -32,13 +30,12 @@ class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     repairs: list[Repair]
     seconds: float
-    calibrations: dict[str, tuple[Calibration, Rule]] = {}
 
 
 def tested_engine(case: Case) -> EngineSpec | None:
     """Return the engine that a case is about. That of a server that was attached to is the one that recognises it."""
     spec = ENGINES.get(case.engine)
-    if spec is None or (spec.start is not None or spec.repairs is not None):
+    if spec is None or spec.start is not None:
         return spec
     return next((one for one in ENGINES.values() if one.recognises(case.engine_config)), spec)
 

@@ -29,6 +29,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.causes.attributor import Behind
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -294,9 +295,9 @@ class AlwaysOne:
         """Return the one."""
         return self.found
 
-    def behind(self, _: Case, alike: list[Failing], __: Requirement) -> tuple[Failing, str] | None:
+    def behind(self, _: Case, alike: list[Failing], __: Requirement) -> Behind:
         """Return the first example, if there is anything to say."""
-        return None if self.said is None else (alike[0], self.said)
+        return Behind(passed=len(alike)) if self.said is None else Behind(failing=alike[0], words=self.said)
 
 
 def test_what_fails_like_a_known_cause_with_its_repair_too_is_a_violation(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.session.causes import local_engine
-from coldproof.harness.session.causes.attributor import Attributor, OutOfTime
+from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run, read_job, write_job
 from coldproof.harness.workload.steps import Workload
 
@@ -223,8 +223,19 @@ def test_of_what_failed_alike_it_finds_what_fails_with_the_repair(
 
     one, replays = attributor(tmp_path, answer)
     found = one.behind(attributed_case(), [failing(number) for number in range(4)], REQUIREMENT)
-    assert (None if found is None else found[0].judgement.history.nonce) == expected
+    assert (None if found.failing is None else found.failing.judgement.history.nonce) == expected
+    assert found.passed == (4 if expected is None else 0)
     assert {tuple(names) for names in replays.repaired} == {(CONTENTS,)}
+
+
+@pytest.mark.parametrize(
+    ("basis", "result"), [(Basis.SIGNATURE, PASSES), (Basis.LOCAL, PASSES), (Basis.REPAIR, ReplayResult.NOT_RUN)]
+)
+def test_nothing_has_passed_that_was_not_replayed(basis: Basis, result: ReplayResult, tmp_path: Path) -> None:
+    """There is no repair for it in this process, or the replay came to nothing."""
+    one, _ = attributor(tmp_path, lambda _: ReplayEnd(result))
+    case = case_of(CONTENTS, attribution=Attribution(basis=basis, finding=CONTENTS))
+    assert one.behind(case, [failing(0)], REQUIREMENT) == Behind()
 
 
 def test_without_time_nobody_looks_behind(tmp_path: Path) -> None:
