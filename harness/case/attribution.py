@@ -5,6 +5,7 @@ Where no repair can be tried, only likeness is left: a finding's signature, whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
@@ -17,7 +18,8 @@ from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.workload.steps import Workload
 
 Replay = Callable[[tuple[str, ...]], ReplayResult]  # of a case, under the repairs with these names
-ROUNDS = 3  # of a case that takes luck
+BY_LUCK = 0.01
+USUAL_RATE, LEAST_RATE, MOST_TRIES = 0.8, 0.1, 20  # of a case that takes luck: how often it fails, and is tried
 MOST_ALONE = 3  # repairs of the likeliest causes that are tried alone, before all others are halved again and again
 
 
@@ -62,11 +64,17 @@ class Candidates(msgspec.Struct, frozen=True):
         return next(one for one in self.records if one.id in mended)
 
 
-def rounds_of(case: Case, workload: Workload) -> int:
-    """Return how often a case has to vanish with a repair and come back without it."""
+def tries_of(case: Case, workload: Workload) -> int:
+    """Return how often a case has to pass with a repair until it has vanished: more often if it takes luck to fail.
+
+    By its reproduction rate, luck passes all of these once in a hundred times.
+    """
     tried = case.reproduction
-    sometimes = tried.sometimes or 0 < (tried.fresh_failed or 0) < (tried.fresh_tries or 0)
-    return ROUNDS if sometimes or workload.depends_on_timing() else 1
+    counts = ((tried.fresh_failed, tried.fresh_tries), (tried.running_failed, tried.running_tries))
+    rate = min((failed or 0) / tries for failed, tries in (*counts, (1, 1)) if tries)
+    if rate == 1 and not workload.depends_on_timing():
+        return 1
+    return min(MOST_TRIES, math.ceil(math.log(BY_LUCK) / math.log(1 - min(max(rate, LEAST_RATE), USUAL_RATE))))
 
 
 def in_order_of_likeness(case: Case, records: Iterable[FindingRecord]) -> list[FindingRecord]:

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, rounds_of
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of
 from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.load import load_case
@@ -27,6 +27,7 @@ from coldproof.harness.session.pytest_command import pytest_command
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.causes import fingerprint
 
+ROUNDS = 3  # of a case that takes luck; each has several replays
 LONGEST_NAME = 100
 
 
@@ -59,7 +60,7 @@ def attribution_of(case: Case, workload: Workload, path: Path, folder: Path) -> 
         case,
         candidates,
         lambda names: replayed(case, path, folder, ",".join(names) or NONE),
-        rounds=rounds_of(case, workload),
+        rounds=ROUNDS if tries_of(case, workload) > 1 else 1,
     )
 
 

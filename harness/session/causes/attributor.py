@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, rounds_of, undecided
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of, undecided
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.repairs import repairing
 from coldproof.harness.event_log import EventLog
@@ -102,7 +102,6 @@ class Attributor:
         earlier = {one.finding for place, one in self.found.items() if place[2] == case.signature}
         candidates = Candidates.of(case, records, local.repairs, first=earlier)
         workload = msgspec.convert(case.workload, Workload)
-        rounds = rounds_of(case, workload)
         if candidates.repairs:
             self.log.emit("phase", words=f"looking for the cause of {case.id}")
 
@@ -114,8 +113,7 @@ class Attributor:
                 shipped, fails_now = replay(()), True
                 if shipped is not ReplayResult.FAILS:
                     return by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
-            rounds = 0 if fails_now and rounds == 1 else rounds
-            found = by_repairs(case, candidates, replay, basis=local.basis, rounds=rounds)
+            found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
         except OutOfTime:
             return undecided(case, candidates, OUT_OF_TIME, without=Basis.NOT_TRIED)
         return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
@@ -133,6 +131,7 @@ class Attributor:
             cell=local.cell,
             requirement=requirement,
             runs=runs,
+            tries=tries_of(case, runs[0].workload) if len(runs) == 1 else 1,
             failure_class=case.failure_class,
             signature=case.signature,
             calibrations=self.calibrations.get(local.basis, {}),

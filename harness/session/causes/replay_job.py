@@ -30,8 +30,6 @@ from coldproof.harness.schema.results import Calibration
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
 
-TRIES = 3  # of a workload that depends on timing
-
 
 class Run(msgspec.Struct, frozen=True):
     """A workload, and the nonce of its first try."""
@@ -42,7 +40,8 @@ class Run(msgspec.Struct, frozen=True):
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     """Replays of one or several workloads, one after the other, until one fails: `options` say on which engine, with
-    which repairs and fault. `failure_class` and `signature`: those of the case that they are, or are like.
+    which repairs and fault. `failure_class` and `signature`: those of the case that they are, or are like. `tries`: how
+    often each of them runs at most.
 
     `calibrations`: what the run has measured on this kind of engine, by cell, so that it is not measured again.
     """
@@ -51,6 +50,7 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     requirement: Requirement
     runs: list[Run]
+    tries: int = 1
     failure_class: FailureClass
     signature: str
     calibrations: dict[str, tuple[Calibration, Rule]] = {}
@@ -98,9 +98,7 @@ def main(words: list[str]) -> int:
 
 
 def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
-    """Replay each workload: once, or until it fails if it depends on timing. Raises EngineError, OracleError or
-    UsageError.
-    """
+    """Replay each workload, until one fails. Raises EngineError, OracleError or UsageError."""
     pool = EnginePool(job.options, log)
     pool.calibrations = dict(job.calibrations)
     try:
@@ -115,7 +113,7 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
         observe = Observer(engines, job.requirement, doubts=lambda: False)
         tested = engines.oracle_engine if job.requirement.without_cache else None
         for place, run in enumerate(job.runs):
-            for attempt in range(TRIES if run.workload.depends_on_timing() else 1):
+            for attempt in range(job.tries):
                 engine = engines.live_engine(tested or engines.engine)
                 judgement = observe(engine, run.workload, run.nonce if attempt == 0 else None)
                 if judgement.findings:

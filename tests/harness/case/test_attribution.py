@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 from support import report_samples
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Shows
+from coldproof.harness.workload.steps import Workload
 
 FAILS, PASSES, OTHERWISE, NOT_RUN = (
     ReplayResult.FAILS,
@@ -112,6 +115,21 @@ def test_a_case_that_takes_luck_has_to_vanish_each_time(
 ) -> None:
     """It fails without, passes with the repair, and so on."""
     assert attributed(Replays({"": shipped, "e/00": mended}), *NAMES, rounds=3).basis is basis
+
+
+@pytest.mark.parametrize(
+    ("failed", "tries", "timing", "expected"),
+    [(3, 3, False, 1), (3, 3, True, 3), (2, 3, False, 5), (1, 3, True, 12), (0, 3, False, 20), (None, None, False, 1)],
+)
+def test_what_takes_luck_is_tried_until_luck_is_unlikely(
+    failed: int | None, tries: int | None, timing: bool, expected: int
+) -> None:
+    """By how often it failed in replays; a workload that depends on timing takes luck in any case."""
+    reproduction = msgspec.structs.replace(
+        CASE.reproduction, fresh_failed=failed, fresh_tries=tries, running_tries=None
+    )
+    workload = cast(Workload, SimpleNamespace(depends_on_timing=lambda: timing))
+    assert tries_of(msgspec.structs.replace(CASE, reproduction=reproduction), workload) == expected
 
 
 def test_what_has_just_failed_is_not_replayed_without_a_repair() -> None:
