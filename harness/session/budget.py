@@ -106,6 +106,11 @@ class Budget:
         self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest, unneeded)
         return self.share
 
+    def resume(self, share: float) -> None:
+        """Go on with a trial that has drawn its examples: it gets the rest of its share, and no more."""
+        self.share = self.longest = share
+        self.patience = 0.0
+
     def unneeded(self) -> float:
         """Return the seconds until the run has to end that the trials to come will hardly need; 0 if unknown.
 

@@ -105,6 +105,7 @@ class ConformanceRun:
         self.open_cells: list[SystemUnderTest] = []
         self.monitor: ResourceMonitor | None = None
         self.suites_began: float | None = None
+        self.puts_off_proofs = False  # until the other tests of a cell have drawn their examples
         self.replays_shipped = False  # of several processes that share the tests, one does
         self.exit_code = 0
         self.signals = EndingSignals(self.release)
@@ -323,6 +324,7 @@ class ConformanceRun:
             self.log.emit("problem", message=unwritable(self.log.failure), usage=False)
         elif interrupted and (self.pool is not None or self.role is not Role.WORKER):
             self.log.emit("problem", message="the run was interrupted", usage=False)
+        self.trials.conclude_waiting()
         if self.pool is None:
             return
         pool, self.pool = self.pool, None

@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 from coldproof.adapters.common.redact import redacted
@@ -51,6 +52,7 @@ from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
 from coldproof.harness.session.budget import OutOfTime, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
+from coldproof.harness.session.later_proofs import in_one_cell
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.reports.format.text import one_line
 
@@ -206,6 +208,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     cells = tuple(dict.fromkeys(trial.cell for _, trial in items))
     run = open_run(config, Role.WORKER if worker or config.getoption("--joined") else Role.ALONE, cells)
     run.plan.workers = parallel.get("workercount", 1)
+    # A worker of xdist takes its tests one by one, and a run up to its first failure has to prove it at once.
+    run.puts_off_proofs = worker is None and not config.option.maxfail and run.options.profile != SOAK
     run.replays_shipped = worker in (None, "gw0")
     run.plan.expected = [(trial.cell, trial.requirement) for _, trial in items]
     if worker in (None, "gw0"):  # every worker collects the same tests
@@ -274,7 +278,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     run = pyfuncitem.config.stash[RUN]
     opened = pyfuncitem.funcargs["sut"]
     assert isinstance(opened, SystemUnderTest)
-    pyfuncitem.obj = run.trials.begin(opened, trial, pyfuncitem.obj)
+    waiting = run.trials.later.take(pyfuncitem.nodeid)
+    if waiting is not None:
+        trial, test = waiting.trial, run.trials.resume(opened, waiting)
+    else:
+        test = run.trials.begin(opened, trial, pyfuncitem.obj)
+    pyfuncitem.obj = test
     problem: BaseException | None = None
     try:
         yield
@@ -285,8 +294,35 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         problem = trial.problem
     except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
-    run.trials.conclude(opened, trial, problem)
+    if trial.waits:
+        run.trials.suspend(opened, pyfuncitem.nodeid, trial, test)
+    else:
+        run.trials.conclude(opened, trial, problem)
     return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test whose proof may wait. If it does, the test runs again behind the others of its cell, and only then is
+    there a report of it.
+    """
+    run = item.config.stash.get(RUN, None)
+    if run is None or nextitem is None or requirement_of(item) is None or run.role is Role.CONTROLLER:
+        return None
+    later, items = run.trials.later, item.session.items
+    later.is_open = run.puts_off_proofs and item.nodeid not in later.waiting and in_one_cell(item, nextitem)
+    if not later.is_open:
+        return None
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    later.is_open = False
+    if item.nodeid in later.waiting:
+        items.insert(later.place(item.nodeid, items, items.index(item)), item)
+        return True
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -57,10 +57,12 @@ class Proofs:
     def go_on_behind(self, sut: SystemUnderTest, trial: Trial, failure: BaseException) -> bool:
         """Put the counterexample of a trial aside. Return whether the trial goes on; False where there is none.
 
-        Raises TrialEnded where the trial ends behind it: what was put aside is no problem of the trial, also if it
-        showed a known finding again and there is no case of it.
+        Raises TrialEnded where its proof waits, or the trial ends behind it: what was put aside is no problem of the
+        trial, also if it showed a known finding again and there is no case of it.
         """
         found = trial.search.best is not None
+        if found and trial.waits:
+            raise TrialEnded
         goes_on = self.put_aside(sut, trial, failure)
         if found and not goes_on:
             raise TrialEnded

@@ -38,6 +38,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of
+from coldproof.harness.session.later_proofs import waits_for_proof
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
@@ -188,6 +189,9 @@ class SystemUnderTest:
                 self.keep_counterexample(
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
                 )
+                trial.waits = waits_for_proof(trial, [one.failure_class for one in judgement.findings])
+                if trial.waits:
+                    raise TrialEnded  # it is minimised when it is proved
                 raise_violation(judgement.worst().sentence)
         search.passed.add(key)
         if seen.findings:
@@ -268,7 +272,7 @@ class SystemUnderTest:
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
         """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
-        if trial.search.first is None and not trial.waived_at_once:
+        if trial.search.first is None and not trial.waived_at_once and not trial.may_wait:
             self.engines.standby.order(caching=not trial.requirement.without_cache)
         if trial.marks and trial.search.kind is None:
             trial.search.kind = kind_of(failing.judgement.worst())

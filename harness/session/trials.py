@@ -38,8 +38,9 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
 from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
+from coldproof.harness.session.later_proofs import UNCONFIRMED, LaterProofs, Waiting
 from coldproof.harness.session.proofs import Proofs
-from coldproof.harness.session.rounds import behind_failures, in_rounds, while_lacking
+from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
@@ -94,6 +95,7 @@ class TrialRunner:
         self.waivers = waivers
         self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, attributor=attributor)
         self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
+        self.later = LaterProofs()
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
         self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it
@@ -125,6 +127,7 @@ class TrialRunner:
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.suits)
         trial.causes = frozenset(self.proofs.causes)
+        trial.may_wait = self.case is None and self.later.may_wait(trial)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
@@ -137,6 +140,44 @@ class TrialRunner:
             drawn = after_probes(again, sut, sut.probes(trial.requirement))
         drawn = self.findings.before(drawn, sut, trial)
         return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.go_on_behind(sut, trial, failure))
+
+    def suspend(self, sut: SystemUnderTest, nodeid: str, trial: Trial, test: Callable[..., None]) -> None:
+        """Let a trial wait for the proof of its counterexample. `test`: what draws its examples."""
+        self.settle(sut, trial)
+        sut.end()
+        self.later.put(nodeid, trial, test)
+
+    def resume(self, sut: SystemUnderTest, waiting: Waiting) -> Callable[..., None]:
+        """Return the function to run for a trial that has waited: prove its counterexample, and draw on behind it."""
+        trial = waiting.trial
+        self.proofs.hurry(sut, trial)
+        sut.begin(trial, lambda seen: self.proofs.waive_seen(seen, sut))
+        sut.budget.resume(trial.share)
+        trial.causes = frozenset(self.proofs.causes)
+
+        def proved(**arguments: Any) -> None:
+            if self.proofs.go_on_behind(sut, trial, TrialEnded()):
+                with other_seed(f"{self.options.seed}, behind a later proof"):
+                    waiting.test(**arguments)
+
+        return proved
+
+    def conclude_waiting(self) -> None:
+        """Emit the verdict of the trials whose counterexamples were not proved, because the run ended before."""
+        for waiting in self.later.waiting.values():
+            best = waiting.trial.search.best
+            said = f"{UNCONFIRMED}: {best.judgement.worst().sentence}" if best is not None else UNCONFIRMED
+            self.emit_verdict(waiting.trial, Verdict.INCONCLUSIVE, said, None, left=None)
+        self.later.waiting.clear()
+
+    def settle(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Count what a trial has drawn since it was last counted."""
+        trial.drawn = trial.drawing()
+        sut.budget.settle(trial.drawn - trial.settled)
+        name, plan = trial.requirement.id, self.plan
+        plan.examples[name] += trial.examples - trial.settled_examples
+        plan.requests[name] += trial.requests - trial.settled_requests
+        trial.settled, trial.settled_examples, trial.settled_requests = trial.drawn, trial.examples, trial.requests
 
     def absent_needs(self, sut: SystemUnderTest, trial: Trial) -> list[Absent]:
         """Return what a trial needs and the engine lacks. Of one that ended at its first requests, nothing is known."""
@@ -224,15 +265,12 @@ class TrialRunner:
         if trial.search.best is None and problem is None and trial.exceeds and not trial.aside:
             problem = self.check_diverging(sut, trial)
         case = None
-        trial.drawn = trial.drawing()
+        self.settle(sut, trial)
         if trial.search.best is not None and not absent:
             self.proofs.put_aside(sut, trial)
         if not absent:
             self.proofs.look_behind(sut, trial)
         self.proofs.seconds += trial.proving - trial.attributing
-        sut.budget.settle(trial.drawn)
-        self.plan.examples[trial.requirement.id] += trial.examples
-        self.plan.requests[trial.requirement.id] += trial.requests
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
         elif trial.aside:
