@@ -363,7 +363,7 @@ def test_what_was_put_aside_is_no_problem_of_its_trial(
     Behind what is no counterexample, the failure stays one.
     """
     with opened(tmp_path / "run", tampering(honest), most=1, known="") as (run, sut):
-        trial: Any = SimpleNamespace(search=SimpleNamespace(best=object() if found else None))
+        trial: Any = SimpleNamespace(search=SimpleNamespace(best=object() if found else None), waits=False)
         monkeypatch.setattr(Proofs, "put_aside", lambda *_: goes_on)
         ends = pytest.raises(TrialEnded) if found and not goes_on else nullcontext()
         with ends:
