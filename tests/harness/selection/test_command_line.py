@@ -26,9 +26,9 @@ from coldproof import IMPORT_ROOT
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.option_table import OPTIONS
+from coldproof.harness.option_words import join_values
 from coldproof.harness.schema.case import SCHEMA_VERSION
 from coldproof.harness.schema.results import Results, encode, read_results
-from coldproof.harness.selection.command_line import join_values
 
 DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)"')
 # Only what a run needs: other plugins take as long to import as the run itself.
