@@ -124,7 +124,11 @@ def hide(name: str, value: str) -> None:
 
 def redacted(text: str) -> str:
     """Return the text with every secret replaced by `***`. Redacting twice changes nothing more."""
-    secrets = literal_secrets()
+    return without(literal_secrets(), text)
+
+
+def without(secrets: re.Pattern[str] | None, text: str) -> str:
+    """Return the text with every secret replaced: these literal ones, and all that the rules find."""
     if secrets is not None:
         text = secrets.sub(HIDDEN, text)
     if SUSPECT.search(text):
@@ -166,11 +170,16 @@ def redacted_data(value: Any) -> Any:
 
     A short word is left as it is, although it may be the API key: it may also be the name of a field or of a choice.
     """
-    if isinstance(value, str):
-        return value if len(value) < LEAST_LENGTH and value.isalpha() else redacted(value)
-    if isinstance(value, dict):
-        return {redacted_data(key): redacted_data(item) for key, item in value.items()}
-    return [redacted_data(item) for item in value] if isinstance(value, list | tuple) else value
+    secrets = literal_secrets()  # once: to look through the environment for each string takes longer than an example
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, str):
+            return part if len(part) < LEAST_LENGTH and part.isalpha() else without(secrets, part)
+        if isinstance(part, dict):
+            return {clean(key): clean(item) for key, item in part.items()}
+        return [clean(item) for item in part] if isinstance(part, list | tuple) else part
+
+    return clean(value)
 
 
 def redacted_json(line: bytes) -> bytes:
