@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
@@ -51,20 +52,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
 
 def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
     """Run the suites as a user does, and return exit code, results and terminal output."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "suites",
-        "-p",
-        "no:cacheprovider",
-        "--report-dir",
-        str(report),
-        *arguments,
-    ]
-    environment = {**os.environ, "PYTHONPATH": PLUGIN_PATH, "COUNTED_EXAMPLES": FEW}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, read_results(report / "results.json"), done.stdout + done.stderr
+    done = run_coldproof(["--report-dir", str(report), *arguments], {"COUNTED_EXAMPLES": FEW})
+    return done.returncode, read_results(report / "results.json"), done.stdout
 
 
 def verdicts(results: Results) -> dict[str, Verdict]:
