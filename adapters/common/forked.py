@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
