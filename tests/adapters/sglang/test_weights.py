@@ -202,19 +202,8 @@ def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdic
     make_model(model)
     make_model(other, seed=1)
     served = {"model_path": str(model), "served_model_name": MODEL, "is_generation": True}
-    words = [
-        "--engine",
-        "sglang",
-        "--model",
-        str(model),
-        "--weights",
-        str(other),
-        "--requirements",
-        "WEIGHT-1",
-        *COUNTED,
-        "--diagnose",
-        "none",
-    ]
+    words = ["--engine", "sglang", "--model", str(model), "--weights", str(other)]
+    words += ["--requirements", "WEIGHT-1", *COUNTED, "--diagnose", "none"]
     with serving(model=served, lora=False, keeps=keeps) as fake:
         run_coldproof([*words, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")])
     results = read_results(tmp_path / "report" / "results.json")

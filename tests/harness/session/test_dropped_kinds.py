@@ -30,19 +30,8 @@ def ran(
     folder.mkdir(exist_ok=True)
     given = {"COLDPROOF_CRASHING": kind, "COLDPROOF_CRASHING_TIMES": str(folder / "times")}
     given |= {"COLDPROOF_CRASHING_NOISE": "1"} if noise else {}
-    words = [
-        "-p",
-        "support.crashing_engine",
-        "--engine",
-        "crashing",
-        "--model",
-        "none",
-        "--requirements",
-        requirements,
-        "--cells",
-        "crashing,crashing-too",
-        *COUNTED,
-    ]
+    words = ["-p", "support.crashing_engine", "--engine", "crashing", "--model", "none"]
+    words += ["--requirements", requirements, "--cells", "crashing,crashing-too", *COUNTED]
     done = run_coldproof([*words, "--report-dir", str(folder), *more], given)
     assert (folder / "results.json").is_file(), done.stdout
     events = [json.loads(line) for line in (folder / "events.ndjson").read_text().splitlines()]
