@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.paths import ROOT
+from support.paths import COUNTED, ROOT
 from support.report_samples import case as sample_case
 from support.report_samples import results as sample_results
 from support.suite_runs import run_coldproof
@@ -146,7 +146,7 @@ def test_a_run_of_replays_that_broke_is_said(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_a_run_draws_on_the_repaired_engine_behind_its_known_causes(tmp_path: Path) -> None:
     """The case fails on the engine as it is shipped. With its repair it is gone, and all examples conform."""
-    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", "--budget", "10s"]
+    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", *COUNTED]
     words += ["--requirements", "EVENT-3,EVENT-5", "--repairs", "known", "--report-dir", str(tmp_path / "run")]
     words += ["--known-issues", str(ROOT / "adapters" / "vllm" / "known_issues.toml")]
     done = run_coldproof(["-q", *words])
