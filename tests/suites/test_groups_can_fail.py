@@ -11,6 +11,7 @@ from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
+from coldproof.harness.proof.pipeline import ProofPipeline
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_chat_preludes as chats
 from coldproof.suites import test_groups as groups
@@ -57,6 +58,8 @@ def test_an_injected_fault_is_detected(
 ) -> None:
     """The failure class fits, short prompts are confirmed on a fresh engine, and a wrong answer has its provenance."""
     plant(fault, monkeypatch)
+    if cell is FITTING:  # one run of a conversation that fills the pool takes ten seconds
+        monkeypatch.setattr(ProofPipeline, "minimise", lambda _, found: found.smallest)
     case = bench.violation(test, cell, examples=3 * EXAMPLES, fresh=cell is not FITTING)
     assert case.failure_class in classes, case.sentence
     assert bool(case.provenance) is (case.first_difference is not None)
