@@ -107,6 +107,7 @@ def test_it_keeps_the_rules_of_imports_and_of_style(tree: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.nightly
 def test_it_conforms_with_evidence(results: dict[str, Results]) -> None:
     """The unmodified engine confirms resets of an empty cache, and the counter shows that there were some."""
     (found,) = results["sound"].requirements
@@ -115,6 +116,7 @@ def test_it_conforms_with_evidence(results: dict[str, Results]) -> None:
     assert found.needed == [COUNTER]
 
 
+@pytest.mark.nightly
 def test_its_fault_violates_it(tree: Path, results: dict[str, Results]) -> None:
     """The checker's finding becomes a case, whose script has the calls of the step."""
     found = results["faulty"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from support.paths import PLUGIN_PATH, ROOT
@@ -30,9 +30,15 @@ def run_pytest(
 
     `given`: variables of the environment besides those of this process.
     """
-    words = [*words, *NO_CACHE]
     address = fork_server(PLUGIN, *preloads(ENGINES.values()))
     environment = {**os.environ, "PYTHONPATH": PLUGIN_PATH, VARIABLE: address, **(given or {})}
+    return forked_pytest([*words, *NO_CACHE], address, environment, folder)
+
+
+def forked_pytest(
+    words: Sequence[str], address: str, environment: Mapping[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Return a run of pytest in a process of this fork server."""
     function = f"{pytest_main.__module__}:{pytest_main.__qualname__}"
     with tempfile.TemporaryFile() as output:
         run = ForkedProcess(

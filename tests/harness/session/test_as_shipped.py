@@ -144,6 +144,7 @@ def test_a_run_of_replays_that_broke_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.nightly
 def test_a_run_draws_on_the_repaired_engine_behind_its_known_causes(tmp_path: Path) -> None:
     """The case fails on the engine as it is shipped. With its repair it is gone, and all examples conform."""
     words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", *COUNTED]
