@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the nightly tests out, and begin with tests on real engines: they take longest, so none is left to one
     worker at the end.
     """
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    nightly = {item for item in items if item.get_closest_marker("nightly")}
     if nightly and not config.getoption("nightly"):
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in set(nightly)]
+        config.hook.pytest_deselected(items=[item for item in items if item in nightly])
+        items[:] = [item for item in items if item not in nightly]
     items.sort(key=lambda item: item.get_closest_marker("engine") is None)

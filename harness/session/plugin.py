@@ -161,7 +161,8 @@ def number_of_needs(item: pytest.Item) -> int:
 
 def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
     """Deselect all tests but `kept`."""
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    kept_set = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept_set])
     items[:] = kept
 
 
