@@ -16,7 +16,7 @@ from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
 
-IN_PROCESS_SECONDS = 60.0  # for a replay, which takes one or two on an idle machine
+IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute
 
 
 class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
