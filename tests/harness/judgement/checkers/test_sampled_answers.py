@@ -94,7 +94,7 @@ def test_without_both_scores_nothing_is_decided(one: Outcome, cold: ColdEngine) 
     """The difference is no violation, and it is not explained either."""
     judgement = judge(history(one), cold, STEPPED, exclusive=True)
     assert judgement.findings == ()
-    assert [(found.checker, found.explained) for found in judgement.noise] == [("surface", False)]
+    assert [(found.checker, found.explained) for found in judgement.noise] == [("response options", False)]
 
 
 def test_a_sample_is_compared_after_the_tokens_that_both_share() -> None:
