@@ -10,7 +10,6 @@ import argparse
 import subprocess
 from pathlib import Path
 
-from coldproof.adapters.registry import ENGINES
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of
 from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.finding_records import read_records
@@ -23,6 +22,13 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_FAILED, EXIT_HARNESS, EXIT_OK
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import results_in
+from coldproof.harness.session.causes.local_engine import (
+    NOT_INSTALLED,
+    family_of,
+    installed_release,
+    same_release,
+    tested_engine,
+)
 from coldproof.harness.session.pytest_command import pytest_command
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.causes import fingerprint
@@ -48,18 +54,22 @@ def attributed(path: Path, folder: Path) -> Attribution:
 
 
 def attribution_of(case: Case, workload: Workload, path: Path, folder: Path) -> Attribution:
-    """Return the attribution of a case, by repairs where its engine takes some. `folder`: for reports of replays."""
-    spec = ENGINES.get(case.engine)
-    support = spec.repairs if spec is not None else None
-    family = support.findings if support is not None else case.engine
+    """Return the attribution of a case, by repairs where its engine takes some. `folder`: for reports of replays.
+
+    A case of a server that was attached to is replayed on an engine that Coldproof starts, if it is of the release.
+    """
+    spec, family = tested_engine(case), family_of(case)
     records = [one for one in read_records().values() if one.engine == family]
-    if support is None:
+    if spec is None or spec.repairs is None:
         return by_signature(case, records, f"{case.engine} takes no repairs")
-    candidates = Candidates.of(case, records, chosen_repairs(case.engine, KNOWN))
+    local = spec.name != case.engine
+    if local and not same_release(installed_release(spec), case.engine_version):
+        return by_signature(case, records, NOT_INSTALLED)
     return by_repairs(
         case,
-        candidates,
+        Candidates.of(case, records, chosen_repairs(spec.name, KNOWN)),
         lambda names: replayed(case, path, folder, ",".join(names) or NONE),
+        basis=Basis.LOCAL if local else Basis.REPAIR,
         rounds=ROUNDS if tries_of(case, workload) > 1 else 1,
     )
 

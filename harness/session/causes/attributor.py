@@ -28,8 +28,9 @@ from coldproof.harness.session.causes.local_engine import LocalEngine, family_of
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
 from coldproof.harness.workload.steps import Workload
 
-SHARE = 0.5  # of the run's budget, for the replays of a process
-LEAST_SECONDS = 120.0  # the same for a short run
+SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine takes five times as long
+LEAST_SECONDS = 300.0  # the same for a short run, which has to end in time all the same
+BEHIND = 0.5  # of this time, after which nothing is replayed any more that only looks like a known cause
 OUT_OF_TIME = "not tried (budget)"
 LOCALLY = "a local engine of its release"
 SHOWN = {
@@ -122,8 +123,7 @@ class Attributor:
         self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
     ) -> ReplayEnd:
         """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
-        spent = self.replays.seconds > max(LEAST_SECONDS, SHARE * self.options.seconds)
-        if spent or not self.time_left():
+        if self.spent() > 1 or not self.time_left():
             raise OutOfTime
         chosen = [one for one in local.repairs if one.name in names]
         job = ReplayJob(
@@ -140,6 +140,10 @@ class Attributor:
         if end.calibrations:
             self.calibrations[local.basis] = end.calibrations
         return end
+
+    def spent(self) -> float:
+        """Return the part of the time for replays that is over."""
+        return self.replays.seconds / max(LEAST_SECONDS, SHARE * self.options.seconds)
 
     def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> Behind:
         """Replay examples that failed like a case with the repair of its cause, until one fails with it as well.
@@ -158,6 +162,8 @@ class Attributor:
         repair = repairing(cause.finding, local.repairs)
         if repair is None:
             return nothing
+        if self.spent() > BEHIND:
+            raise OutOfTime
         left = list(alike)
         while left:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]

@@ -16,7 +16,9 @@ from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
 
-IN_PROCESS_SECONDS = 60.0  # for a replay, which takes one or two on an idle machine
+IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute
+
+NOT_INSTALLED = "no engine of its release that takes repairs is installed here"
 
 
 class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ def local_engine(options: Options, case: Case) -> LocalEngine | str:
         own = msgspec.structs.replace(options, findings=OFF, known_issues=None, proposals=None, replay=None)
         return LocalEngine(options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=IN_PROCESS_SECONDS)
     if not fitting or not same_release(release, case.engine_version):
-        return "no engine of its release that takes repairs is installed here"
+        return NOT_INSTALLED
     layer = next((one for one in spec.more_layers if one.name == EXACT_LAYER), None)
     if layer is None:
         return "its repairs are not tried on a server"

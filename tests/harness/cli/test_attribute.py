@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from coldproof.adapters.server.probes import CACHE_CONFIG
 from coldproof.harness.case.finding_records import FOLDER
+from coldproof.harness.case.load import load_case
 from coldproof.harness.case.repairs import NONE
 from coldproof.harness.cli import attribute
 from coldproof.harness.cli.main import main
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import encode
 
 FAILS, PASSES, NOT_RUN = ReplayResult.FAILS, ReplayResult.PASSES, ReplayResult.NOT_RUN
 CONTENTS = FOLDER / "vllm" / "adapter-key-lacks-the-contents" / "case.json"
@@ -43,6 +47,31 @@ def test_each_case_has_a_line_and_the_exit_code_sums_them_up(
     assert main(["attribute", str(CONTENTS)]) == code
     (line,) = capsys.readouterr().out.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.32.0+cu130", "(by replay on a local engine of the same release)"),
+        ("0.33.0", "by signature alone: no engine"),
+    ],
+)
+def test_a_case_of_an_attached_server_is_tried_on_the_same_release(
+    version: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another release, only its signature is left."""
+    case, _ = load_case(CONTENTS)
+    config = {**case.engine_config, f"{CACHE_CONFIG}block_size": "32"}
+    attached = msgspec.structs.replace(case, engine="endpoint", engine_version=version, engine_config=config)
+    path = tmp_path / "case.json"
+    path.write_bytes(encode(attached))
+
+    def replayed(_case: Case, _path: Path, _folder: Path, repairs: str) -> ReplayResult:
+        return FAILS if repairs == NONE else PASSES
+
+    monkeypatch.setattr(attribute, "replayed", replayed)
+    assert main(["attribute", str(path)]) == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.engine

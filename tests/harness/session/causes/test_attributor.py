@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from support.histories import history
+from support.paths import PLUGIN_PATH
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.vllm.spec import CACHE_CONFIG
@@ -24,6 +28,7 @@ from coldproof.harness.options import Options
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import read_results
 from coldproof.harness.session.causes import local_engine
 from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run, read_job, write_job
@@ -259,3 +264,23 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     )
     write_job(tmp_path / "job.json", job)
     assert read_job(tmp_path / "job.json") == job
+
+
+@pytest.mark.engine
+@pytest.mark.nightly
+def test_a_fault_beside_a_known_cause_is_a_violation(tmp_path: Path) -> None:
+    """Both fail LORA-3 with one signature. The known cause vanishes with its repair, and the fault does not."""
+    run = tmp_path / "run"
+    words = ["--layers", "exact", "--cells", "default", "--requirements", "LORA-3", "--diagnose", "none"]
+    words += ["--known-issues", "vllm", "--fault", "every-eighth-adapter-counts-as-none", "--budget", "60s"]
+    command = [sys.executable, "-m", "coldproof", "run", "-q", *words, "--report-dir", str(run)]
+    given = {**os.environ, "PYTHONPATH": PLUGIN_PATH}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = read_results(run / "results.json")
+    accepted = [one for one in results.cases if one.known_issue is not None]
+    new = [one for one in results.cases if one.known_issue is None]
+    assert {one.attribution.finding for one in accepted if one.attribution is not None} == {CONTENTS}
+    assert {one.attribution.basis for one in new if one.attribution is not None} == {Basis.NEW}
+    assert {one.signature for one in accepted} & {one.signature for one in new}
+    assert all("--repairs" in one.replay for one in new)
