@@ -126,7 +126,7 @@ def test_a_full_disk_is_one_line_and_no_violation(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
 
     with serving() as fake:
-        words = ("--requirements", "LORA-6,REUSE-1", "--budget", "20s")
+        words = ("--requirements", "LORA-6,CHAT-1", "--budget", "20s")
         run = started(fake.url, tmp_path / "report", *words, preexec_fn=limit)
         said = run.communicate()[0]
     assert run.returncode == EXIT_HARNESS, said
