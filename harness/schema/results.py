@@ -17,6 +17,7 @@ from coldproof.harness.schema.findings import FindingReplay
 from coldproof.harness.schema.layout import indented
 from coldproof.harness.schema.reach import StateTable
 from coldproof.harness.schema.stored_files import check_depth, read_json
+from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.schema.weight_updates import UpdateCount
 
@@ -346,6 +347,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
     findings: list[FindingReplay] = []  # the known findings that the run replayed first
     reach: list[StateTable] = []  # which states of the engine the examples reached
+    switches: ServerSwitches | None = None  # of an attached server
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 
 

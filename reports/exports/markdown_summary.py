@@ -13,7 +13,7 @@ from coldproof.reports.exports.weight_updates import weight_updates_markdown
 from coldproof.reports.format.markdown import code, escaped, section, table
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import duration, many, number
-from coldproof.reports.views import overview
+from coldproof.reports.views import overview, switches
 
 _LONGEST = 300  # characters of a reason in the table
 _section = functools.partial(section, elsewhere=", in index.html")
@@ -28,7 +28,7 @@ def summary_markdown(results: Results) -> str:
     if overview.failed_selftests(results):
         blocks += _self_test(results)
     else:
-        blocks += [*_counts(results), *_table(results), *_conforming(results)]
+        blocks += [*_switches(results), *_counts(results), *_table(results), *_conforming(results)]
         blocks += weight_updates_markdown(results)
         violations = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
         blocks += [*_causes(results), *_section("Violations", map(_violation, violations))]
@@ -50,6 +50,18 @@ def _head(results: Results) -> list[str]:
     lines += [f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
     runs = f"{many(len(results.fleet), 'run')} of a fleet: {overview.fleet_counts(results)}"
     return [*lines, runs, ""] if results.fleet else lines
+
+
+def _switches(results: Results) -> list[str]:
+    found = results.switches
+    if found is None:
+        return []
+    rows = (
+        (code(row.name), escaped(switches.added(row)), escaped(switches.safety(row)), code(row.how))
+        for row in found.missing
+    )
+    heads = ("Missing switch", "What it would add", "In production", "How")
+    return [escaped(switches.now_testable(found)), "", *(table(heads, rows) if found.missing else [])]
 
 
 def _counts(results: Results) -> list[str]:

@@ -16,7 +16,7 @@ from coldproof.reports.run_report.case import view as caseview
 from coldproof.reports.run_report.case.adapter_spans import change_texts
 from coldproof.reports.run_report.case.prompt_bars import segments_text
 from coldproof.reports.run_report.run_section.view import run_view
-from coldproof.reports.views import overview, reach
+from coldproof.reports.views import overview, reach, switches
 from coldproof.reports.views import requirements as requirementview
 from coldproof.reports.views.requirements import main_figures
 from coldproof.reports.views.weight_updates import update_matrix
@@ -84,7 +84,9 @@ _HERE = Path(__file__).parent
 TEMPLATES = PageTemplates(
     folders=(_HERE / "templates", _HERE / "case" / "templates", _HERE / "run_section"),
     filters={
+        "added": switches.added,
         "main_figures": main_figures,
+        "now_testable": switches.now_testable,
         "fingerprint": causes.fingerprint,
         "cause_summary": causes.cause_summary,
         "waived_text": causes.waived_text,

@@ -20,6 +20,7 @@ from coldproof.harness.session.terminal.progress import RunProgress, elapsed_tex
 from coldproof.reports.assemble.causes import cause_summary
 from coldproof.reports.assemble.over_time import growth_text as in_words_of
 from coldproof.reports.assemble.reach import reach_summary
+from coldproof.reports.exports.terminal import switch_lines
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
 
@@ -92,6 +93,9 @@ class Terminal:
         match kind:
             case "phase":
                 self.phase(fields)
+            case "switches":
+                for words in switch_lines(fields["switches"]):
+                    self.line(words)
             case "calibration":
                 self.line(f"comparison rule: {fields['calibration'].rule}")
                 for note in fields["calibration"].notes:
