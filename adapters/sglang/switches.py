@@ -1,4 +1,4 @@
-"""The switches that an SGLang server needs, so that all requirements which need nothing but HTTP can be tested on it."""
+"""The switches with which an SGLang server lets Coldproof test all requirements that need nothing but HTTP."""
 
 from __future__ import annotations
 

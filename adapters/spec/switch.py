@@ -1,4 +1,4 @@
-"""A switch of a server that Coldproof needs in order to test more of it. An engine's switches stand in its own folder."""
+"""A switch with which a server lets Coldproof test more of it. An engine's switches stand in its own folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switches that a vLLM server needs, so that all requirements which need nothing but HTTP can be tested on it."""
+"""The switches with which a vLLM server lets Coldproof test all requirements that need nothing but HTTP."""
 
 from __future__ import annotations
 
