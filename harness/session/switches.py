@@ -12,6 +12,8 @@ import msgspec
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.registry import served_engine
 from coldproof.adapters.spec.switch import Switch
+from coldproof.harness.judgement.collect import with_trait
+from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.requirement import Requirement, missing
 from coldproof.harness.schema.switches import MissingSwitch, ServerSwitches
 
@@ -48,8 +50,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     versions: int
 
     def can_test(self, requirement: Requirement) -> bool:
-        """Return whether nothing that a requirement needs is missing."""
-        return not missing(self.capabilities, requirement.needs, contents=self.contents, versions=self.versions)
+        """Return whether nothing that a requirement needs is missing, nor the counts in which its evidence is."""
+        if missing(self.capabilities, requirement.needs, contents=self.contents, versions=self.versions):
+            return False
+        present = [one for one, support in self.capabilities.items() if support.present is True]
+        counted = with_trait(Trait.HIT_COUNTS, requirement.on(present).shows)
+        return not counted or Capability.CACHED_TOKENS in present
 
     def testable(self, requirements: Iterable[Requirement]) -> set[str]:
         """Return the ids of the requirements of which at least one test can run."""
