@@ -15,7 +15,7 @@ SWITCHES = (
         because="it adds one number to each answer",
     ),
     Switch(
-        name="--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
+        name="--enable-lora with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
         adds="adapters that are loaded, reloaded and unloaded",
         gives=(
             Capability.ADAPTER_CHOICE,

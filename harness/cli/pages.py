@@ -28,6 +28,7 @@ from coldproof.harness.cli.io import (
     write,
     write_stdout,
 )
+from coldproof.harness.case.finding_facts import with_facts
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.merged import stored
 from coldproof.harness.schema.results import Results
@@ -65,9 +66,9 @@ def render(options: argparse.Namespace) -> int:
     stored = None if log.is_file() and not results_file(source).exists() else loaded(source)
     if stored is not None and not (log.is_file() and is_behind(stored, log)):
         with interpreting(source):
-            write_page(options.output, results_file(source).parent, stored)
+            write_page(options.output, results_file(source).parent, with_facts(stored))
         return 0
-    results = from_events(log)
+    results = with_facts(from_events(log))
     with interpreting(log):
         if options.output is not None:
             write(options.output, render_html(results))

@@ -14,6 +14,7 @@ import msgspec
 
 from coldproof.adapters.common.redact import redacted_data
 from coldproof.harness.case.bug_report import bug_report
+from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
@@ -87,6 +88,7 @@ class RunReports:
         version = results.engine.version if results.engine else None
         waivers = self.waivers(version).report(results.cases, results.requirements)
         self.log.emit("waivers", waivers=waivers)
+        self.log.emit("records", records=facts_of(msgspec.structs.replace(results, waivers=waivers)))
         self.propose(results, waivers)
         self.log.emit("run_finished", complete=not interrupted and not results.problem)
         results = self.concluded(assemble(self.events()))

@@ -23,7 +23,7 @@ from coldproof.harness.schema.exit_codes import (
     EXIT_OK,
     EXIT_USAGE,
 )
-from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.findings import FindingFacts, FindingReplay
 from coldproof.harness.schema.results import (
     Calibration,
     EngineResult,
@@ -172,6 +172,7 @@ def assemble(events: list[Event]) -> Results:
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
         findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] in REPLAYS],
+        records=records_of(events),
         reach=state_tables(events),
         switches=switches_of(events),
     )
@@ -212,6 +213,12 @@ def last_of(events: list[Event], kind: str) -> Event | None:
 def injected_fault(fault: dict[str, str] | None, events: list[Event]) -> InjectedFault | None:
     """Return the injected fault of the run; None if there is none. It acted if it acted in any worker process."""
     return InjectedFault(acted=any(e["acted"] for e in events if e["event"] == "fault"), **fault) if fault else None
+
+
+def records_of(events: list[Event]) -> list[FindingFacts]:
+    """Return what is known of the findings that the run met, one of each, by id."""
+    told = [msgspec.convert(one, FindingFacts) for e in events if e["event"] == "records" for one in e["records"]]
+    return sorted({one.id: one for one in told}.values(), key=lambda one: one.id)
 
 
 def switches_of(events: list[Event]) -> ServerSwitches | None:

@@ -180,7 +180,8 @@ def engine_name(results: Results) -> str:
     """Return the engine's name and version as text."""
     if results.engine is None:
         return "no engine (not reached)"
-    return f"{results.engine.name} {results.engine.version or '(version unknown)'}"
+    attached = results.switches.engine if results.switches is not None and results.switches.known else ""
+    return f"{attached or results.engine.name} {results.engine.version or '(version unknown)'}"
 
 
 def fleet_rows(results: Results) -> list[FleetRow]:

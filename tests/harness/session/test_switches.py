@@ -93,7 +93,7 @@ def test_every_switch_gives_something_and_says_how(engine: str) -> None:
     """A line without a count or a command helps nobody."""
     for switch in ENGINES[engine].switches:
         assert switch.gives
-        assert all(part.removesuffix("=1").removesuffix("=True") in switch.how for part in switch.name.split(" and "))
+        assert all(part.removesuffix("=1").removesuffix("=True") in switch.how for part in switch.name.split(" with "))
 
 
 def test_a_vllm_server_is_recognised_by_its_metrics() -> None:

@@ -1,0 +1,23 @@
+"""To which finding each case of a run belongs, as far as the run says so."""
+
+from __future__ import annotations
+
+from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.results import Results
+
+
+def finding_of_cases(results: Results) -> dict[str, str]:
+    """Return the finding of each case that has one: by the waiver that it used, or by the replay that made it.
+
+    A replay of a finding that fails in a different way shows something else.
+    """
+    waived = {case: one.finding for one in results.waivers if one.finding for case in one.cases}
+    replayed = {one.case: one.finding for one in results.findings if one.case and one.result is ReplayResult.FAILS}
+    return {**waived, **replayed}
+
+
+def met_findings(results: Results) -> list[str]:
+    """Return the ids of the findings that the run met: those of its cases, and those that it has as it is shipped."""
+    replayed = [one.finding for one in results.findings if one.result is ReplayResult.FAILS]
+    shipped = [name for one in results.requirements for name in one.known_causes]
+    return sorted({*finding_of_cases(results).values(), *replayed, *shipped})
