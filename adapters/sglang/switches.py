@@ -47,4 +47,13 @@ SWITCHES = (
         safe=False,
         because="any client can open sessions, which hold KV until they are closed",
     ),
+    Switch(
+        name="--max-total-tokens",
+        adds="a KV pool that workloads fill: eviction, retraction, waiting",
+        gives=(),
+        how=f"{LAUNCH} --max-total-tokens {{tokens}}",
+        safe=False,
+        because="a small pool evicts and retracts under load",
+        small_pool=True,
+    ),
 )

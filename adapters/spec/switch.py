@@ -12,7 +12,8 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
 
     `adds`: what Coldproof can see or do with it, in words. `gives`: the capabilities that are absent without it; two
     switches may give the same one, which then needs both. `how`: what to type, for this engine. `safe`: whether a
-    server in production may have it; `because`: why, as a clause.
+    server in production may have it; `because`: why, as a clause. `small_pool`: it makes the KV pool so small that
+    workloads fill it; `how` then has {blocks} and {tokens} for the largest such pool and half of it.
     """
 
     name: str
@@ -21,3 +22,4 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     how: str
     safe: bool
     because: str
+    small_pool: bool = False

@@ -44,4 +44,13 @@ SWITCHES = (
         safe=False,
         because="any client can reset the cache, pause the engine and call methods of its workers",
     ),
+    Switch(
+        name="--num-gpu-blocks-override",
+        adds="a KV pool that workloads fill: eviction, preemption, waiting",
+        gives=(),
+        how="vllm serve MODEL --num-gpu-blocks-override {blocks} --max-model-len {tokens}",
+        safe=False,
+        because="a small pool evicts and preempts under load",
+        small_pool=True,
+    ),
 )

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from coldproof.harness.case.finding_facts import with_facts
 from coldproof.harness.cli.io import (
     USAGE,
     Refusal,
@@ -28,7 +29,6 @@ from coldproof.harness.cli.io import (
     write,
     write_stdout,
 )
-from coldproof.harness.case.finding_facts import with_facts
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.merged import stored
 from coldproof.harness.schema.results import Results

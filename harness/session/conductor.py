@@ -256,10 +256,11 @@ class ConformanceRun:
         """Emit what an attached server lets this run test, and what each switch that it lacks would add."""
         if self.pool is None or not self.options.attached:
             return
-        server = Server(
-            capabilities=engine.capabilities,
+        server = Server.of(
+            engine,
             contents=len(usable_contents(self.pool, cell, engine)),
             versions=len(self.pool.files.versions_of(cell)),
+            workload=self.pool.profile.tokens,
         )
         requirements = [one for _, one in self.plan.expected]
         self.log.emit("switches", switches=table_of(self.options.engine, engine.config, server, requirements))

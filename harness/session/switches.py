@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.registry import served_engine
 from coldproof.adapters.spec.switch import Switch
 from coldproof.harness.judgement.collect import with_trait
 from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.requirement import Requirement, missing
 from coldproof.harness.schema.switches import MissingSwitch, ServerSwitches
+from coldproof.harness.workload.generators.prompts import DEFAULT_BLOCK
 
 ADAPTERS = (
     Capability.ADAPTER_CHOICE,
@@ -43,19 +45,44 @@ OWN_WEIGHTS = Switch(
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which requirements can be tested: capabilities, and the numbers of adapters and of other weights."""
+    """What decides which requirements can be tested: capabilities, and the numbers of adapters and of other weights.
+
+    `pool`: the tokens of the KV pool, None if unknown. `fits`: the tokens of the largest pool that a workload fills.
+    """
 
     capabilities: Mapping[Capability, Support]
     contents: int
     versions: int
+    pool: int | None
+    fits: int
+    block: int
+
+    @classmethod
+    def of(cls, engine: Engine, *, contents: int, versions: int, workload: int) -> Server:
+        """Return what decides about an engine. `workload`: the most tokens of a workload of this run."""
+        block, blocks = engine.shape.block_size or DEFAULT_BLOCK, engine.shape.pool_blocks
+        return cls(
+            capabilities=engine.capabilities,
+            contents=contents,
+            versions=versions,
+            pool=blocks * block if blocks is not None else None,
+            fits=workload // 2,
+            block=block,
+        )
+
+    @property
+    def small_pool(self) -> bool:
+        """Return whether workloads fill the pool."""
+        return self.pool is not None and self.pool <= self.fits
 
     def can_test(self, requirement: Requirement) -> bool:
         """Return whether nothing that a requirement needs is missing, nor the counts in which its evidence is."""
         if missing(self.capabilities, requirement.needs, contents=self.contents, versions=self.versions):
             return False
-        present = [one for one, support in self.capabilities.items() if support.present is True]
-        counted = with_trait(Trait.HIT_COUNTS, requirement.on(present).shows)
-        return not counted or Capability.CACHED_TOKENS in present
+        shown = requirement.on([one for one, support in self.capabilities.items() if support.present is True]).shows
+        if with_trait(Trait.HIT_COUNTS, shown) and self.capabilities[Capability.CACHED_TOKENS].present is not True:
+            return False
+        return self.small_pool or not with_trait(Trait.SMALL_POOL, shown)
 
     def testable(self, requirements: Iterable[Requirement]) -> set[str]:
         """Return the ids of the requirements of which at least one test can run."""
@@ -82,10 +109,16 @@ def table_of(
 
 def absent_switches(switches: Iterable[Switch], server: Server) -> list[Switch]:
     """Return the switches that give a capability which the server is not known to have, and Coldproof's own."""
-    absent = [one for one in switches if any(server.capabilities[each].present is not True for each in one.gives)]
+    absent = [one for one in switches if lacks(server, one)]
     if server.capabilities[Capability.RUNTIME_LORA].present is None:  # there was no adapter to probe it with
         absent.append(OWN_ADAPTERS)
     return [*absent, OWN_WEIGHTS] if not server.versions else absent
+
+
+def lacks(server: Server, switch: Switch) -> bool:
+    """Return whether a server is not known to have all that a switch gives."""
+    pool = switch.small_pool and not server.small_pool
+    return pool or any(server.capabilities[each].present is not True for each in switch.gives)
 
 
 def with_switches(server: Server, chosen: Sequence[Switch], absent: Sequence[Switch]) -> Server:
@@ -96,10 +129,12 @@ def with_switches(server: Server, chosen: Sequence[Switch], absent: Sequence[Swi
         **server.capabilities,
         **{each: s for each, s in given.items() if server.capabilities[each].present is not True},
     }
-    return Server(
+    return msgspec.structs.replace(
+        server,
         capabilities=capabilities,
         contents=max(server.contents, 2 if Capability.ADAPTER_CHOICE in given else 0),
         versions=max(server.versions, 1 if OWN_WEIGHTS in chosen else 0),
+        pool=server.fits if any(one.small_pool for one in chosen) else server.pool,
     )
 
 
@@ -116,7 +151,7 @@ def row_of(
         adds=switch.adds,
         adds_requirements=sorted(added),
         alone=len(alone),
-        how=switch.how,
+        how=switch.how.format(blocks=server.fits // server.block, tokens=server.fits // 2),
         safe=switch.safe,
         because=switch.because,
     )

@@ -1,7 +1,7 @@
 """The causes of a run's violations, worst first: a line for each, which page, summary and terminal share.
 
 A cause is a finding that Coldproof knows, or else what the controls of its counterexamples point at, or else what the
-counterexamples have in common. Invariant: every case belongs to exactly one cause, and new causes come before known ones.
+counterexamples have in common. Invariant: every case belongs to exactly one cause, and new ones come before known ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class State(enum.StrEnum):
 class CauseView:
     """One cause. `finding`: "" for a new one. `cases`: the one that shows it best comes first; it may have none.
 
-    `releases`: on which a finding was seen. `link`: where it is reported. `repair`: whether Coldproof can mend it; None:
+    `releases`: on which a finding was seen. `link`: where it is reported. `repair`: whether Coldproof can mend it, None if
     unknown. `waived`: how many cases a known issue waives. `places`: cells, with their layers.
     """
 
@@ -230,9 +230,7 @@ def _replayed(results: Results, finding: str, replays: list[FindingReplay], know
 def _without_case(results: Results, views: Sequence[CauseView]) -> list[CauseView]:
     """Return a cause for each violated requirement that none of the causes broke, so that none is left out."""
     told = {name for view in views if not view.is_waived for name in view.requirements}
-    return [
-        _unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told
-    ]
+    return [_unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told]
 
 
 def _unexplained(requirement: RequirementResult) -> CauseView:
