@@ -35,6 +35,15 @@ _BY_CLASS = {
     FailureClass.API: Severity.API,
 }
 _ORDER = tuple(Severity)
+SIGN = {
+    Severity.FOREIGN_DATA: "‼",
+    Severity.WRONG_ANSWER: "✕",
+    Severity.CRASH_OR_HANG: "↯",
+    Severity.LOST_REUSE: "↓",
+    Severity.WRONG_COUNT: "≠",
+    Severity.API: "⚑",
+    Severity.REMARK: "·",
+}
 
 
 class State(enum.StrEnum):

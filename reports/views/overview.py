@@ -165,6 +165,13 @@ def waivers(results: Results) -> list[Waiver]:
     return sorted(results.waivers, key=_waiver_rank)
 
 
+def waivers_by_use(results: Results) -> tuple[list[Waiver], list[Waiver]]:
+    """Return the entries that the run used or that need an edit, and those that matched nothing in it."""
+    entries = waivers(results)
+    shown = [one for one in entries if one.cases or one.state in _WAIVER_ORDER]
+    return shown, [one for one in entries if one not in shown]
+
+
 def _waiver_rank(waiver: Waiver) -> tuple[int, str, str, str]:
     state = waiver.state.casefold()
     rank = next((index for index, word in enumerate(_WAIVER_ORDER) if word in state), len(_WAIVER_ORDER))

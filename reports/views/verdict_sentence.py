@@ -5,6 +5,7 @@ or causes of the run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from coldproof.harness.schema.findings import Severity
 from coldproof.harness.schema.results import Results
@@ -40,10 +41,24 @@ _REST_OF_ONE = {
 }
 
 
-def verdict_sentence(results: Results, causes: Sequence[CauseView]) -> str:
+@dataclass(frozen=True, slots=True)
+class VerdictSentence:
+    """The verdict as text. `lead`: what can be quoted alone. `more`: what else is known, and what was not tested."""
+
+    lead: str
+    more: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lead} {self.more}".strip()
+
+
+def verdict_sentence(results: Results, causes: Sequence[CauseView]) -> VerdictSentence:
     """Return what the run showed about the engine: the violations by their worst effect, then how many of each rest."""
     invalid = overview.invalid_sentence(results)
-    return invalid or " ".join(_sentences(results, causes))
+    if invalid:
+        return VerdictSentence(invalid)
+    lead, *more = _sentences(results, causes)
+    return VerdictSentence(lead, " ".join(more))
 
 
 def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
