@@ -59,8 +59,8 @@ class State(enum.StrEnum):
 class CauseView:
     """One cause. `finding`: "" for a new one. `cases`: the one that shows it best comes first; it may have none.
 
-    `releases`: on which a finding was seen. `link`: where it is reported. `repair`: whether Coldproof can mend it; it is
-    None where that is unknown. `waived`: how many cases a known issue waives. `places`: cells, with their layers.
+    `releases`: on which a finding was seen. `link`: where it is reported. `repair`: whether Coldproof can mend it; None
+    where that is unknown. `waived`: how many cases a known issue waives. `places`: cells, with their layers.
     """
 
     title: str

@@ -31,6 +31,7 @@ _REST = {
     Verdict.ERROR: "ended with an error of the test itself",
     Verdict.UNSUPPORTED: "cannot be tested here",
 }
+_OPEN = (Verdict.NOT_EXERCISED, Verdict.INCONCLUSIVE, Verdict.ERROR)  # verdicts that decide nothing
 _REST_OF_ONE = {
     Verdict.CONFORMS: "conforms",
     Verdict.KNOWN_ISSUE: "has only causes that were accepted before",
@@ -79,7 +80,10 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     elif results.exit_code == 0:
         yield f"{subject} shows no new violation of {total}."
     else:
-        yield f"{subject} is not shown to conform: no new violation was found, but too little of {total} was tested."
+        open_ones = sum(count.get(verdict, 0) for verdict in _OPEN)
+        what = f"{open_ones or 'none'} of {total} {'was' if open_ones == 1 else 'were'}"
+        lacking = f"{what} not decided" if open_ones else "too few requirements were shown to conform"
+        yield f"{subject} is not shown to conform: no new violation was found, but {lacking}."
     if waived:
         known = many(len(waived), "cause")
         yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted. {worst(waived)}"

@@ -25,6 +25,7 @@ class RequirementProgress:
     """What the trials of a requirement showed so far. `announced`: how many it has; 0 where that is unknown."""
 
     announced: int = 0
+    title: str = ""  # of its first test
     done: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     reasons: dict[Verdict, str] = field(default_factory=dict)
@@ -70,7 +71,9 @@ class RunProgress:
             case "phase":
                 self.phase(fields)
             case "requirement":
-                self.of_requirement(fields["id"]).announced += 1
+                one = self.of_requirement(fields["id"])
+                one.announced += 1
+                one.title = one.title or fields["title"]
             case "engine_lost":
                 self.losses += 1
             case "trial":

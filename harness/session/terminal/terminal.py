@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from coldproof.adapters.common.redact import redacted
-from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.results import Calibration, Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
 from coldproof.reports.exports.terminal import closing_lines, switch_lines
@@ -59,6 +59,7 @@ class Terminal:
         self.drawn_at = 0.0
         self.last_line_at = self.began  # time of the latest line
         self.progress = RunProgress()
+        self.told: set[str] = set()  # rules and notes that were written
 
     def on_event(self, kind: str, fields: dict[str, Any]) -> None:
         """Show one event. pytest's output capture is suspended meanwhile, because tests run with captured output."""
@@ -95,9 +96,7 @@ class Terminal:
                 for words in switch_lines(fields["switches"]):
                     self.line(words)
             case "calibration":
-                self.line(f"comparison rule: {fields['calibration'].rule}")
-                for note in fields["calibration"].notes:
-                    self.line(f"note: {note}")
+                self.calibration(fields["calibration"])
             case "requirement":
                 self.progress.on_event(kind, fields)
             case "trial":
@@ -120,6 +119,13 @@ class Terminal:
                 self.proposed(**fields)
             case "problem":
                 self.stop_live()  # pytest is about to write the reason
+
+    def calibration(self, calibration: Calibration) -> None:
+        """Write the comparison rule and the notes of a cell, those that no earlier cell had."""
+        for words in (f"comparison rule: {calibration.rule}", *(f"note: {note}" for note in calibration.notes)):
+            if words not in self.told:
+                self.line(words)
+                self.told.add(words)
 
     @property
     def verbose(self) -> bool:
@@ -158,8 +164,9 @@ class Terminal:
         words = Text(f"[{number}/{of}] {fields['requirement']} ")
         words.append(done.verdict.value, style=STYLES.get(done.verdict, "yellow"))
         about = f"; about {left} left" if left else ""
-        title = one_line(self.one_line(fields["title"]), LONGEST_TITLE)
-        words.append(f" {title}: {done.examples} examples, {done.seconds:.0f} s{about}")
+        title = one_line(self.one_line(done.title or fields["title"]), LONGEST_TITLE)
+        cost = f": {done.examples} examples, {done.seconds:.0f} s" if done.verdict is not Verdict.UNSUPPORTED else ""
+        words.append(f" {title}{cost}{about}")
         if done.verdict not in EXPECTED:
             words.append(f": {one_line(self.one_line(done.reason), LONGEST_REASON)}{done.losses_text}")
         self.fresh_line()
