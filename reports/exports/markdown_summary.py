@@ -17,21 +17,22 @@ from coldproof.reports.views.untested import Untested, untested
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 LARGEST = 8000  # bytes
-_HEAD, _SWITCHES, _UNTESTED, _NOTES = 1800, 2200, 1400, 700  # bytes of these parts; the causes get the rest
+_HEAD, _SWITCHES, _UNTESTED, _NOTES = 0.23, 0.27, 0.17, 0.08  # shares of these parts; the causes get the rest
 _TITLE, _SENTENCE = 160, 700  # characters
 
 
-def summary_markdown(results: Results) -> str:
-    """Return the summary: what a reader of a CI job needs to decide what to do next."""
+def summary_markdown(results: Results, *, largest: int = LARGEST) -> str:
+    """Return the summary: what a reader of a CI job needs to decide what to do next. `largest`: its bytes."""
     causes = cause_views(results)
-    head = fitting(_head(results, causes), _HEAD)
+    head = fitting(_head(results, causes), _HEAD * largest)
     end = _where(results)
     if overview.failed_selftests(results):
-        body = fitting(_self_test(results), LARGEST - size(head) - size(end))
+        body = fitting(_self_test(results), largest - size(head) - size(end))
     else:
-        first = fitting(_switches(results), _SWITCHES)
-        last = [*fitting(_untested(untested(results)), _UNTESTED), *fitting(_notes(results), _NOTES)]
-        left = LARGEST - size([*head, *first, *last, *end])
+        first = fitting(_switches(results), _SWITCHES * largest)
+        last = fitting(_untested(untested(results)), _UNTESTED * largest)
+        last += fitting(_notes(results), _NOTES * largest)
+        left = largest - size([*head, *first, *last, *end])
         body = [*first, *fitting(_causes(causes), left), *last]
     return "\n".join([*head, *body, *end]).rstrip() + "\n"
 
@@ -41,7 +42,7 @@ def size(lines: Sequence[str]) -> int:
     return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
 
 
-def fitting(lines: Sequence[str], most: int) -> list[str]:
+def fitting(lines: Sequence[str], most: float) -> list[str]:
     """Return the lines if they have at most this many bytes; else the first ones, and how many more there are."""
     if size(lines) <= most:
         return list(lines)
