@@ -24,6 +24,7 @@ from coldproof.reports.views.verdict_sentence import verdict_sentence
 from coldproof.reports.views.weight_updates import update_matrix
 
 LARGEST = 1_500_000  # bytes of the page, so that it opens at once and can be sent by mail
+_LINES = 24  # causes that are not folded: with a matrix of sixty requirements, this makes six screens
 # Causes whose best case is drawn in full; on a page that would be too large, as many as fit.
 _DRAWN = (40, 20, 10, 5, 2, 1, 0)
 LAYER_ABOUT = {
@@ -103,6 +104,7 @@ TEMPLATES = PageTemplates(
         "layer_about": LAYER_ABOUT,
         "column_about": requirementview.COLUMN_ABOUT,
         "bounds": cached_token_bounds,
+        "most_causes": _LINES,
         "severity_sign": SIGN,
         "change_texts": change_texts,
         "segments_text": segments_text,

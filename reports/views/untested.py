@@ -48,7 +48,7 @@ def _row(
     if verdict is Verdict.UNSUPPORTED:
         needs = [name for name in _needs(ones) if name not in without]
         more = f"; and {len(needs) - _MOST} more" if len(needs) > _MOST else ""
-        why = f"needs {'; '.join(needs[:_MOST])}{more}"
+        why = f"needs {'; '.join(needs[:_MOST])}{more}" if needs else one_line(ones[0].reason, _LONGEST)
     if factors := [float(found[1]) for one in ones if (found := _FACTOR.search(one.reason))]:
         change = f"a --budget about {number(max(factors))} times as long"
     return Untested(verdict, sorted(one.id for one in ones), why, change)
@@ -94,7 +94,7 @@ def _needs(ones: Iterable[RequirementResult]) -> Iterator[str]:
     """Yield each thing that these requirements need and the engine lacks, once, most wanted first."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for one in ones:
-        for name in {name for cell in one.cells for name in cell.absent} or {one_line(one.reason, _LONGEST)}:
+        for name in {name for cell in one.cells for name in cell.absent}:
             wanted[name].add(one.id)
     for name, _ in sorted(wanted.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         yield name
