@@ -146,12 +146,13 @@ def row_of(
     most = with_switches(server, absent, absent).testable(requirements)
     added = most - with_switches(server, others, absent).testable(requirements)
     alone = with_switches(server, [switch], absent).testable(requirements) - server.testable(requirements)
+    blocks = server.fits // server.block
     return MissingSwitch(
         name=switch.name,
         adds=switch.adds,
         adds_requirements=sorted(added),
         alone=len(alone),
-        how=switch.how.format(blocks=server.fits // server.block, tokens=server.fits // 2),
+        how=switch.how.format(blocks=blocks, tokens=blocks // 2 * server.block),
         safe=switch.safe,
         because=switch.because,
     )

@@ -17,7 +17,8 @@ from coldproof.reports.views.untested import Untested, untested
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 LARGEST = 8000  # bytes
-_HEAD, _SWITCHES, _UNTESTED, _NOTES = 0.23, 0.27, 0.17, 0.08  # shares of these parts; the causes get the rest
+_HEAD, _SWITCHES, _NOTES = 0.23, 0.27, 0.08  # shares of these parts
+_CAUSES = 0.7  # of the rest, if all of them and all that was not tested do not fit
 _TITLE, _SENTENCE = 160, 700  # characters
 
 
@@ -30,10 +31,10 @@ def summary_markdown(results: Results, *, largest: int = LARGEST) -> str:
         body = fitting(_self_test(results), largest - size(head) - size(end))
     else:
         first = fitting(_switches(results), _SWITCHES * largest)
-        last = fitting(_untested(untested(results)), _UNTESTED * largest)
-        last += fitting(_notes(results), _NOTES * largest)
-        left = largest - size([*head, *first, *last, *end])
-        body = [*first, *fitting(_causes(causes), left), *last]
+        last = fitting(_notes(results), _NOTES * largest)
+        left, lacking = largest - size([*head, *first, *last, *end]), _untested(untested(results))
+        shown = fitting(_causes(causes), max(left - size(lacking), _CAUSES * left))
+        body = [*first, *shown, *fitting(lacking, left - size(shown)), *last]
     return "\n".join([*head, *body, *end]).rstrip() + "\n"
 
 

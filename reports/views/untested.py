@@ -12,10 +12,9 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import number, one_line
 
 ORDER = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdict.UNSUPPORTED)
-COUNTS = "cached-token counts"  # the capability whose absence is also the absence of evidence
 _FACTOR = re.compile(r"a --budget ([\d.]+) times as large")
 _LONGEST = 240  # characters of a reason
-_MOST = 8  # needs that are named
+_MOST = 6  # needs that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ def _lack(one: RequirementResult, results: Results) -> tuple[str, str]:
     match one.verdict:
         case Verdict.UNSUPPORTED:
             return "", _switch_for(one, results) or _elsewhere(results)
-        case Verdict.NOT_EXERCISED if COUNTS in one.reason and (switch := _switch_for(one, results)):
-            return "its evidence is in cached-token counts, which the server does not report", switch
+        case Verdict.NOT_EXERCISED if switch := _switch_for(one, results):
+            return "its evidence needs what the server lacks", switch
         case Verdict.NOT_EXERCISED if "--budget" in one.reason:
             return "too few examples in the time of the run", "a longer --budget"
         case Verdict.NOT_EXERCISED:

@@ -43,7 +43,7 @@ def texts(page: Page, selector: str) -> list[str]:
 def test_the_first_screen_has_verdict_counts_and_the_way_on(opened: Any) -> None:
     """The result of the run is visible without scrolling."""
     page = opened(samples.results(samples.case()))
-    for selector in ("h1", ".counts", "header .facts-line", "header nav", "table.causes .severity", "table.causes code"):
+    for selector in ("h1", ".counts", "header .facts-line", "header nav", ".causes .severity", ".causes code"):
         box = page.locator(selector).first.bounding_box()
         assert box is not None, selector
         assert box["y"] + box["height"] < DESK["height"], selector

@@ -70,7 +70,7 @@ def test_a_pool_that_workloads_fill_is_a_switch_too() -> None:
     """Its line says how large the pool may be at most: half of the largest workload."""
     table = table_of("endpoint", VLLM_CONFIG, server(versions=1), REQUIREMENTS)
     (row,) = (one for one in table.missing if one.name == POOL)
-    assert "--num-gpu-blocks-override 93 --max-model-len 1500" in row.how
+    assert "--num-gpu-blocks-override 93 --max-model-len 1472" in row.how
 
 
 def test_evidence_in_counts_needs_counts() -> None:
