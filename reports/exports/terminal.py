@@ -31,7 +31,7 @@ def closing_lines(results: Results, page: Path) -> list[str]:
     causes = cause_views(results)
     sentence = verdict_sentence(results, causes)
     mark = f"{results.conclusion}: " if results.conclusion else ""
-    head = ["", f"{mark}{one_line(sentence.lead, _SENTENCE)}"]
+    head = [f"{mark}{one_line(sentence.lead, _SENTENCE)}"]
     head += [one_line(sentence.more, _SENTENCE)] if sentence.more else []
     end = first(notes(results), MOST_NOTES, "notes are in the report")
     end += [f"stopped: {one_line(results.problem, _SENTENCE)}"] if results.problem else []

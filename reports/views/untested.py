@@ -67,7 +67,7 @@ def _lack(one: RequirementResult, results: Results) -> tuple[str, str]:
         case Verdict.INCONCLUSIVE:
             return one_line(one.reason, _LONGEST), "more runs, or an engine that is deterministic (docs/noise.md)"
         case _:
-            return one_line(one.reason, _LONGEST), "see the logs in the report folder, and run these again"
+            return one_line(one.reason, _LONGEST), "see the logs in the report folder, and run these again with -v"
 
 
 def _switch_for(one: RequirementResult, results: Results) -> str:

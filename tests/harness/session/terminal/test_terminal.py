@@ -215,7 +215,7 @@ def test_the_end_fits_a_screen_and_its_last_line_is_the_path(log: tuple[Terminal
     assert "15 more notes are in the report" in lines
     assert any("stale" in line for line in lines)
     assert any("more cause" in line for line in lines) is (count == 300)
-    assert sum("coldproof replay" in line for line in lines) == min(count, 14)
+    assert sum("coldproof replay" in line for line in lines) == min(count, 15)
 
 
 class Closed(Screen):
