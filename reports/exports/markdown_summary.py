@@ -94,7 +94,13 @@ def _causes(causes: Sequence[CauseView]) -> list[str]:
 
 def _cause(cause: CauseView) -> str:
     state = "" if cause.is_waived else f"**{cause.state.value}**: "
-    parts = [escaped(cause.broke, 200), escaped(cause.releases, 60), link(cause.link), cause.mending]
+    parts = [
+        escaped(cause.broke, 200),
+        escaped(cause.attributed, 160),
+        escaped(cause.releases, 60),
+        link(cause.link),
+        cause.mending,
+    ]
     if not cause.is_waived:
         parts += [f"replay {code(cause.replay)}" if cause.replay else "", code(cause.script) if cause.script else ""]
     how_bad = f"{SIGN[cause.severity]} {cause.severity.value}"

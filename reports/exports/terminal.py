@@ -54,7 +54,7 @@ def lines_of(cause: CauseView) -> list[str]:
     """Return the lines of one cause."""
     state = "" if cause.is_waived else f"{cause.state.value.upper()} "
     title = one_line(cause.title, _TITLE)
-    facts = [cause.broke, cause.counted, cause.releases, cause.mending, cause.link]
+    facts = [cause.broke, cause.counted, cause.attributed, cause.releases, cause.mending, cause.link]
     line = f"  {state}{SIGN[cause.severity]} {cause.severity.value}: {title} ({'; '.join(filter(None, facts))})"
     return [line] if cause.is_waived or not cause.replay else [line, f"      {cause.replay}"]
 

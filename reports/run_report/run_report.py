@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.harness.schema.results import Results
-from coldproof.reports.assemble.causes import cause_summary, fingerprint
+from coldproof.reports.assemble.causes import cause_key, cause_summary, fingerprint
 from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.run_report.case import cached_token_bounds
@@ -92,6 +92,7 @@ TEMPLATES = PageTemplates(
         "main_figures": main_figures,
         "now_testable": switches.now_testable,
         "fingerprint": fingerprint,
+        "cause_key": cause_key,
         "cause_summary": cause_summary,
         "waivers_by_use": overview.waivers_by_use,
         "reach_by_requirement": reach.by_requirement,

@@ -119,6 +119,12 @@ class CauseView:
         return f"{', '.join(self.requirements)}{where}"
 
     @property
+    def attributed(self) -> str:
+        """Return how its best case was attributed to a known cause, or why not; "" for a waived one, or if unknown."""
+        best = self.best
+        return best.attribution.said if best is not None and best.attribution is not None and not self.is_waived else ""
+
+    @property
     def mending(self) -> str:
         """Return whether there is a repair, as text."""
         return {True: "repair", False: "no repair", None: ""}[self.repair]

@@ -19,7 +19,7 @@ def notes(results: Results) -> list[str]:
 def _waivers(results: Results) -> Iterator[str]:
     for waiver in overview.waivers(results):
         if waiver.state in _NEEDS_EDIT:
-            yield f"known issue {waiver.state_text}: {waiver.requirement} in {waiver.cell}, '{waiver.scope}'"
+            yield f"known issue {waiver.state_text}: {waiver.place}"
 
 
 def _growth(results: Results) -> Iterator[str]:
