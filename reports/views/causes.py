@@ -207,7 +207,7 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         layers=_layers(case.layer for case in cases),
         places=sorted({case.place for case in cases}),
         releases=known.releases if known else waiver.versions if waiver else "",
-        link=_link(known, waiver),
+        link=_link(known, waiver) or _attributed_link(ordered),
         repair=known.repair if known else None,
         waived=waived,
         cases=ordered,
@@ -289,6 +289,10 @@ def _waiver_of(waivers: Iterable[Waiver], cases: Sequence[Case]) -> Waiver | Non
 def _link(known: FindingFacts | None, waiver: Waiver | None) -> str:
     addresses = [*(known.upstream if known else ()), *([waiver.link] if waiver else ())]
     return next(filter(None, map(web_link, addresses)), "")
+
+
+def _attributed_link(cases: Sequence[Case]) -> str:
+    return next((web_link(one.attribution.link) for one in cases if one.attribution is not None), "")
 
 
 def _layers(names: Iterable[str]) -> list[str]:

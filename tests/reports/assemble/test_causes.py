@@ -83,10 +83,11 @@ def test_cases_that_belong_to_one_finding_are_one_cause() -> None:
     assert (other.finding, other.cases, other.fingerprint) == ("", ["three"], fingerprint(STALE))
     text, summary = page_text(samples.results(*cases)), summary_markdown(samples.results(*cases)).replace("\\", "")
     assert "Cause: vanishes with the repair of vllm/one (by repair) https://github.com/o/r/pull/7 (not accepted" in text
-    assert text.count(f"Cause fingerprint{fingerprint('vllm/one')}") == 2
+    assert text.count(f"Cause fingerprint{fingerprint('vllm/one')}") == 1  # in the best case, which is drawn
     assert "undecided between vllm/one, vllm/two" in text
-    assert "It matches vllm/one, reported as #7, not accepted in this run: it vanishes with the repair" in summary
-    assert "It is undecided between vllm/one, vllm/two." in summary
+    assert "**known, not waived**: one (MIXED-1" in summary
+    assert "vanishes with the repair of vllm/one (by repair); [o/r#7](https://github.com/o/r/pull/7)" in summary
+    assert "undecided between vllm/one, vllm/two" in summary
 
 
 def test_a_wholly_waived_cause_comes_last() -> None:
