@@ -117,6 +117,12 @@ def promise_of(engine: str, config: Mapping[str, str]) -> WeightPromise:
     return next((spec.weights for spec in ENGINES.values() if spec.recognises(config)), own)
 
 
+def served_engine(engine: str, config: Mapping[str, str]) -> EngineSpec:
+    """Return the engine of an attached server: the one that recognises the server, if its adapter is for any server."""
+    own = ENGINES[engine]
+    return own if own.switches else next((spec for spec in ENGINES.values() if spec.recognises(config)), own)
+
+
 def cell_type(engine: str) -> type[Cell]:
     """Return the class of an engine's cells. Engines with flags of their own have a subclass of Cell."""
     spec = ENGINES.get(engine)

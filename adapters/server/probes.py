@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import secrets
@@ -81,7 +82,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
         **{capability: Support(False, evidence) for capability, evidence in OPTIONAL_ABSENT.items()},
         Capability.SPAWNABLE: Support(spawned, "started by Coldproof" if spawned else "attached by URL"),
         Capability.PROVENANCE: provenance_support(digests=False),
-        Capability.SEVERAL_GROUPS: groups_support(cache_config),
+        Capability.SEVERAL_GROUPS: groups_support(cache_config, max_tokens),
         Capability.METRICS: metrics_support(families),
         Capability.BLOCK_SIZE: published_number(cache_config, "block_size"),
         Capability.POOL_SIZE: published_number(cache_config, "num_gpu_blocks"),
@@ -115,7 +116,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             max_model_tokens=max_tokens,
             adapter_slots=integer_label(slots) or None,
             prefix_caching=None if caching is None else caching == "True",
-            uniform=is_uniform(cache_config),
+            uniform=is_uniform(cache_config, max_tokens),
             kept_every=kept_every(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
             ranks=ranks,
@@ -171,25 +172,27 @@ def kept_every(cache_config: dict[str, str]) -> int | None:
     return hit_unit(cache_config) if interval == "None" else integer_label(interval)
 
 
-def groups_support(cache_config: dict[str, str]) -> Support:
+def groups_support(cache_config: dict[str, str], longest: int) -> Support:
     """Return whether the layers have several KV-cache groups, by the pool's size in tokens."""
     if integer_label(cache_config.get("kv_cache_size_tokens")) is None:
         return Support(False, "the pool's size in tokens is not published")
-    verb = "equals" if is_uniform(cache_config) else "does not equal"
-    how = f"the pool's size in tokens {verb} the number of blocks times the block size"
-    return Support(not is_uniform(cache_config), how)
+    uniform = is_uniform(cache_config, longest)
+    how = f"the pool's size in tokens {'is' if uniform else 'is not'} that of its blocks in one group"
+    return Support(not uniform, how)
 
 
-def is_uniform(cache_config: dict[str, str]) -> bool:
-    """Return whether every layer keeps every block.
+def is_uniform(cache_config: dict[str, str], longest: int) -> bool:
+    """Return whether every layer keeps every block. `longest`: the maximum number of tokens of a request.
 
-    If layers have sliding windows or states, the reported pool size in tokens is not the number of blocks times the
-    block size.
+    vLLM publishes the pool's size in tokens as the requests of that length which fit, times that length. If every layer
+    keeps every block, such a request takes as many blocks as it begins; with sliding windows or states, others.
     """
     tokens, blocks, size = (
         integer_label(cache_config.get(key)) for key in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
     )
-    return tokens is None or blocks is None or size is None or tokens == blocks * size
+    if tokens is None or blocks is None or not size or tokens == blocks * size:
+        return True
+    return abs(tokens - blocks * longest / math.ceil(longest / size)) <= 1
 
 
 def metrics_support(families: Families | None) -> Support:

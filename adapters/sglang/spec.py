@@ -13,6 +13,7 @@ from coldproof.adapters.server.probes import ProbeResult
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
 from coldproof.adapters.sglang.reproducer import SGLANG
+from coldproof.adapters.sglang.switches import SWITCHES
 from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
 from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
 
@@ -42,4 +43,5 @@ ENGINE = EngineSpec(
     quick=False,
     reproduction=SGLANG,
     weights=WEIGHTS,
+    switches=SWITCHES,
 )

@@ -23,6 +23,7 @@ from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
 from coldproof.adapters.spec.reproduction import Reproduction
+from coldproof.adapters.spec.switch import Switch
 from coldproof.adapters.spec.weight_promise import UNDOCUMENTED, WeightPromise
 
 MODEL = "model"  # the worker of every engine: a neural network
@@ -148,6 +149,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     `layer`: the name of the layer that this engine is. `more_layers`: layers that run beside it, first ones first.
     `preload` imports the modules for a start, in processes that fork before they start engines.
     `recognises`: whether a server that another adapter is attached to is this engine, by that adapter's configuration.
+    `switches`: what an attached server needs to be started with, so that more of it can be tested.
     """
 
     name: str
@@ -179,6 +181,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     weights: WeightPromise = UNDOCUMENTED  # what the engine promises after an update of its weights
     connector: ConnectorRuns | None = None  # None: the engine has no connectors that a user can write
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
+    switches: tuple[Switch, ...] = ()
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -51,6 +51,7 @@ from coldproof.adapters.vllm.kv_tiers import GIVEN, NOT_USED, TRANSFER_FLAG, giv
 from coldproof.adapters.vllm.plugins import install_noise, register_plugin
 from coldproof.adapters.vllm.profiles import PROFILES
 from coldproof.adapters.vllm.releases import is_cuda_build, package
+from coldproof.adapters.vllm.switches import SWITCHES
 
 # Of the generated models, because no metric reports them: a window in each of five layers of the Gemma 3 model, and
 # full attention; the states of the Granite 4 model, and full attention.
@@ -286,6 +287,7 @@ VLLM = EngineSpec(
     past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
     recognises=publishes_cache_config,
+    switches=SWITCHES,
     connector=connector_run,
     profiles=PROFILES,
     field_cells=FIELD_CELLS,

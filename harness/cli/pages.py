@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from coldproof.harness.case.finding_facts import with_facts
 from coldproof.harness.cli.io import (
     USAGE,
     Refusal,
@@ -65,9 +66,9 @@ def render(options: argparse.Namespace) -> int:
     stored = None if log.is_file() and not results_file(source).exists() else loaded(source)
     if stored is not None and not (log.is_file() and is_behind(stored, log)):
         with interpreting(source):
-            write_page(options.output, results_file(source).parent, stored)
+            write_page(options.output, results_file(source).parent, with_facts(stored))
         return 0
-    results = from_events(log)
+    results = with_facts(from_events(log))
     with interpreting(log):
         if options.output is not None:
             write(options.output, render_html(results))

@@ -83,7 +83,8 @@ class Observer:
         pool = self.engines.pool
         if engine is self.engines.engine and not pool.options.attached and (pool.options.quick or not self.renewed):
             self.renewed += 1
-            pool.log.emit("phase", words="restarting the engine: the failure may have corrupted its state")
+            words = "restarting the engine: the failure may have corrupted its state"
+            pool.log.emit("phase", words=words, detail=True)
             self.engines.replace_lost(engine, lost=False)
 
 

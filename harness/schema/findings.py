@@ -155,6 +155,18 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"{seen}; fixed in {self.fixed_in}" if self.fixed_in else seen
 
 
+class FindingFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says of a finding that a run met, from its record. `repair`: Coldproof can mend it."""
+
+    id: str
+    title: str
+    severity: Severity
+    status: FindingStatus
+    releases: str
+    upstream: list[str]
+    repair: bool
+
+
 class ReplayResult(enum.StrEnum):
     """What the replay of a finding's case showed."""
 

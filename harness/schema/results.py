@@ -13,10 +13,11 @@ import msgspec
 
 from coldproof.harness.schema.case import SCHEMA_VERSION, Case, NoiseBand
 from coldproof.harness.schema.cold_answers import ColdAnswers
-from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.findings import FindingFacts, FindingReplay
 from coldproof.harness.schema.layout import indented
 from coldproof.harness.schema.reach import StateTable
 from coldproof.harness.schema.stored_files import check_depth, read_json
+from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.schema.weight_updates import UpdateCount
 
@@ -351,7 +352,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     weight_updates: list[UpdateCount] = []  # requests after updates of the weights, in judged examples
     layers: list[LayerResult] = []  # of a run of several layers; the last one's engine and calibration are the run's
     findings: list[FindingReplay] = []  # the known findings that the run replayed first
+    records: list[FindingFacts] = []  # of the findings that the run met
     reach: list[StateTable] = []  # which states of the engine the examples reached
+    switches: ServerSwitches | None = None  # of an attached server
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from coldproof.adapters.common.forked import ForkServerError, stop_imports
 from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
@@ -28,6 +29,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.calibration.calibrate import calibrated_run
 from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.execution.engines.cell_start import usable_contents
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.trained import described_model
 from coldproof.harness.judgement.criteria import failing_checks
@@ -49,6 +51,7 @@ from coldproof.harness.session.run_reports import RunReports, open_folder, prepa
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.session.signals import EndingSignals
 from coldproof.harness.session.soak import ResourceMonitor
+from coldproof.harness.session.switches import Server, table_of
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.session.trials import RunPlan, TrialRunner, allowed_verdicts
@@ -233,7 +236,8 @@ class ConformanceRun:
             raise OutOfTime(OUT_OF_TIME)
         self.log.emit("phase", words=f"starting the engine for cell '{cell.name}' ({cell.about})")
         try:
-            sut = SystemUnderTest(CellEngines.open(self.pool, cell), self.budget)
+            engines = CellEngines.open(self.pool, cell, on_start=lambda engine: self.show_switches(engine, cell))
+            sut = SystemUnderTest(engines, self.budget)
         except UsageError as problem:
             self.stop(str(problem), usage=True)
         except (EngineError, OracleError, RequestOverdue) as problem:
@@ -241,7 +245,6 @@ class ConformanceRun:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
-        engines = sut.engines
         self.log.emit(
             "engine",
             engine=engine_facts(engines),
@@ -256,6 +259,19 @@ class ConformanceRun:
             self.suites_began = time.monotonic()
         self.order_standby(engines)
         return sut
+
+    def show_switches(self, engine: CheckedEngine, cell: Cell) -> None:
+        """Emit what an attached server lets this run test, and what each switch that it lacks would add."""
+        if self.pool is None or not self.options.attached:
+            return
+        server = Server.of(
+            engine,
+            contents=len(usable_contents(self.pool, cell, engine)),
+            versions=len(self.pool.files.versions_of(cell)),
+            workload=self.pool.profile.tokens,
+        )
+        requirements = [one for _, one in self.plan.expected]
+        self.log.emit("switches", switches=table_of(self.options.engine, engine.config, server, requirements))
 
     def order_standby(self, engines: CellEngines) -> None:
         """Start the fresh engines early with which failures that are expected in this cell will be confirmed."""

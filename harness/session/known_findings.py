@@ -93,7 +93,7 @@ class KnownFindings:
         place = sut.cell.name, requirement.id
         for finding in self.waiting.pop(place, ()):
             began = time.monotonic()
-            self.log.emit("phase", words=f"replaying the finding {finding.id}")
+            self.log.emit("phase", words=f"replaying the finding {finding.id}", detail=True)
             done = self.replay(sut, finding, requirement)
             seconds = time.monotonic() - began
             self.seconds += seconds

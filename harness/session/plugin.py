@@ -55,6 +55,7 @@ from coldproof.harness.session.hypothesis_profile import database, load_settings
 from coldproof.harness.session.later_proofs import in_one_cell
 from coldproof.harness.session.pytest_command import SUITES_FOLDER
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.session.terminal.quiet import is_quiet, leave_out_test_reports, quieten
 from coldproof.reports.format.text import one_line
 
 RUN = pytest.StashKey[ConformanceRun]()
@@ -96,6 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
     spec = ENGINES.get(engine_name(config))
     quick = is_fingerprint(config) or (spec is not None and spec.many_examples)
+    if is_quiet(config):
+        quieten(config)
     load_settings(config.getoption("--profile"), quick=quick, examples_from=config.getoption("--examples-from"))
 
 
@@ -202,6 +205,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     items = [(item, trial) for item in session.items if (trial := trial_of(item)) is not None]
     if config.option.collectonly or not items:
         return
+    if is_quiet(config) and len(items) == len(session.items):
+        leave_out_test_reports(config)
     if in_layers(config):
         open_run(config, Role.CONTROLLER, ())  # the layers' processes announce and run their own tests
         return
@@ -254,7 +259,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """
     run = session.config.stash.get(RUN, None)
     if run is not None and in_layers(session.config):
-        session.config.option.verbose = -2  # pytest would say that no tests ran, for it knows nothing of the processes
         run.run_layers([*map(str, session.config.invocation_params.args), f"--hypothesis-seed={run.options.seed}"])
         return True
     if run is not None and run.role is not Role.CONTROLLER:
@@ -381,7 +385,8 @@ class SignalPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Restore the handlers after everything is written, and end the process if threads would keep it."""
+        """Print the end of the run, restore the handlers, and end the process if threads would keep it."""
+        self.run.reports.print_end()
         self.run.signals.restore()
         self.run.signals.leave(self.run.exit_code)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from coldproof.adapters.common.redact import redacted_data
 from coldproof.harness.case.bug_report import bug_report
+from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.case.reproducer.script import reproducer
@@ -55,6 +56,7 @@ class RunReports:
         self.options, self.log = options, log
         self.waivers, self.qualification = waivers, qualification
         self.terminal: Terminal | None = None
+        self.ended: Results | None = None  # of a run that wrote its report and has not printed its end
 
     @functools.cached_property
     def environment(self) -> dict[str, str]:
@@ -87,6 +89,7 @@ class RunReports:
         version = results.engine.version if results.engine else None
         waivers = self.waivers(version).report(results.cases, results.requirements)
         self.log.emit("waivers", waivers=waivers)
+        self.log.emit("records", records=facts_of(msgspec.structs.replace(results, waivers=waivers)))
         self.propose(results, waivers)
         self.log.emit("run_finished", complete=not interrupted and not results.problem)
         results = self.concluded(assemble(self.events()))
@@ -124,15 +127,21 @@ class RunReports:
         self.log.emit("proposed", path=visible(str(path)), entries=entries, problem=problem)
 
     def print_summary(self, results: Results) -> None:
-        """Print the headline and the path of the report on the terminal."""
+        """Print one line for each requirement if that was asked for, and keep the end of the run for `print_end`."""
         if self.terminal is None or self.terminal.closed:
             return
         if self.options.json is not None or self.log.failure is not None:
             self.print_lines(["", *requirement_lines(results)])
+        self.ended = results
+
+    def print_end(self) -> None:
+        """Print the end of the run, behind all that pytest prints: the last line is the path of the report."""
+        results, self.ended = self.ended, None
+        if results is None or self.terminal is None or self.terminal.closed:
+            return
+        bundle = [f"bundle: coldproof verify {self.options.report_dir}"] if self.qualification is not None else []
         with contextlib.suppress(OSError):  # the report is written, and the terminal may be closed
-            self.terminal.print_summary(results, self.options.report_dir)
-            if self.qualification is not None:
-                self.terminal.line(f"bundle: coldproof verify {self.options.report_dir}")
+            self.terminal.print_summary(results, self.options.report_dir, *bundle)
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines, if somebody still reads them."""

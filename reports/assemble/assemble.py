@@ -23,7 +23,7 @@ from coldproof.harness.schema.exit_codes import (
     EXIT_OK,
     EXIT_USAGE,
 )
-from coldproof.harness.schema.findings import FindingReplay
+from coldproof.harness.schema.findings import FindingFacts, FindingReplay
 from coldproof.harness.schema.results import (
     Calibration,
     EngineResult,
@@ -36,6 +36,7 @@ from coldproof.harness.schema.results import (
     Waiver,
 )
 from coldproof.harness.schema.stored_files import decode, decode_object, read_lines
+from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import causes
 from coldproof.reports.assemble.distributions import History, tally
@@ -171,7 +172,9 @@ def assemble(events: list[Event]) -> Results:
         growth=growths(events, first["at"]),
         layers=layer_results(events, requirements),
         findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] in REPLAYS],
+        records=records_of(events),
         reach=state_tables(events),
+        switches=switches_of(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}
     least = least_shown(first, requirements)
@@ -210,6 +213,18 @@ def last_of(events: list[Event], kind: str) -> Event | None:
 def injected_fault(fault: dict[str, str] | None, events: list[Event]) -> InjectedFault | None:
     """Return the injected fault of the run; None if there is none. It acted if it acted in any worker process."""
     return InjectedFault(acted=any(e["acted"] for e in events if e["event"] == "fault"), **fault) if fault else None
+
+
+def records_of(events: list[Event]) -> list[FindingFacts]:
+    """Return what is known of the findings that the run met, one of each, by id."""
+    told = [msgspec.convert(one, FindingFacts) for e in events if e["event"] == "records" for one in e["records"]]
+    return sorted({one.id: one for one in told}.values(), key=lambda one: one.id)
+
+
+def switches_of(events: list[Event]) -> ServerSwitches | None:
+    """Return what an attached server lets the run test; None if the run started its engines, or reached no server."""
+    found = last_of(events, "switches")
+    return msgspec.convert(found["switches"], ServerSwitches) if found else None
 
 
 def tests_of(events: list[Event], kind: str) -> set[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import Cause
-from coldproof.reports.format.text import listed, many
+from coldproof.reports.format.text import many
 
 _DIGITS = 8  # short enough to read out; two of 1,000 signatures collide with probability 1 : 8600
 
@@ -67,12 +67,6 @@ def cause_summary(found: Sequence[Cause]) -> str:
     cases, waived = sum(len(cause.cases) for cause in found), sum(cause.waived for cause in found)
     said = f"{many(cases, 'counterexample')} of {many(len(found), 'cause')}"
     return f"{said}, {waived} waived" if waived else said
-
-
-def cause_places(cause: Cause) -> str:
-    """Return as text where and how often a cause occurred."""
-    where = f"{listed(cause.requirements)} in {many(len(cause.cells), 'cell')}"
-    return f"{where}, {many(len(cause.cases), 'counterexample')}, {waived_text(cause)}"
 
 
 def waived_text(cause: Cause) -> str:

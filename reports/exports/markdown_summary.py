@@ -1,67 +1,134 @@
-"""The run as Markdown for a CI step summary."""
+"""The run as Markdown for a CI step summary: the verdict, the causes, and what was not tested.
+
+Invariant: it has at most LARGEST bytes whatever happened. What does not fit is counted, and the page has it.
+"""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 
-from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.results import DroppedKind, Growth, RequirementResult, Results, Waiver
-from coldproof.harness.schema.verdict import Verdict
-from coldproof.reports.assemble.causes import cause_places, cause_summary
-from coldproof.reports.assemble.over_time import growth_text
-from coldproof.reports.exports.weight_updates import weight_updates_markdown
-from coldproof.reports.format.markdown import code, escaped, section, table
-from coldproof.reports.format.shell import command_line
-from coldproof.reports.format.text import duration, many, number
-from coldproof.reports.views import overview
+from coldproof.harness.schema.results import Results
+from coldproof.reports.format.markdown import code, escaped, table
+from coldproof.reports.format.text import duration, many, report_name
+from coldproof.reports.views import overview, switches
+from coldproof.reports.views.causes import SIGN, CauseView, cause_views
+from coldproof.reports.views.notes import notes
+from coldproof.reports.views.untested import Untested, untested
+from coldproof.reports.views.verdict_sentence import verdict_sentence
 
-_LONGEST = 300  # characters of a reason in the table
-_section = functools.partial(section, elsewhere=", in index.html")
+LARGEST = 8000  # bytes
+_HEAD, _SWITCHES, _NOTES = 0.23, 0.27, 0.08  # shares of these parts
+_CAUSES = 0.7  # of the rest, if all of them and all that was not tested do not fit
+_TITLE, _SENTENCE = 160, 700  # characters
 
 
-def summary_markdown(results: Results) -> str:
-    """Return the summary: verdict and counts, requirements that do not conform, causes, violations, waivers, gaps.
-
-    Conforming requirements are only named, because a reader of a job summary looks for what needs action.
-    """
-    blocks = [*_head(results)]
+def summary_markdown(results: Results, *, largest: int = LARGEST) -> str:
+    """Return the summary: what a reader of a CI job needs to decide what to do next. `largest`: its bytes."""
+    causes = cause_views(results)
+    head = fitting(_head(results, causes), _HEAD * largest)
+    end = _where(results)
     if overview.failed_selftests(results):
-        blocks += _self_test(results)
+        body = fitting(_self_test(results), largest - size(head) - size(end))
     else:
-        blocks += [*_counts(results), *_table(results), *_conforming(results)]
-        blocks += weight_updates_markdown(results)
-        violations = [case for case in overview.ordered_cases(results.cases) if case.known_issue is None]
-        blocks += [*_causes(results), *_section("Violations", map(_violation, violations))]
-        blocks += _section("Waivers", map(_waiver, overview.waivers(results)))
-        blocks += _section("Requests that were no longer sent", map(_dropped, results.dropped_kinds))
-        blocks += _section("Not verified", map(_not_verified, overview.not_verified(results)))
-        blocks += _section("Resource usage", map(_growth, results.growth))
-    return "\n".join([*blocks, *_where(results)]).rstrip() + "\n"
+        first = fitting(_switches(results), _SWITCHES * largest)
+        last = fitting(_notes(results), _NOTES * largest)
+        left, lacking = largest - size([*head, *first, *last, *end]), _untested(untested(results))
+        shown = fitting(_causes(causes), max(left - size(lacking), _CAUSES * left))
+        body = [*first, *shown, *fitting(lacking, left - size(shown)), *last]
+    return "\n".join([*head, *body, *end]).rstrip() + "\n"
 
 
-def _head(results: Results) -> list[str]:
+def size(lines: Sequence[str]) -> int:
+    """Return the bytes of these lines in the file."""
+    return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
+
+
+def fitting(lines: Sequence[str], most: float) -> list[str]:
+    """Return the lines if they have at most this many bytes; else the first ones, and how many more there are."""
+    if size(lines) <= most:
+        return list(lines)
+    kept = list(lines)
+    while kept and size([*kept, _more(len(lines)), ""]) > most:
+        kept.pop()
+    return [*kept, "", _more(len(lines) - len(kept))] if kept else [_more(len(lines))]
+
+
+def _more(count: int) -> str:
+    return f"and {many(count, 'more line')}, in index.html"
+
+
+def _head(results: Results, causes: Sequence[CauseView]) -> list[str]:
     marks = "".join(f"{mark}: " for mark in overview.banners(results))
     glyph = overview.GLYPH[overview.headline_style(results)]
+    sentence = verdict_sentence(results, causes)
     lines = [f"## Coldproof: {glyph} {marks}prefix cache {overview.run_status(results).value}", ""]
-    lines += [f"**{escaped(overview.headline(results))}**", ""]
+    lines += [f"**{escaped(sentence.lead, _SENTENCE)}**", ""]
     if results.problem:
-        lines += [f"**The run could not go on:** {escaped(results.problem)}", ""]
+        lines += [f"**The run could not go on:** {escaped(results.problem, _SENTENCE)}", ""]
+    if sentence.more:
+        lines += [escaped(sentence.more, _SENTENCE), ""]
     facts = f"{overview.engine_name(results)}, profile {results.profile}, seed {results.seed}"
-    lines += [f"{escaped(facts)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
-    runs = f"{many(len(results.fleet), 'run')} of a fleet: {overview.fleet_counts(results)}"
-    return [*lines, runs, ""] if results.fleet else lines
+    lines += [f"{escaped(facts, 200)}, {duration(results.duration_s)}, exit code {results.exit_code}", ""]
+    if results.fleet:
+        lines += [f"{many(len(results.fleet), 'run')} of a fleet: {overview.fleet_counts(results)}", ""]
+    return lines
 
 
-def _counts(results: Results) -> list[str]:
-    found = [(verdict, count) for verdict, count in overview.counts(results) if count]
-    said = [f"**{count}** {overview.GLYPH[verdict]} {verdict.value}" for verdict, count in found]
-    return [" · ".join(said), ""] if said else []
+def _switches(results: Results) -> list[str]:
+    found = results.switches
+    if found is None:
+        return []
+    rows = (
+        (code(row.name), escaped(switches.added(row)), escaped(switches.safety(row)), code(row.how))
+        for row in found.missing
+    )
+    heads = ("Missing switch", "What it would add", "In production", "How")
+    return [escaped(switches.now_testable(found)), "", *(table(heads, rows) if found.missing else [])]
 
 
-def _where(results: Results) -> list[str]:
-    files = "`index.html` (the whole report), `results.json`, `junit.xml`"
-    cases = ", and for each case `cases/ID.md`, an issue ready to file" if results.cases else ""
-    return ["### Where to look", "", f"In the report folder: {files}{cases}.", ""]
+def _causes(causes: Sequence[CauseView]) -> list[str]:
+    if not causes:
+        return []
+    return ["### Causes, worst first", "", *map(_cause, causes), ""]
+
+
+def _cause(cause: CauseView) -> str:
+    state = "" if cause.is_waived else f"**{cause.state.value}**: "
+    parts = [
+        escaped(cause.broke, 200),
+        escaped(cause.attributed, 160),
+        escaped(cause.releases, 60),
+        link(cause.link),
+        cause.mending,
+    ]
+    if not cause.is_waived:
+        parts += [f"replay {code(cause.replay)}" if cause.replay else "", code(cause.script) if cause.script else ""]
+    how_bad = f"{SIGN[cause.severity]} {cause.severity.value}"
+    return f"- {how_bad}: {state}{escaped(cause.title, _TITLE)} ({'; '.join(filter(None, parts))})"
+
+
+def link(address: str) -> str:
+    """Return the address of a GitHub issue or pull request as a link; any other one as text."""
+    name = report_name(address)
+    return f"[{escaped(name)}]({address})" if name != address else escaped(address, 120)
+
+
+def _untested(rows: Sequence[Untested]) -> list[str]:
+    if not rows:
+        return []
+    return ["### Not tested, and what would change that", "", *map(_not_tested, rows), ""]
+
+
+def _not_tested(row: Untested) -> str:
+    ids = escaped(", ".join(row.requirements), 160)
+    verdict = f"{overview.GLYPH[row.verdict]} {row.verdict.value}"
+    why, change = escaped(row.why or "no reason recorded", 200), escaped(row.change, 160)
+    return f"- {verdict}: {ids}: {why}. To change that: {change}"
+
+
+def _notes(results: Results) -> list[str]:
+    found = notes(results)
+    return ["### Also", "", *(f"- {escaped(words, 300)}" for words in found), ""] if found else []
 
 
 def _self_test(results: Results) -> list[str]:
@@ -69,57 +136,7 @@ def _self_test(results: Results) -> list[str]:
     return ["### Failed self-tests of the detector", "", *table(("Planted fault", "Detector's result"), rows)]
 
 
-def _table(results: Results) -> list[str]:
-    if not results.requirements:
-        return ["No requirement was tested, so nothing is verified.", ""]
-    wanting = [one for one in results.requirements if one.verdict is not Verdict.CONFORMS]
-    rows = map(_row, sorted(wanting, key=lambda one: overview.WORST_FIRST.index(one.verdict)))
-    lines = table(("Requirement", "Verdict", "Examples", "Why"), rows, numbers=("Examples",))
-    return ["### Requirements that do not conform", "", *lines] if wanting else []
-
-
-def _conforming(results: Results) -> list[str]:
-    ids = [escaped(one.id) for one in results.requirements if one.verdict is Verdict.CONFORMS]
-    return [f"Conforming: {', '.join(ids)}", ""] if ids else []
-
-
-def _row(requirement: RequirementResult) -> tuple[str, ...]:
-    verdict = f"{overview.GLYPH[requirement.verdict]} {requirement.verdict.value}"
-    name = f"{escaped(requirement.id)} {escaped(requirement.title)}"
-    return name, verdict, number(requirement.examples), escaped(requirement.reason, _LONGEST)
-
-
-def _causes(results: Results) -> list[str]:
-    found = results.causes
-    return _section(
-        cause_summary(found),
-        (f"- {code(one.fingerprint)} {escaped(cause_places(one))}: {escaped(one.sentence)}" for one in found),
-    )
-
-
-def _violation(case: Case) -> str:
-    where = f"**{escaped(case.requirement)}** in {escaped(case.place)}, {case.failure_class.value}"
-    cause = f"\n  {escaped(case.attribution.not_accepted)}" if case.attribution is not None else ""
-    return f"- {where}: {escaped(case.sentence)}{cause}\n  Replay: {code(command_line(case.replay))}"
-
-
-def _waiver(waiver: Waiver) -> str:
-    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(waiver.finding or waiver.scope)}"
-    expiry = f", expires {escaped(waiver.expires)}" if waiver.expires and waiver.state != "expired" else ""
-    said = f"{escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
-    return f"- **{escaped(waiver.state_text)}**: {where}: {said}"
-
-
-def _not_verified(entry: overview.NotVerified) -> str:
-    where = f"**{entry.row.verdict.value}** {escaped(entry.requirement)} in {escaped(entry.row.label)}"
-    return f"- {where}: {escaped(entry.row.reason or 'no reason was recorded')}"
-
-
-def _dropped(one: DroppedKind) -> str:
-    since = f"case {one.case} of {one.requirement}" if one.case else "the calibration"
-    narrows = f" This narrows {', '.join(one.narrows)}." if one.narrows else ""
-    return f"- **{escaped(one.kind)}**, since {escaped(since)} in {escaped(one.cell)}: {escaped(one.why)}{narrows}"
-
-
-def _growth(one: Growth) -> str:
-    return f"- {escaped(one.process)}, {one.what}: {escaped(growth_text(one))}"
+def _where(results: Results) -> list[str]:
+    files = "`index.html` (the whole report), `results.json`, `junit.xml`"
+    cases = ", and for each case `cases/ID.md`, an issue ready to file" if results.cases else ""
+    return [f"In the report folder: {files}{cases}.", ""]

@@ -5,24 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import Results
-from coldproof.reports.assemble import causes
+from coldproof.reports.assemble.causes import cause_key, cause_summary, fingerprint
 from coldproof.reports.assemble.reach import reach_summary
-from coldproof.reports.format.text import file_link
 from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.run_report.case import cached_token_bounds
 from coldproof.reports.run_report.case import view as caseview
 from coldproof.reports.run_report.case.adapter_spans import change_texts
 from coldproof.reports.run_report.case.prompt_bars import segments_text
+from coldproof.reports.run_report.cause_sections import case_anchors, cause_sections, worst_of
 from coldproof.reports.run_report.run_section.view import run_view
-from coldproof.reports.views import overview, reach
+from coldproof.reports.views import overview, reach, switches
 from coldproof.reports.views import requirements as requirementview
+from coldproof.reports.views.causes import SIGN, cause_views
 from coldproof.reports.views.requirements import main_figures
+from coldproof.reports.views.untested import untested
+from coldproof.reports.views.verdict_sentence import verdict_sentence
 from coldproof.reports.views.weight_updates import update_matrix
 
-_UNFOLDED = 3  # the first cases are open, all others are folded
-_DRAWN = 100  # cases with all charts: 4 MB; a page with a thousand would be ten times as large
+LARGEST = 1_500_000  # bytes of the page, so that it opens at once and can be sent by mail
+_LINES = 24  # causes that are not folded: with a matrix of sixty requirements, this makes six screens
+# Causes whose best case is drawn in full; on a page that would be too large, as many as fit.
+_DRAWN = (40, 20, 10, 5, 2, 1, 0)
 LAYER_ABOUT = {
     "exact": "in process, with a worker that computes digests: every wrong block changes the answer",
     "model": "in process, with a neural network: where numbers matter",
@@ -33,42 +37,41 @@ _FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # in the fold
 
 def render_html(results: Results) -> str:
     """Return the report as one HTML document. The output depends on the results only, not on the current time."""
-    drawn, listed = drawn_and_listed(overview.ordered_cases(results.cases), most=_DRAWN)
-    cases = caseview.case_views(drawn, unfolded=_UNFOLDED)
+    page = ""
+    for drawn in _DRAWN:
+        page = _rendered(results, drawn)
+        if len(page.encode("utf-8", "replace")) <= LARGEST:
+            break
+    return page
+
+
+def _rendered(results: Results, drawn: int) -> str:
+    """Return the page with the best cases of this many causes in full."""
+    found = cause_views(results)
+    causes = cause_sections(found, drawn=drawn)
     requirements = requirementview.requirement_views(results.requirements)
     return TEMPLATES.page(
         "index.html.j2",
-        styles=("style.css", "matrix.css", "case.css", "run.css", "reach.css"),
+        styles=("style.css", "matrix.css", "case.css", "causes.css", "run.css", "reach.css"),
         scripts=("script.js",),
         results=results,
-        cases=cases,
-        linked=[(view.case, f"#{view.anchor}") for view in cases]
-        + [(case, file_link("cases", f"{case.id}.md")) for case in listed],
+        sentence=verdict_sentence(results, found),
+        causes=causes,
+        worst=worst_of(causes),
+        untested=untested(results),
         requirements=requirements,
+        failures=requirementview.failures(results.requirements),
         matrix=requirementview.matrix(requirements),
         weight_updates=update_matrix(results),
         requirement_anchors={view.requirement.id: view.anchor for view in requirements},
         found=[verdict for verdict, count in overview.counts(results) if count],
-        filtered="rows and cases",
-        causes=results.causes,
+        filtered="rows",
+        folds=True,
         run=run_view(results),
         run_files=_FILES,
-        anchors={view.case.id: view.anchor for view in reversed(cases)},
+        anchors=case_anchors(causes),
         invalid=bool(overview.failed_selftests(results)),
     )
-
-
-def drawn_and_listed(cases: list[Case], *, most: int) -> tuple[list[Case], list[Case]]:
-    """Return the cases to draw in full, at most `most`, and the cases to list only. Both keep the order.
-
-    The first case of each cause is drawn before further cases of any cause.
-    """
-    first: dict[str, int] = {}
-    for index, case in enumerate(cases):
-        first.setdefault(causes.cause_key(case), index)
-    others = (index for index in range(len(cases)) if index not in first.values())
-    drawn = set([*first.values(), *others][:most])
-    return [c for i, c in enumerate(cases) if i in drawn], [c for i, c in enumerate(cases) if i not in drawn]
 
 
 def _shown_capabilities(capabilities: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -84,11 +87,14 @@ _HERE = Path(__file__).parent
 TEMPLATES = PageTemplates(
     folders=(_HERE / "templates", _HERE / "case" / "templates", _HERE / "run_section"),
     filters={
+        "added": switches.added,
+        "cell_figures": requirementview.cell_figures,
         "main_figures": main_figures,
-        "fingerprint": causes.fingerprint,
-        "cause_key": causes.cause_key,
-        "cause_summary": causes.cause_summary,
-        "waived_text": causes.waived_text,
+        "now_testable": switches.now_testable,
+        "fingerprint": fingerprint,
+        "cause_key": cause_key,
+        "cause_summary": cause_summary,
+        "waivers_by_use": overview.waivers_by_use,
         "reach_by_requirement": reach.by_requirement,
         "reach_level": reach.level,
         "reach_summary": reach_summary,
@@ -99,6 +105,8 @@ TEMPLATES = PageTemplates(
         "layer_about": LAYER_ABOUT,
         "column_about": requirementview.COLUMN_ABOUT,
         "bounds": cached_token_bounds,
+        "most_causes": _LINES,
+        "severity_sign": SIGN,
         "change_texts": change_texts,
         "segments_text": segments_text,
     },

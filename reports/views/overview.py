@@ -165,6 +165,13 @@ def waivers(results: Results) -> list[Waiver]:
     return sorted(results.waivers, key=_waiver_rank)
 
 
+def waivers_by_use(results: Results) -> tuple[list[Waiver], list[Waiver]]:
+    """Return the entries that the run used or that need an edit, and those that matched nothing in it."""
+    entries = waivers(results)
+    shown = [one for one in entries if one.cases or one.state in _WAIVER_ORDER]
+    return shown, [one for one in entries if one not in shown]
+
+
 def _waiver_rank(waiver: Waiver) -> tuple[int, str, str, str]:
     state = waiver.state.casefold()
     rank = next((index for index, word in enumerate(_WAIVER_ORDER) if word in state), len(_WAIVER_ORDER))
@@ -180,7 +187,8 @@ def engine_name(results: Results) -> str:
     """Return the engine's name and version as text."""
     if results.engine is None:
         return "no engine (not reached)"
-    return f"{results.engine.name} {results.engine.version or '(version unknown)'}"
+    attached = results.switches.engine if results.switches is not None and results.switches.known else ""
+    return f"{attached or results.engine.name} {results.engine.version or '(version unknown)'}"
 
 
 def fleet_rows(results: Results) -> list[FleetRow]:

@@ -188,6 +188,32 @@ def main_figures(requirement: RequirementResult) -> list[tuple[str, float]]:
     return needed
 
 
+def cell_figures(cell: CellResult, requirement: RequirementResult) -> list[tuple[str, float]]:
+    """Return the evidence for the row of a cell: what the requirement needs; results.json has all counters."""
+    needed = [(name, cell.evidence[name]) for name in requirement.needed if name in cell.evidence]
+    return needed or [figure for figure in sorted(cell.evidence.items()) if figure[1]][:MAX_FIGURES]
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What counts as a failure of some requirement, each once, with the ids of these requirements."""
+
+    of: dict[str, list[str]]
+
+    def number(self, words: str) -> int:
+        """Return the number of an entry, from 1."""
+        return list(self.of).index(words) + 1
+
+
+def failures(requirements: Iterable[RequirementResult]) -> Failures:
+    """Return what counts as a failure of these requirements, in their order."""
+    found: dict[str, list[str]] = {}
+    for one in requirements:
+        for words in one.fails_on:
+            found.setdefault(words, []).append(one.id)
+    return Failures(found)
+
+
 def verdict_class(verdict: Verdict) -> str:
     """Return the CSS class of a verdict."""
     return f"v-{verdict.name.lower().replace('_', '-')}"

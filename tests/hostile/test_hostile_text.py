@@ -205,7 +205,7 @@ def explained(case: Case) -> Explanation:
 
 FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] = {
     "page": (render_html, html_is_ours),
-    "summary": (summary_markdown, markdown_is_ours),
+    "summary": (functools.partial(summary_markdown, largest=10**6), markdown_is_ours),  # so that nothing is left out
     "junit": (junit_xml, xml_is_ours),
     "badge": (badge_svg, xml_is_ours),
     "terminal": (lambda results: on_terminal(results, Path("report")), terminal_is_ours),

@@ -43,7 +43,7 @@ def texts(page: Page, selector: str) -> list[str]:
 def test_the_first_screen_has_verdict_counts_and_the_way_on(opened: Any) -> None:
     """The result of the run is visible without scrolling."""
     page = opened(samples.results(samples.case()))
-    for selector in ("h1", ".counts", "header .facts", "header .command", "header nav"):
+    for selector in ("h1", ".counts", "header .facts-line", "header nav", ".causes .severity", ".causes code"):
         box = page.locator(selector).first.bounding_box()
         assert box is not None, selector
         assert box["y"] + box["height"] < DESK["height"], selector
@@ -68,11 +68,12 @@ def test_the_requirements_are_filtered_by_verdict_and_text(opened: Any) -> None:
 def test_a_link_to_a_case_opens_its_fold(opened: Any) -> None:
     """The address alone is enough, for example for a link that was sent by mail."""
     page = opened(samples.many(12))
-    last = page.locator("section.onecase").last
-    assert not last.locator("> details").evaluate("fold => fold.open")
+    last = page.locator("section.onecause").last
+    folds = page.locator("#cases > details"), last.locator("> details")
+    assert [fold.evaluate("fold => fold.open") for fold in folds] == [False, False]
     page.goto(f"{page.url}#{last.get_attribute('id')}")
     page.reload()
-    assert last.locator("> details").evaluate("fold => fold.open")
+    assert [fold.evaluate("fold => fold.open") for fold in folds] == [True, True]
     assert last.evaluate("section => Math.abs(section.getBoundingClientRect().top) < window.innerHeight")
 
 
@@ -80,6 +81,7 @@ def test_a_command_is_copied_as_it_stands(opened: Any) -> None:
     """The button confirms it, and the copied text is the one that is shown."""
     results = samples.results(samples.case())
     page = opened(results, permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#run > details > summary").click()
     button = page.get_by_role("button", name="Copy: Repeat this run")
     button.click()
     page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
@@ -90,8 +92,8 @@ def test_the_keyboard_reaches_everything(opened: Any) -> None:
     """The skip link comes first, then filters and folds, and Enter opens a fold."""
     page = opened(samples.results(samples.case()))
     assert {"A", "BUTTON", "INPUT checkbox", "INPUT search", "SUMMARY"} <= focus_stops(page, 60)
-    fold = page.locator("#run details").first
-    fold.locator("summary").focus()
+    fold = page.locator("#run > details")
+    fold.locator("> summary").focus()
     page.keyboard.press("Enter")
     assert fold.evaluate("fold => fold.open")
 
@@ -115,10 +117,10 @@ def test_a_page_is_readable_without_scripts(opened: Any) -> None:
     results = samples.results(samples.case())
     page = opened(results, java_script_enabled=False)
     assert results.requirements[0].title in page.locator("main").inner_text()
-    assert page.locator("section.onecase .sentence").is_visible()
+    assert page.locator(".worst .sentence").is_visible()
     assert page.locator("button:visible, form:visible").count() == 0
-    fold = page.locator("#run details").first
-    fold.locator("summary").click()
+    fold = page.locator("#run > details")
+    fold.locator("> summary").click()
     assert fold.locator("dl, table, p").first.is_visible()
 
 

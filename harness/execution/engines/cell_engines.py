@@ -75,9 +75,15 @@ class CellEngines:
         self._pending: list[Question] = []  # questions for the background
 
     @classmethod
-    def open(cls, pool: EnginePool, cell: Cell) -> CellEngines:
-        """Start the engines of a cell and calibrate. Raises EngineStartError, OracleError or UsageError."""
+    def open(
+        cls, pool: EnginePool, cell: Cell, *, on_start: Callable[[CheckedEngine], None] = lambda _: None
+    ) -> CellEngines:
+        """Start the engines of a cell and calibrate. Raises EngineStartError, OracleError or UsageError.
+
+        `on_start` is called with the engine under test, before the calibration.
+        """
         started = start_engines(pool, cell)
+        on_start(started.tested)
         rules = find_rules(pool, cell, started)
         if started.cold_engine is not None:  # a request of the calibration may have ended the first one
             cold_engine = pool.cold_engine(cell).result()

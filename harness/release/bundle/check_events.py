@@ -23,7 +23,7 @@ from coldproof.reports.assemble.unreadable_events import missing_numbers
 CLOCK_SECONDS = 5.0  # by which a clock may be set back while a run lasts
 SETUP_SECONDS = 600.0  # from the start of a run to its first event: it asks git, which a busy machine delays
 CLOCK = "the clock may have been set"
-ONCE = ("run_started", "run_finished", "qualification", "waivers", "states")
+ONCE = ("run_started", "run_finished", "qualification", "waivers", "records", "states")
 Trial = tuple[str, str]  # a requirement and a cell: what the event that begins a trial names
 
 

@@ -26,7 +26,7 @@ from coldproof.reports.files.own_folder import claim
 
 POLL_SECONDS = 0.1
 LONGEST_REASON = 400  # characters of a layer's last words that are shown
-QUIET = ("-p", "no:cacheprovider", "--color=no")
+PLAIN = ("-v", "-p", "no:cacheprovider", "--color=no")  # their output is a log for those who want everything
 
 
 class LayerEnd(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class LayerProcesses:
     def __init__(self, layers: Sequence[Layer], words: Sequence[str], folder: Path) -> None:
         self.events = folder / EVENTS
         self.logs = {layer.name: folder / f"layer-{layer.name}.log" for layer in layers}
-        words = [*words, *QUIET, *option_words(joined=tuple(layer.name for layer in layers))]
+        words = [*words, *PLAIN, *option_words(joined=tuple(layer.name for layer in layers))]
         address = fork_server(PLUGIN, *preloads(ENGINES[layer.engine] for layer in layers))
         self.running = {
             name: start(pytest_main, [*words, *option_words(layers=name)], log, address=address)

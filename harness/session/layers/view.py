@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from coldproof.adapters.spec.layer import Layer
-from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress
-from coldproof.harness.session.terminal.terminal import Terminal
+from coldproof.harness.session.terminal.terminal import EXPECTED, LONGEST_REASON, Terminal
+from coldproof.reports.format.text import one_line
 
-LINE_SECONDS = 30  # in a log, interval of the lines about layers
-REASON = 400  # characters of a reason that are shown
-QUIET = (Verdict.CONFORMS, Verdict.UNSUPPORTED)  # verdicts that are only counted
+LINE_SECONDS = 60  # in a log, interval of the lines about layers
 
 
 class LayersView:
@@ -23,19 +21,29 @@ class LayersView:
         self.terminal = terminal
         self.progress = {layer.name: RunProgress() for layer in layers}
         self.written_at = time.monotonic()
+        self.told: set[tuple[str, str, str]] = set()  # layer, requirement and verdict of the lines that were written
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Show one event of a layer."""
         layer, progress = event["layer"], self.progress[event["layer"]]
         progress.on_event(event["event"], event)
         match event["event"]:
-            case "verdict" if event["verdict"] not in QUIET:
-                self.terminal.line(
-                    f"{layer}: {event['requirement']} {event['verdict']} in {event['cell']}: {event['reason'][:REASON]}"
-                )
-            case "problem" | "engine_lost":
-                self.terminal.line(f"{layer}: {event.get('message') or 'the engine ended or hangs; starting it again'}")
+            case "verdict":
+                self.verdict(layer, event)
+            case "problem":
+                self.terminal.line(f"{layer}: {event['message']}")
+            case "engine_lost" if self.terminal.verbose:
+                self.terminal.line(f"{layer}: the engine ended or hangs; starting it again")
         self.redraw()
+
+    def verdict(self, layer: str, event: dict[str, Any]) -> None:
+        """Write a verdict that is not expected, once for each requirement; with -v, each."""
+        told = layer, event["requirement"], event["verdict"]
+        if event["verdict"] in EXPECTED or (told in self.told and not self.terminal.verbose):
+            return
+        self.told.add(told)
+        reason = one_line(event["reason"], LONGEST_REASON)
+        self.terminal.line(f"{layer}: {event['requirement']} {event['verdict']} in {event['cell']}: {reason}")
 
     def redraw(self) -> None:
         """Update the panel, or write its lines into a log from time to time."""
@@ -45,10 +53,9 @@ class LayersView:
             self.write()
 
     def write(self) -> None:
-        """Write the line of each layer."""
+        """Write the progress of all layers as one line."""
         self.written_at = time.monotonic()
-        for line in self.lines():
-            self.terminal.line(line)
+        self.terminal.line(" | ".join(" ".join(line.split()) for line in self.lines()))
 
     def lines(self) -> list[str]:
         """Return a line for each layer."""

@@ -6,10 +6,11 @@ It uses neither a terminal nor the clock: the elapsed time is an argument.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from coldproof.harness.schema.evidence import ReportedEvidence
-from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.schema.verdict import Verdict, worst
 
 # Evidence that the panel shows: it means that the risky code paths are exercised.
 SHOWN_EVIDENCE = {
@@ -17,6 +18,36 @@ SHOWN_EVIDENCE = {
     ReportedEvidence.EVICTED: "evicted tokens",
     ReportedEvidence.PREEMPTIONS: "preemptions",
 }
+
+
+@dataclass(slots=True)
+class RequirementProgress:
+    """What the trials of a requirement showed so far. `announced`: how many it has; 0 where that is unknown."""
+
+    announced: int = 0
+    title: str = ""  # of its first test
+    done: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
+    reasons: dict[Verdict, str] = field(default_factory=dict)
+    examples: int = 0
+    seconds: float = 0.0
+    losses: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the worst verdict."""
+        return worst(self.verdicts)
+
+    @property
+    def reason(self) -> str:
+        """Return the first reason of the worst verdict."""
+        return self.reasons.get(self.verdict, "")
+
+    @property
+    def losses_text(self) -> str:
+        """Return how often its trials lost their engine; "" if never."""
+        times = "once" if self.losses == 1 else f"{self.losses} times"
+        return f"; the engine ended {times} and was started again" if self.losses else ""
 
 
 class RunProgress:
@@ -30,12 +61,21 @@ class RunProgress:
         self.verdicts: Counter[Verdict] = Counter()
         self.left: float | None = None  # seconds that the budget expects, after the latest verdict
         self.requests = 0  # of the whole run
+        self.in_trial = False
+        self.losses = 0  # engines lost since the latest verdict
+        self.requirements: dict[str, RequirementProgress] = {}
 
     def on_event(self, kind: str, fields: dict[str, Any]) -> None:
         """Count one event."""
         match kind:
             case "phase":
                 self.phase(fields)
+            case "requirement":
+                one = self.of_requirement(fields["id"])
+                one.announced += 1
+                one.title = one.title or fields["title"]
+            case "engine_lost":
+                self.losses += 1
             case "trial":
                 self.trial(fields)
             case "example":
@@ -54,6 +94,7 @@ class RunProgress:
 
     def trial(self, fields: dict[str, Any]) -> None:
         """Record the start of a trial."""
+        self.in_trial = True
         self.now = f"{fields['requirement']} {fields['title']} [{fields['cell']}]"
         self.of = max(self.of, fields.get("of", 0))
         self.examples = self.failing = 0
@@ -71,6 +112,31 @@ class RunProgress:
         self.left = fields.get("left") if fields.get("left") is not None else self.left
         self.requests += fields.get("requests", 0)
         self.of = max(self.of, fields["of"])
+        self.in_trial = False
+        one = self.of_requirement(fields["requirement"])
+        one.done += 1
+        one.verdicts.append(Verdict(fields["verdict"]))
+        one.reasons.setdefault(one.verdicts[-1], fields.get("reason", ""))
+        one.examples += fields.get("examples", 0)
+        one.seconds += fields.get("seconds", 0.0)
+        one.losses += self.losses
+        self.losses = 0
+
+    def of_requirement(self, name: str) -> RequirementProgress:
+        """Return what is known of a requirement."""
+        return self.requirements.setdefault(name, RequirementProgress())
+
+    def requirement_done(self, fields: dict[str, Any]) -> RequirementProgress | None:
+        """Return what the trials of a verdict's requirement showed if that was the last of them; otherwise None."""
+        one = self.of_requirement(fields["requirement"])
+        return one if one.done >= one.announced else None
+
+    def requirements_done(self) -> tuple[int, int]:
+        """Return how many requirements have all their verdicts, of how many; trials where that is unknown."""
+        known = [one for one in self.requirements.values() if one.announced]
+        if not known:
+            return self.done, self.of
+        return sum(one.done >= one.announced for one in known), len(known)
 
     @property
     def done(self) -> int:

@@ -14,20 +14,19 @@ from rich.live import Live
 from rich.text import Text
 
 from coldproof.adapters.common.redact import redacted
-from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.results import Calibration, Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
-from coldproof.reports.assemble.causes import cause_summary
-from coldproof.reports.assemble.over_time import growth_text as in_words_of
-from coldproof.reports.assemble.reach import reach_summary
-from coldproof.reports.format.shell import command_line
-from coldproof.reports.format.text import visible
+from coldproof.reports.exports.terminal import closing_lines, switch_lines
+from coldproof.reports.format.text import one_line, visible
 
 REDRAW_SECONDS = 0.1  # an in-process engine may run a hundred examples in one second
 TRIAL_LINE_SECONDS = 120  # in a log, interval of lines about a test that is still running
 PHASE_LINE_SECONDS = 15  # in a log, interval of lines about a phase that counts its answers
 LOG_MARK = "  | "  # begins each line of an engine's log
-MAX_SUMMARY_LINES = 6  # of each kind in the summary, which should fit on a screen
+LONGEST_TITLE = 70  # characters of a title beside a verdict
+LONGEST_REASON = 200  # characters of a reason that is printed beside a verdict
+EXPECTED = (Verdict.CONFORMS, Verdict.UNSUPPORTED, Verdict.KNOWN_ISSUE)  # verdicts that need no reason beside them
 
 STYLES = {
     Verdict.CONFORMS: "green",
@@ -60,6 +59,7 @@ class Terminal:
         self.drawn_at = 0.0
         self.last_line_at = self.began  # time of the latest line
         self.progress = RunProgress()
+        self.told: set[str] = set()  # rules and notes that were written
 
     def on_event(self, kind: str, fields: dict[str, Any]) -> None:
         """Show one event. pytest's output capture is suspended meanwhile, because tests run with captured output."""
@@ -92,10 +92,13 @@ class Terminal:
         match kind:
             case "phase":
                 self.phase(fields)
+            case "switches":
+                for words in switch_lines(fields["switches"]):
+                    self.line(words)
             case "calibration":
-                self.line(f"comparison rule: {fields['calibration'].rule}")
-                for note in fields["calibration"].notes:
-                    self.line(f"note: {note}")
+                self.calibration(fields["calibration"])
+            case "requirement":
+                self.progress.on_event(kind, fields)
             case "trial":
                 self.progress.on_event(kind, fields)
                 self.panel()
@@ -107,9 +110,7 @@ class Terminal:
                     elapsed = elapsed_text(time.monotonic() - self.began)
                     self.line(f"{self.progress.now}: {self.progress.shown()}, {elapsed} elapsed")
             case "engine_lost":
-                self.line("the engine terminated or stopped responding; starting it again. End of its log:")
-                for words in self.printable(fields["log_tail"]).split("\n"):
-                    self.line(f"{LOG_MARK}{words}")
+                self.engine_lost(fields)
             case "kind_dropped":
                 self.line(f"from now on, {fields['dropped'].words}")
             case "verdict":
@@ -119,29 +120,58 @@ class Terminal:
             case "problem":
                 self.stop_live()  # pytest is about to write the reason
 
+    def calibration(self, calibration: Calibration) -> None:
+        """Write the comparison rule and the notes of a cell, those that no earlier cell had."""
+        for words in (f"comparison rule: {calibration.rule}", *(f"note: {note}" for note in calibration.notes)):
+            if words not in self.told:
+                self.line(words)
+                self.told.add(words)
+
+    @property
+    def verbose(self) -> bool:
+        """Return whether pytest was asked for everything (-v)."""
+        return bool(self.reporter.verbosity > 0)
+
+    def engine_lost(self, fields: dict[str, Any]) -> None:
+        """Count a lost engine: the run ends some on purpose, and the verdict names those that a failure ended."""
+        self.progress.on_event("engine_lost", fields)
+        if not self.verbose:
+            return
+        self.line("the engine terminated or stopped responding; starting it again. End of its log:")
+        for words in self.printable(fields["log_tail"]).split("\n"):
+            self.line(f"{LOG_MARK}{words}")
+
     def phase(self, fields: dict[str, Any]) -> None:
-        """Show the start of a phase, or its progress."""
+        """Show the start of a phase, or its progress. What happens for one trial or finding gets no line of its own."""
         self.progress.on_event("phase", fields)
+        detail = fields.get("detail", False) or self.progress.in_trial
         if self.console.is_terminal:
             self.panel()
-        elif "of" not in fields or time.monotonic() - self.last_line_at > PHASE_LINE_SECONDS:
+        elif "of" in fields:
+            if time.monotonic() - self.last_line_at > PHASE_LINE_SECONDS:
+                self.line(self.progress.now)
+        elif self.verbose or not detail:
             self.line(self.progress.now)
 
     def verdict(self, fields: dict[str, Any]) -> None:
-        """Write the verdict of a trial, and the estimated time left."""
+        """Write the verdict of a requirement when its last trial has ended, with the time left."""
         self.progress.on_event("verdict", fields)
-        verdict: Verdict = fields["verdict"]
+        done = self.progress.requirement_done(fields)
+        if done is None:
+            return
         left = estimate_text(self.progress.seconds_left(time.monotonic() - self.began))
-        words = Text(f"[{self.progress.done}/{fields['of']}] {fields['requirement']} ")
-        words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
-        title = self.one_line(fields["title"])
+        number, of = self.progress.requirements_done()
+        words = Text(f"[{number}/{of}] {fields['requirement']} ")
+        words.append(done.verdict.value, style=STYLES.get(done.verdict, "yellow"))
         about = f"; about {left} left" if left else ""
-        words.append(f" {title}: {fields['examples']} examples, {fields['seconds']:.0f} s{about}")
+        title = one_line(self.one_line(done.title or fields["title"]), LONGEST_TITLE)
+        cost = f": {done.examples} examples, {done.seconds:.0f} s" if done.verdict is not Verdict.UNSUPPORTED else ""
+        words.append(f" {title}{cost}{about}")
+        if done.verdict not in EXPECTED:
+            words.append(f": {one_line(self.one_line(done.reason), LONGEST_REASON)}{done.losses_text}")
         self.fresh_line()
         self.last_line_at = time.monotonic()
         self.console.print(words)
-        if verdict not in (Verdict.CONFORMS, Verdict.UNSUPPORTED):
-            self.line(f"    {fields['reason'][:400]}")
 
     def proposed(self, *, path: str, entries: int, problem: str) -> None:
         """Write the number and the file of the proposed known issues, or why they could not be written."""
@@ -193,34 +223,8 @@ class Terminal:
             self.live.stop()
             self.live = None
 
-    def print_summary(self, results: Results, folder: Path) -> None:
-        """Write the summary: headline, causes, known issues, resource growth, replay commands and the report's path."""
-        self.line("")
-        self.line(results.headline)
-        if results.cases:
-            self.line(cause_summary(results.causes))
-        self.print_first(
-            [
-                f"known issue {waiver.state_text}: {waiver.place} {waiver.link}"
-                for waiver in sorted(results.waivers, key=lambda waiver: waiver.state == "used")
-                if waiver.state in ("used", "stale", "expired")
-            ],
-            "known issues",
-        )
-        self.print_first([f"{one.process}, {one.what}: {in_words_of(one)}" for one in results.growth], "processes")
-        self.print_first(
-            [f"replay {c.id}: {command_line(c.replay)}" for c in results.cases if c.known_issue is None],
-            "cases to replay",
-        )
-        if results.reach:
-            self.line(reach_summary(results.reach))
-        if results.problem:
-            self.line(f"stopped: {results.problem}")
-        self.line(f"report: {folder.resolve() / 'index.html'}")
-
-    def print_first(self, lines: list[str], what: str) -> None:
-        """Write the first lines, and how many more are in the report."""
-        for words in lines[:MAX_SUMMARY_LINES]:
+    def print_summary(self, results: Results, folder: Path, *more: str) -> None:
+        """Write the end of the run, whose last line is the path of the report. `more`: lines before that one."""
+        *lines, path = closing_lines(results, folder.resolve() / "index.html")
+        for words in (*lines, *more, path):
             self.line(words)
-        if len(lines) > MAX_SUMMARY_LINES:
-            self.line(f"{len(lines) - MAX_SUMMARY_LINES} more {what} are in the report")

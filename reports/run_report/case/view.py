@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 
 from coldproof.harness.schema.case import Case, Reproduction, TokenRow, VectorRow
-from coldproof.reports.format.text import file_link, slug, unique
+from coldproof.reports.format.text import file_link
 from coldproof.reports.run_report.case.logprob_margins import MarginChart, margin_chart
 from coldproof.reports.run_report.case.prompt_bars import PromptBars, prompt_bars
 from coldproof.reports.run_report.case.timeline import Timeline, timeline
@@ -35,7 +35,6 @@ class CaseView:
 
     case: Case
     anchor: str
-    open: bool
     timeline: Timeline | None
     prompts: PromptBars | None
     margins: MarginChart | None
@@ -48,21 +47,13 @@ class CaseView:
     files: list[tuple[str, str]]
 
 
-def case_views(cases: list[Case], *, unfolded: int) -> list[CaseView]:
-    """Return the views in order, the first `unfolded` of them open. Anchors are unique for all case ids."""
-    taken: set[str] = set()
-    return [
-        _view(case, unique(f"case-{slug(case.id)}", taken), unfold=place < unfolded) for place, case in enumerate(cases)
-    ]
-
-
-def _view(case: Case, anchor: str, *, unfold: bool) -> CaseView:
+def case_view(case: Case, anchor: str) -> CaseView:
+    """Return the view of a case. `anchor`: of its part of the page."""
     near = [row for row in case.tokens if _is_near(row, case.first_difference)]
     far = [row for row in case.tokens if not _is_near(row, case.first_difference)]
     return CaseView(
         case=case,
         anchor=anchor,
-        open=unfold,
         timeline=timeline(case),
         prompts=prompt_bars(case),
         margins=margin_chart(case),

@@ -17,7 +17,7 @@ from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.server import attach as endpoint
 from coldproof.adapters.server.client import HttpClient
-from coldproof.adapters.server.probes import ProbeResult, probe
+from coldproof.adapters.server.probes import ProbeResult, is_uniform, probe
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
 OF_ENDPOINTS = {Capability.GENERATE_ENDPOINT, Capability.RESPONSES_ENDPOINT, Capability.MESSAGES_ENDPOINT}
@@ -140,6 +140,21 @@ def test_ranks_with_caches_are_counted_and_the_pool_is_that_of_one() -> None:
     assert found.capabilities[Capability.RANK_CHOICE].present
     assert found.capabilities[Capability.SEVERAL_RANKS].present
     assert probed(ServerBehaviour())[0].shape.ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "uniform"),
+    [
+        (1600, 2048, True),  # 100 blocks of 16
+        (1598, 1000, False),
+        (1587, 1000, True),  # 63 blocks for each of 1000 tokens: 100 / 63 requests fit
+        (1500, 2048, False),
+    ],
+)
+def test_a_pool_has_one_group_whatever_the_longest_request_is(tokens: int, longest: int, uniform: bool) -> None:
+    """vLLM's size in tokens is smaller than its blocks if the longest request does not end with a block."""
+    config = {"block_size": "16", "num_gpu_blocks": "100", "kv_cache_size_tokens": str(tokens)}
+    assert is_uniform(config, longest) is uniform
 
 
 @pytest.mark.parametrize(("published", "every"), [("0", 0), ("64", 64), ("None", 16), (None, None)])

@@ -76,7 +76,7 @@ def test_the_run_stops_sending_what_crashes_its_engine(kind: str, needs_it: bool
     assert {e["cell"] for e in later} == {"crashing-too"}
     page, summary = ((tmp_path / name).read_text() for name in ("index.html", "summary.md"))
     assert "Requests that were no longer sent" in page
-    assert "Requests that were no longer sent" in summary
+    assert "were no longer sent" in summary
 
 
 @pytest.mark.nightly

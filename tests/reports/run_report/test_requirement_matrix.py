@@ -183,11 +183,12 @@ def test_a_cause_of_several_areas_is_in_each() -> None:
 
 
 def test_every_part_can_be_linked_to() -> None:
-    """Each section, requirement, cell and case has a link to itself with a label."""
+    """Each section, requirement, cell and case can be linked to: by a link to itself, or one from above."""
     shown = Page(render_html(samples.results(samples.case())))
     own = {a["href"][1:]: a["aria-label"] for tag, a in shown.elements if tag == "a" and a.get("class") == "here"}
     parts = {i for tag in ("section", "tbody", "tr") for i in shown.attributes("id", tag=tag)}
-    assert parts - own.keys() == set()
+    named = {link[1:] for link in shown.attributes("href") if link.startswith("#")}
+    assert parts - own.keys() - named == set()
     assert own["requirement-salt-1-in-hybrid"] == "Link to SALT-1 in hybrid"
     assert all(label.startswith("Link to ") for label in own.values())
 
@@ -219,7 +220,9 @@ def test_a_requirement_has_its_reports_and_failures() -> None:
     assert "Public reports: vllm-project/vllm#42125, javascript:alert(1)" in shown.text
     assert "https://github.com/vllm-project/vllm/issues/42125" in set(shown.attributes("href"))
     assert "javascript:alert(1)" not in set(shown.attributes("href"))
-    assert "Any of 2 findings, in any example of LORA-1 A wrong token. A stall." in shown.text
+    assert "Any of 2 findings, in any example: 1, 2" in shown.text
+    assert "A wrong token. LORA-1 A stall. LORA-1" in shown.text
+    assert {"#failure-1", "#failure-2"} <= set(shown.attributes("href"))
 
 
 @pytest.mark.parametrize(

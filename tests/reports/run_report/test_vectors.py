@@ -7,7 +7,7 @@ from support import report_samples
 
 from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.schema.case import Case, VectorRow
-from coldproof.reports.run_report.case.view import case_views
+from coldproof.reports.run_report.case.view import case_view
 from coldproof.reports.run_report.run_report import render_html
 
 ROW = VectorRow(
@@ -24,9 +24,8 @@ CASE = report_samples.case(tokens=[], first_difference=17, vector=ROW)
 
 def test_the_values_that_differ_are_marked() -> None:
     """Values are compared by the tolerance, and a value that is not a number differs."""
-    (view,) = case_views([CASE], unfolded=1)
-    assert [one.differs for one in view.values] == [False, True, True]
-    assert case_views([report_samples.case()], unfolded=1)[0].values == []
+    assert [one.differs for one in case_view(CASE, "x").values] == [False, True, True]
+    assert case_view(report_samples.case(), "x").values == []
 
 
 def test_the_page_shows_both() -> None:

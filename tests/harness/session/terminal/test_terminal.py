@@ -13,10 +13,10 @@ from support import report_samples as samples
 from support.run_events import HOSTILE, verdict
 
 from coldproof.harness.schema.evidence import ReportedEvidence
-from coldproof.harness.schema.reach import Heading, StateTable
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.terminal.progress import RunProgress, elapsed_text, estimate_text
-from coldproof.harness.session.terminal.terminal import MAX_SUMMARY_LINES, Terminal
+from coldproof.harness.session.terminal.terminal import Terminal
+from coldproof.reports.exports.terminal import MOST_LINES
 
 TRIAL = {"requirement": "LORA-3", "title": "in-place reload", "cell": "default", "of": 4}
 UP_AND_ERASE = "\x1b[1A\x1b[2K"
@@ -179,30 +179,43 @@ def test_a_log_gets_phases_and_verdicts_and_nothing_else(log: tuple[Terminal, io
     assert file.getvalue() == "starting the engine ...\n[1/4] LORA-1 CONFORMS reload: 8 examples, 3 s\n"
 
 
-def test_the_summary_fits_a_screen_and_ends_with_the_report(log: tuple[Terminal, io.StringIO]) -> None:
-    """Three hundred cases and a hundred waivers are shown only on the page."""
+def test_a_requirement_has_one_line_when_its_last_trial_has_ended(log: tuple[Terminal, io.StringIO]) -> None:
+    """It has the worst verdict with its reason, the sum of all examples, and how often the engine ended."""
     terminal, file = log
-    waivers = [samples.waiver("used") for _ in range(100)] + [samples.waiver("stale")]
-    terminal.print_summary(msgspec.structs.replace(samples.many(300), waivers=waivers), Path("out"))
+    for name in ("LORA-1", "LORA-1", "CHAT-1"):
+        terminal.on_event("requirement", {"id": name, "title": "reload"})
+    terminal.on_event("trial", TRIAL)
+    terminal.on_event("engine_lost", {"log_tail": "a line of its log"})
+    terminal.on_event("phase", {"words": "confirming LORA-1"})
+    terminal.on_event("verdict", {**verdict(Verdict.VIOLATED), "reason": "it differs"})
+    assert file.getvalue() == ""
+    terminal.on_event("verdict", verdict())
+    said = "[1/2] LORA-1 VIOLATED reload: 16 examples, 6 s: it differs; "
+    assert file.getvalue().startswith(said)
+    assert file.getvalue().endswith("; the engine ended once and was started again\n")
+
+
+def test_what_a_finding_needs_has_no_line_of_its_own(log: tuple[Terminal, io.StringIO]) -> None:
+    """Twenty findings are replayed one after the other."""
+    terminal, file = log
+    terminal.on_event("phase", {"words": "replaying the finding x", "detail": True})
+    assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("count", [0, 1, 12, 300])
+def test_the_end_fits_a_screen_and_its_last_line_is_the_path(log: tuple[Terminal, io.StringIO], count: int) -> None:
+    """What does not fit is counted, and stands on the page."""
+    terminal, file = log
+    waivers = [samples.waiver("used") for _ in range(100)] + [samples.waiver("stale") for _ in range(20)]
+    cases = [samples.case(f"c{i}", signature=f"s{i}", sentence=f"said {i}") for i in range(count)]
+    terminal.print_summary(msgspec.structs.replace(samples.results(*cases), waivers=waivers), Path("out"), "bundle: x")
     lines = file.getvalue().splitlines()
-    assert len(lines) <= 24
-    assert lines[-1] == f"report: {Path('out').resolve() / 'index.html'}"
-    assert "95 more known issues are in the report" in lines
-    assert f"{270 - MAX_SUMMARY_LINES} more cases to replay are in the report" in lines
-    assert "stale" in next(line for line in lines if "known issue" in line)
-
-
-def test_the_summary_says_how_many_states_were_reached(log: tuple[Terminal, io.StringIO]) -> None:
-    """The line comes before the report's path. A run that ends early has no tables of states."""
-    terminal, file = log
-    rows, columns = [Heading("idle", "none")], [Heading("done", "is done"), Heading("refused", "is refused")]
-    table = StateTable(
-        id="reset", title="Reset", row_is="others", column_is="it", rows=rows, columns=columns, examples=[[1, 0]]
-    )
-    terminal.print_summary(msgspec.structs.replace(samples.results(), reach=[table]), Path("out"))
-    terminal.print_summary(samples.results(), Path("out"))
-    words = "engine states reached: 1 of 2, 1 by one example only, 1 never"
-    assert file.getvalue().splitlines().count(words) == 1
+    assert len(lines) <= MOST_LINES + 1  # with the line of the bundle
+    assert lines[-2:] == ["bundle: x", f"report: {Path('out').resolve() / 'index.html'}"]
+    assert "15 more notes are in the report" in lines
+    assert any("stale" in line for line in lines)
+    assert any("more cause" in line for line in lines) is (count == 300)
+    assert sum("coldproof replay" in line for line in lines) == min(count, 15)
 
 
 class Closed(Screen):

@@ -1,0 +1,300 @@
+"""The causes of a run's violations, worst first: a line for each, which page, summary and terminal share.
+
+A cause is a finding that Coldproof knows, or else what the controls of its counterexamples point at, or else what the
+counterexamples have in common. Invariant: every case belongs to exactly one cause, and new ones come before known ones.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingFacts, FindingReplay, ReplayResult, Severity
+from coldproof.harness.schema.results import RequirementResult, Results, Waiver
+from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.assemble.finding_cases import finding_of_cases
+from coldproof.reports.format.shell import command_line
+from coldproof.reports.format.text import many, web_link
+
+# The controls' conclusion that says where a fault is not: it does not tell one fault from another.
+ELSEWHERE = "a cause outside of the prefix cache"
+LAYERS = ("exact", "model", "server")
+_BY_CLASS = {
+    FailureClass.STALE_STATE: Severity.FOREIGN_DATA,
+    FailureClass.CROSS_REQUEST: Severity.FOREIGN_DATA,
+    FailureClass.CORRUPT: Severity.WRONG_ANSWER,
+    FailureClass.NOT_THE_CACHE: Severity.WRONG_ANSWER,
+    FailureClass.CRASH: Severity.CRASH_OR_HANG,
+    FailureClass.HANG: Severity.CRASH_OR_HANG,
+    FailureClass.LOST_REUSE: Severity.LOST_REUSE,
+    FailureClass.ACCOUNTING: Severity.WRONG_COUNT,
+    FailureClass.API: Severity.API,
+}
+_ORDER = tuple(Severity)
+SIGN = {
+    Severity.FOREIGN_DATA: "‼",
+    Severity.WRONG_ANSWER: "✕",
+    Severity.CRASH_OR_HANG: "↯",
+    Severity.LOST_REUSE: "↓",
+    Severity.WRONG_COUNT: "≠",
+    Severity.API: "⚑",
+    Severity.REMARK: "·",
+}
+
+
+class State(enum.StrEnum):
+    """What is known of a cause, those that need action first. A waived one does not fail the run."""
+
+    NEW = "new"
+    REGRESSION = "fixed before, and back"
+    KNOWN = "known, not waived"
+    WAIVED = "known issue"
+
+
+@dataclass(frozen=True, slots=True)
+class CauseView:
+    """One cause. `finding`: "" for a new one. `cases`: the one that shows it best comes first; it may have none.
+
+    `releases`: on which a finding was seen. `link`: where it is reported. `repair`: whether Coldproof can mend it; None
+    where that is unknown. `waived`: how many cases a known issue waives. `places`: cells, with their layers.
+    """
+
+    title: str
+    severity: Severity
+    state: State
+    finding: str
+    requirements: list[str]
+    layers: list[str]
+    places: list[str]
+    releases: str
+    link: str
+    repair: bool | None
+    waived: int
+    cases: list[Case]
+
+    @property
+    def best(self) -> Case | None:
+        """Return the case that shows the cause best; None if there is none."""
+        return self.cases[0] if self.cases else None
+
+    @property
+    def is_waived(self) -> bool:
+        """Return whether the known-issues file accepts all that the run saw of it."""
+        return self.state is State.WAIVED
+
+    @property
+    def replay(self) -> str:
+        """Return the command that replays its best case; "" if there is none."""
+        if self.cases:
+            return command_line(self.cases[0].replay)
+        return f"coldproof findings --replay {self.finding}" if self.finding else ""
+
+    @property
+    def script(self) -> str:
+        """Return the stand-alone script of its best case, relative to the report; "" if there is none."""
+        if self.cases:
+            return f"cases/{self.cases[0].id}.py"
+        return ""
+
+    @property
+    def script_command(self) -> str:
+        """Return the command that writes or runs the script of its best case, or of its finding."""
+        if self.cases:
+            return command_line(f"python {self.script}")
+        return f"coldproof findings --script {self.finding}" if self.finding else ""
+
+    @property
+    def name(self) -> str:
+        """Return the finding, or the fingerprint of the signature: what stays the same from run to run."""
+        return self.finding or (fingerprint(self.cases[0].signature) if self.cases else "")
+
+    @property
+    def broke(self) -> str:
+        """Return which requirements it broke in which layers, as text."""
+        where = f" in {', '.join(self.layers)}" if self.layers else ""
+        return f"{', '.join(self.requirements)}{where}"
+
+    @property
+    def attributed(self) -> str:
+        """Return how its best case was attributed to a known cause, or why not; "" for a waived one, or if unknown."""
+        best = self.best
+        return best.attribution.said if best is not None and best.attribution is not None and not self.is_waived else ""
+
+    @property
+    def mending(self) -> str:
+        """Return whether there is a repair, as text."""
+        return {True: "repair", False: "no repair", None: ""}[self.repair]
+
+    @property
+    def counted(self) -> str:
+        """Return how many cases show it, as text."""
+        return many(len(self.cases), "case") if self.cases else "no case of this run"
+
+
+def cause_views(results: Results) -> list[CauseView]:
+    """Return all causes: new ones first, in each part the worst first, then those that broke most."""
+    findings, facts = finding_of_cases(results), {one.id: one for one in results.records}
+    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in results.cases:
+        groups[group_of(case, findings)].append(case)
+    views = [_of_cases(results, cases, findings.get(cases[0].id, ""), facts) for cases in groups.values()]
+    views += _as_shipped(results, {view.finding for view in views}, facts)
+    views += _without_case(results, views)
+    return sorted(views, key=_rank)
+
+
+def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
+    """Return what a case has in common with the other cases of its cause."""
+    if case.id in findings:
+        return "finding", findings[case.id]
+    if case.known_issue is not None:
+        return "waiver", case.known_issue
+    pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
+    if pointed and pointed != ELSEWHERE:
+        return "mechanism", f"{pointed}; {severity_of(case).value}"
+    return "signature", case.signature
+
+
+def severity_of(case: Case) -> Severity:
+    """Return the severity of a case by its failure class. A request that got an error is no wrong answer."""
+    failing = next((row for row in case.requests if row.request == case.failing_request), None)
+    if case.failure_class is FailureClass.NOT_THE_CACHE and failing is not None and failing.error:
+        return Severity.CRASH_OR_HANG
+    return _BY_CLASS[case.failure_class]
+
+
+def best_first(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases, first those that failed again on a fresh engine, have controls, and are small."""
+
+    def rank(case: Case) -> tuple[bool, bool, bool, int, str]:
+        again = case.reproduction
+        return (
+            not again.fresh_failed,
+            not again.failed_again,
+            case.diagnosis is None,
+            len(case.requests),
+            case.id,
+        )
+
+    return sorted(cases, key=rank)
+
+
+def title_of(case: Case) -> str:
+    """Return the name of a new cause: what the controls of its best case point at, or else what happened."""
+    pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
+    return f"{pointed[:1].upper()}{pointed[1:]}" if pointed and pointed != ELSEWHERE else case.sentence
+
+
+def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str, FindingFacts]) -> CauseView:
+    ordered = best_first(cases)
+    known, waiver = facts.get(finding), _waiver_of(results.waivers, ordered)
+    waived = sum(case.known_issue is not None for case in cases)
+    state = State.KNOWN if finding else State.NEW
+    if waived == len(cases):
+        state = State.WAIVED
+    elif any(one.finding == finding and one.regression for one in results.findings):
+        state = State.REGRESSION
+    return CauseView(
+        title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
+        severity=known.severity if known else min(map(severity_of, cases), key=_ORDER.index),
+        state=state,
+        finding=finding,
+        requirements=sorted({case.requirement for case in cases}),
+        layers=_layers(case.layer for case in cases),
+        places=sorted({case.place for case in cases}),
+        releases=known.releases if known else waiver.versions if waiver else "",
+        link=_link(known, waiver) or _attributed_link(ordered),
+        repair=known.repair if known else None,
+        waived=waived,
+        cases=ordered,
+    )
+
+
+def _as_shipped(results: Results, told: set[str], facts: dict[str, FindingFacts]) -> list[CauseView]:
+    """Return the findings that the engine has, and of which the run has no case of its own."""
+    seen: dict[str, list[FindingReplay]] = defaultdict(list)
+    for one in results.findings:
+        if one.result is ReplayResult.FAILS and not one.repaired and one.finding not in told:
+            seen[one.finding].append(one)
+    return [_replayed(results, finding, replays, facts.get(finding)) for finding, replays in seen.items()]
+
+
+def _replayed(results: Results, finding: str, replays: list[FindingReplay], known: FindingFacts | None) -> CauseView:
+    waiver = next((one for one in results.waivers if one.finding == finding), None)
+    state = State.WAIVED if waiver is not None else State.KNOWN
+    return CauseView(
+        title=known.title if known else _in_words(finding),
+        severity=known.severity if known else Severity.WRONG_ANSWER,
+        state=State.REGRESSION if any(one.regression for one in replays) else state,
+        finding=finding,
+        requirements=sorted({one.requirement for one in replays}),
+        layers=_layers(one.layer for one in replays),
+        places=sorted({one.cell for one in replays}),
+        releases=known.releases if known else waiver.versions if waiver else "",
+        link=_link(known, waiver),
+        repair=known.repair if known else None,
+        waived=0,
+        cases=[],
+    )
+
+
+def _without_case(results: Results, views: Sequence[CauseView]) -> list[CauseView]:
+    """Return a cause for each violated requirement that none of the causes broke, so that none is left out."""
+    told = {name for view in views if not view.is_waived for name in view.requirements}
+    return [_unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told]
+
+
+def _unexplained(requirement: RequirementResult) -> CauseView:
+    return CauseView(
+        title=requirement.reason or "violated, without a reason",
+        severity=Severity.WRONG_ANSWER,
+        state=State.NEW,
+        finding="",
+        requirements=[requirement.id],
+        layers=_layers(one.layer for one in requirement.layers if one.verdict is Verdict.VIOLATED),
+        places=[one.label for one in requirement.cells if one.verdict is Verdict.VIOLATED],
+        releases="",
+        link="",
+        repair=None,
+        waived=0,
+        cases=[],
+    )
+
+
+def _rank(view: CauseView) -> tuple[int, int, int, int, str]:
+    state = max(1, tuple(State).index(view.state))  # new ones, and those that are back, are ranked together
+    return state, _ORDER.index(view.severity), -len(view.requirements), -len(view.cases), view.title
+
+
+def _title_without_facts(case: Case, finding: str, waiver: Waiver | None) -> str:
+    if finding:
+        return _in_words(finding)
+    return waiver.reason if waiver is not None and case.known_issue is not None else title_of(case)
+
+
+def _in_words(finding: str) -> str:
+    """Return the name of a finding as words, for one whose record the results do not have."""
+    return finding.rpartition("/")[2].replace("-", " ")
+
+
+def _waiver_of(waivers: Iterable[Waiver], cases: Sequence[Case]) -> Waiver | None:
+    ids = {case.id for case in cases}
+    return next((one for one in waivers if ids & set(one.cases)), None)
+
+
+def _link(known: FindingFacts | None, waiver: Waiver | None) -> str:
+    addresses = [*(known.upstream if known else ()), *([waiver.link] if waiver else ())]
+    return next(filter(None, map(web_link, addresses)), "")
+
+
+def _attributed_link(cases: Sequence[Case]) -> str:
+    return next((web_link(one.attribution.link) for one in cases if one.attribution is not None), "")
+
+
+def _layers(names: Iterable[str]) -> list[str]:
+    found = set(filter(None, names))
+    return sorted(found, key=lambda name: (LAYERS.index(name) if name in LAYERS else len(LAYERS), name))

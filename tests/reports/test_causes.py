@@ -1,0 +1,150 @@
+"""The causes of a run: one line for each, new ones first, the worst first, with what a maintainer needs to go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from support import report_samples as samples
+
+from coldproof.harness.proof.diagnose.conclusion import MECHANISMS
+from coldproof.harness.schema.case import Case, Diagnosis, Reproduction
+from coldproof.harness.schema.findings import FindingFacts, FindingReplay, FindingStatus, ReplayResult, Severity
+from coldproof.harness.schema.results import Results
+from coldproof.harness.schema.verdict import FailureClass
+from coldproof.reports.views.causes import ELSEWHERE, SIGN, State, cause_views
+
+ADAPTER_KEY = "a cache key without the adapter, or with another one"
+FINDING = "vllm/adapter-key-lacks-the-contents"
+
+
+def facts(finding: str = FINDING, **changes: Any) -> FindingFacts:
+    """Return the facts about a finding."""
+    one = FindingFacts(
+        id=finding,
+        title="After the files change, requests hit the KV of the old files",
+        severity=Severity.FOREIGN_DATA,
+        status=FindingStatus.REPORTED,
+        releases="0.24.0 to 0.33.0",
+        upstream=["https://github.com/vllm-project/vllm/issues/42125"],
+        repair=True,
+    )
+    return msgspec.structs.replace(one, **changes)
+
+
+def pointing(id: str, mechanism: str, **changes: Any) -> Case:
+    """Return a case whose controls point at a mechanism."""
+    return samples.case(id, diagnosis=Diagnosis(conclusion="", mechanism=mechanism, controls=[]), **changes)
+
+
+def replay(result: ReplayResult = ReplayResult.FAILS, **changes: Any) -> FindingReplay:
+    """Return the replay of the finding."""
+    one = FindingReplay(finding=FINDING, requirement="LORA-3", cell="default", layer="exact", result=result)
+    return msgspec.structs.replace(one, **changes)
+
+
+def known(**changes: Any) -> Results:
+    """Return a run with a waived case of the finding, and the facts about it."""
+    case = samples.case("one", requirement="LORA-3", layer="exact", known_issue="waived")
+    used = samples.waiver("used", requirement="LORA-3", finding=FINDING, cases=["one"])
+    return msgspec.structs.replace(samples.results(case), waivers=[used], records=[facts()], **changes)
+
+
+def test_a_known_cause_has_the_facts_of_its_finding() -> None:
+    """Title, severity, releases, link and repair are those of the record."""
+    (view,) = (one for one in cause_views(known()) if one.finding)
+    assert (view.title, view.severity, view.state) == (facts().title, Severity.FOREIGN_DATA, State.WAIVED)
+    assert (view.releases, view.link, view.mending) == ("0.24.0 to 0.33.0", facts().upstream[0], "repair")
+    assert (view.broke, view.counted) == ("LORA-3 in exact", "1 case")
+    assert view.replay == "coldproof replay coldproof-report/cases/one.json"
+    assert view.script == "cases/one.py"
+
+
+def test_without_the_facts_the_name_of_a_finding_is_its_title() -> None:
+    """Results that an earlier release wrote have none."""
+    (view,) = (one for one in cause_views(msgspec.structs.replace(known(), records=[])) if one.finding)
+    assert view.title == "adapter key lacks the contents"
+    assert view.repair is None
+
+
+def test_cases_that_point_at_the_same_mechanism_are_one_new_cause() -> None:
+    """Its name is what the controls point at, not a fingerprint. Its best case failed again on a fresh engine."""
+    once = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_failed=0, fresh_tries=3)
+    first = pointing("a", ADAPTER_KEY, signature="s1", requirement="LORA-4", reproduction=once)
+    second = pointing("b", ADAPTER_KEY, signature="s2", requirement="LORA-1")
+    (view,) = cause_views(samples.results(first, second))
+    assert view.title == "A cache key without the adapter, or with another one"
+    assert (view.state, view.requirements) == (State.NEW, ["LORA-1", "LORA-4"])
+    assert [case.id for case in view.cases] == ["b", "a"]
+
+
+def test_the_mechanism_that_is_elsewhere_tells_no_causes_apart() -> None:
+    """Two faults outside of the prefix cache are two causes, named by what happened."""
+    two = [pointing(name, ELSEWHERE, signature=name, sentence=f"said {name}") for name in "ab"]
+    assert sorted(view.title for view in cause_views(samples.results(*two))) == ["said a", "said b"]
+    assert ELSEWHERE in [name for name, _ in MECHANISMS]
+
+
+@pytest.mark.parametrize(
+    ("order", "given"),
+    [
+        (["new", "waived"], [("waived", FailureClass.STALE_STATE, "x"), ("new", FailureClass.API, None)]),
+        (["wrong", "lost"], [("lost", FailureClass.LOST_REUSE, None), ("wrong", FailureClass.CORRUPT, None)]),
+        (["foreign", "wrong"], [("wrong", FailureClass.CORRUPT, None), ("foreign", FailureClass.CROSS_REQUEST, None)]),
+    ],
+)
+def test_new_causes_come_first_and_then_the_worst(order: list[str], given: list[tuple[Any, ...]]) -> None:
+    """What is waived comes after what fails the run, however bad it is."""
+    made = [samples.case(n, signature=n, failure_class=c, known_issue=k, sentence=n) for n, c, k in given]
+    assert [view.cases[0].id for view in cause_views(samples.results(*made))] == order
+
+
+def test_a_request_without_an_answer_is_no_wrong_answer() -> None:
+    """Without the cache, a crash has the class of all that is not the cache."""
+    broken = [samples.request(3, correct=False, error="HTTP 500")]
+    case = samples.case(failure_class=FailureClass.NOT_THE_CACHE, requests=broken)
+    assert cause_views(samples.results(case))[0].severity is Severity.CRASH_OR_HANG
+
+
+def test_a_finding_that_was_fixed_and_is_back_is_new() -> None:
+    """So is its line."""
+    case = samples.case("one", requirement="LORA-3")
+    run = msgspec.structs.replace(samples.results(case), findings=[replay(regression=True, case="one")])
+    assert cause_views(run)[0].state is State.REGRESSION
+
+
+def test_a_known_cause_that_nothing_waives_fails_the_run() -> None:
+    """Its line says both."""
+    run = samples.results(samples.case("one"))
+    run = msgspec.structs.replace(run, findings=[replay(case="one")], records=[facts()])
+    (view,) = cause_views(run)
+    assert (view.state, view.is_waived, view.title) == (State.KNOWN, False, facts().title)
+
+
+@pytest.mark.parametrize("result", [ReplayResult.PASSES, ReplayResult.OTHERWISE, ReplayResult.NOT_RUN])
+def test_only_a_replay_that_fails_as_before_shows_its_finding(result: ReplayResult) -> None:
+    """A case that fails in a different way has another cause."""
+    run = msgspec.structs.replace(samples.results(samples.case("one")), findings=[replay(result, case="one")])
+    assert [view.finding for view in cause_views(run)] == [""]
+
+
+def test_a_cause_without_a_case_is_listed_too() -> None:
+    """The engine as it is shipped has it, and `coldproof findings` replays it."""
+    run = msgspec.structs.replace(samples.results(), findings=[replay()], records=[facts()])
+    (view,) = cause_views(run)
+    assert (view.cases, view.replay) == ([], f"coldproof findings --replay {FINDING}")
+    assert view.counted == "no case of this run"
+
+
+def test_a_violated_requirement_without_a_case_is_a_cause() -> None:
+    """No violation is left out of the list."""
+    run = samples.results(samples.case())
+    (view,) = cause_views(msgspec.structs.replace(run, cases=[]))
+    assert (view.requirements, view.title) == (["LORA-1"], "1 distinct counterexamples")
+
+
+def test_every_severity_has_a_sign() -> None:
+    """Colour alone tells nobody."""
+    assert SIGN.keys() == set(Severity)
+    assert len(set(SIGN.values())) == len(Severity)
