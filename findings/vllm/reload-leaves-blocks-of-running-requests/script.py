@@ -1,4 +1,4 @@
-"""vLLM 0.32.0: what a running request computes with adapter B is published under the key of A. Exit status 1: the bug."""
+"""vLLM 0.32.0: what a request computes after a reload to B is published under A's key. Exit status 1: the bug."""
 
 import json, os, sys, tempfile
 import torch

@@ -1,4 +1,4 @@
-"""vLLM 0.32.0 on a CPU: two pipeline stages in eager mode end the engine at the first request. Exit status 1: the bug."""
+"""vLLM 0.32.0 on a CPU: two pipeline stages in eager mode end the engine at once. Exit status 1: the bug."""
 
 import os, sys, tempfile
 
