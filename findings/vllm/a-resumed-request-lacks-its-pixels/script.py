@@ -1,4 +1,4 @@
-"""vLLM 0.32.0: a request whose image is cached is sent without pixels, which it needs if preempted. Exit status 1: the bug."""
+"""vLLM 0.32.0: a request is sent without the pixels that it needs when it is preempted. Exit status 1: the bug."""
 
 import sys
 

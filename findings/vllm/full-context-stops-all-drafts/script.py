@@ -1,4 +1,4 @@
-"""vLLM 0.32.0: beside a request at the context limit, a prompt is cached without the draft model's KV. Exit status 1: the bug."""
+"""vLLM 0.32.0: near the context limit of one request, no prompt gets the draft model's KV. Exit status 1: the bug."""
 
 import os, sys, tempfile
 

@@ -1,4 +1,4 @@
-"""vLLM 0.32.0: an image's key in the encoder cache has the name of the adapter, not its contents. Exit status 1: the bug."""
+"""vLLM 0.32.0: the key of an encoded image has the name of its adapter, not the contents. Exit status 1: the bug."""
 
 import json, sys, tempfile
 from types import SimpleNamespace
