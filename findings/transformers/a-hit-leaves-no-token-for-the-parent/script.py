@@ -1,4 +1,4 @@
-"""Transformers 5.23.0: several answers to a prompt that is cached but for one token end the loop. Exit status 1: the bug."""
+"""Transformers 5.23.0: two answers to a prompt that is cached but for a token end the loop. Exit status 1: the bug."""
 
 import sys
 
