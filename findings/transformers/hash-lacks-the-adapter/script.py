@@ -1,8 +1,8 @@
-"""Transformers 5.23.0: after a change of the adapter, requests hit the blocks of the old one. Exit status 1: the bug."""
+"""Transformers 5.23.0: after a change of adapter, requests hit the old one's blocks. Exit status 1: the bug."""
 
-import sys, tempfile
+import sys
 
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 

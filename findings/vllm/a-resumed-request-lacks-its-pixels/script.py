@@ -2,7 +2,6 @@
 
 import sys
 
-import torch
 from vllm import SamplingParams
 from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
 from vllm.v1.core.sched.output import NewRequestData

@@ -1,4 +1,4 @@
-"""vLLM 0.32.0 on a CPU: beside an adapter's request, the base model answers with the adapter. Exit status 1: the bug."""
+"""vLLM 0.32.0 on a CPU: beside an adapter, the base model answers with the adapter. Exit status 1: the bug."""
 
 import json, os, sys, tempfile
 

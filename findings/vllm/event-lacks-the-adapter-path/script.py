@@ -1,4 +1,4 @@
-"""vLLM 0.32.0: KV events of one adapter's name at two paths differ in their hashes alone. Exit status 1: as described."""
+"""vLLM 0.32.0: the KV events of a name at two paths differ in their hashes alone. Exit status 1: as described."""
 
 import sys
 

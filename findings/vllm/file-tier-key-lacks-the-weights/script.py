@@ -12,17 +12,12 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 folder, paths = tempfile.mkdtemp(), []
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-tier = {
-    "kv_connector": "OffloadingConnector",
-    "kv_role": "kv_both",
-    "kv_connector_extra_config": {"cpu_bytes_to_use": 2**20},
-}
-cache = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32)
-group = KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], cache)])
+cache = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=32, dtype=torch.float32)
+groups = KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], cache)])
 for _ in range(2):  # the same path, with other weights each time
     LlamaForCausalLM(LlamaConfig(vocab_size=128, **sizes)).save_pretrained(folder)
-    config = EngineArgs(folder, skip_tokenizer_init=True, block_size=32, kv_transfer_config=tier).create_engine_config()
-    spec = TieringOffloadingSpec(build_offloading_config(config, group))
+    config = EngineArgs(folder, skip_tokenizer_init=True, kv_offloading_size=0.01).create_engine_config()
+    spec = TieringOffloadingSpec(build_offloading_config(config, groups))
     paths.append(FileMapper.from_offloading_spec("/tier", spec).base_path)
 print(f"folders of two models: {paths}; expected: two folders")
 sys.exit(paths[0] == paths[1])
