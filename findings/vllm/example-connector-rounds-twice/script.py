@@ -20,5 +20,5 @@ try:
         llm.reset_prefix_cache()
         (answer,) = llm.generate(prompt, SamplingParams(max_tokens=4, detokenize=False))
     print(f"the prompt of {length} tokens is answered, as expected")
-except FileNotFoundError as problem:
-    sys.exit(f"the prompt of {length} tokens ends the engine: {problem}; expected: an answer")
+except FileNotFoundError:
+    sys.exit(f"the prompt of {length} tokens ends the engine by a FileNotFoundError; expected: an answer")
