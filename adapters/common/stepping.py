@@ -9,9 +9,9 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineSilent, RequestRefused, Served
 from coldproof.adapters.protocol.engine_steps import EngineStep
@@ -55,10 +55,13 @@ Live = TypeVar("Live", bound=SteppedRequest)
 class SteppedEngine(Protocol[Live]):
     """An engine that makes progress only when it is stepped. `steps`: the number of steps so far.
 
-    An adapter with this base class has `clock`, `complete` and `serve` from here.
+    An adapter with this base class has `clock`, `complete`, `serve` and `entered` from here. `_failure`: why the engine
+    has terminated.
     """
 
     steps: int
+    _failure: str
+    _lock: AbstractContextManager[object]
 
     def clock(self) -> float:
         """Return the engine's time in seconds, computed from the number of steps."""
@@ -93,8 +96,13 @@ class SteppedEngine(Protocol[Live]):
             burst.close()
         return [burst.served[number] for number in range(len(arrivals))]
 
-    def entered(self) -> AbstractContextManager[object]:
-        """Return a context manager that holds the engine for one pass. Raises EngineDied if the engine was stopped."""
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Any]:
+        """Hold the engine for one pass. Raises EngineDied if it has terminated."""
+        with self._lock:
+            if self._failure:
+                raise EngineDied(self._failure)
+            yield
 
     def send(self, request: CompletionRequest) -> Live:
         """Give the engine a request. Raises RequestRefused if the engine does not accept it."""

@@ -32,7 +32,7 @@ from coldproof.adapters.spec.script.given import (
     VOCABULARY,
     WIDTH,
 )
-from coldproof.adapters.spec.script.http import events, get, opened, post
+from coldproof.adapters.spec.script.http import events, get, has_ended, post
 from coldproof.adapters.spec.script.tensors import adapter_tensors, model_tensors
 
 
@@ -145,10 +145,7 @@ class LlamaServer:
 
     def ended(self) -> bool:
         """Return whether the server has ended."""
-        try:
-            return bool(opened(self.url + "/health", patience=10).status >= 500)
-        except OSError:
-            return True
+        return has_ended(self.url)
 
 
 def scales(content: str | None) -> list[dict[str, float]]:

@@ -7,11 +7,10 @@ one adapter run together, the others wait. Time is counted in steps; no result d
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
@@ -89,14 +88,6 @@ class OpenVinoEngine(AbsentFeatures, SteppedEngine[OpenVinoRequest]):
             if self._adapters.numbers:
                 return self._generate_all(arrivals, on_token, between)
             return super().serve(arrivals, on_token, between)
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Hold the lock. Raises EngineDied if the engine has terminated."""
-        with self._lock:
-            if self._failure:
-                raise EngineDied(self._failure)
-            yield
 
     def send(self, request: CompletionRequest) -> OpenVinoRequest:
         """Add a request. Raises RequestRefused if the engine does not accept it."""

@@ -36,8 +36,8 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pooled: Task | None = None
 
     def with_scores(self) -> ResponseOptions:
-        """Return these options with logprobs. Several sampled answers get none: theirs cannot be compared."""
-        return msgspec.structs.replace(self, logprobs=True) if self.answers == 1 and self.pooled is None else self
+        """Return these options with logprobs. A pooled answer has none."""
+        return msgspec.structs.replace(self, logprobs=True) if self.pooled is None else self
 
     def plain(self) -> ResponseOptions:
         """Return the default for an answer of this kind: tokens, or pooled."""

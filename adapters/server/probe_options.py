@@ -11,7 +11,7 @@ from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused, 
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, ResponseOptions, Stage
 from coldproof.adapters.server.client import HttpClient
 
-PROMPT = tuple(random.Random("surface").choices(range(33, 126), k=24))
+PROMPT = tuple(random.Random("response options").choices(range(33, 126), k=24))
 HELLO = (Message("system", "Be brief."), Message("user", "Hello."))
 PROBED = (
     Capability.CHAT,

@@ -13,10 +13,10 @@ import msgspec
 
 from coldproof.adapters.common.wake_route import WAKE_PATH, wake_path
 from coldproof.adapters.protocol.capabilities import Capability, Support
-from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
-from coldproof.adapters.server.answers import UNREADABLE, decoded
+from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.openapi import OPENAPI, listed_routes
 
 RPC, CHECKER, PAUSE, RESUME = "/collective_rpc", "/weight_checker", "/pause", "/resume"
 SLEEP = "/sleep"
@@ -37,12 +37,6 @@ UNKNOWN = {
 IN_PLACE = Support(False, "the server has no route that changes parameters in place")
 
 
-class Routes(msgspec.Struct, frozen=True):
-    """The part of /openapi.json that lists the routes."""
-
-    paths: dict[str, msgspec.Raw] = {}
-
-
 class Checksums(msgspec.Struct, frozen=True):
     """The answer of /weight_checker: a checksum for each parameter."""
 
@@ -51,15 +45,10 @@ class Checksums(msgspec.Struct, frozen=True):
 
 def probe_weights(client: HttpClient) -> dict[Capability, Support]:
     """Return which of these routes the server lists. Nothing is called that changes or stops anything."""
-    try:
-        answer = client.get("/openapi.json")
-        listed = set(msgspec.json.decode(answer.content, type=Routes).paths) if answer.status_code == 200 else set()
-    except (EngineError, *UNREADABLE):
-        listed = set()
-    found = {Capability.WEIGHTS_IN_PLACE: IN_PLACE}
+    listed, found = listed_routes(client), {Capability.WEIGHTS_IN_PLACE: IN_PLACE}
     for routes, capabilities in NEEDED.items():
         there = listed.issuperset(routes)
-        how = f"the server {'lists' if there else 'does not list'} {' and '.join(routes)} in /openapi.json"
+        how = f"the server {'lists' if there else 'does not list'} {' and '.join(routes)} in {OPENAPI}"
         found |= dict.fromkeys(capabilities, Support(there, how))
     for capability, how in UNKNOWN.items():  # vLLM lists the routes also where they fail
         if found[capability].present:

@@ -21,7 +21,7 @@ from coldproof.adapters.spec.script.given import (
     UPDATES_FLUSH,
     WEIGHTS,
 )
-from coldproof.adapters.spec.script.http import argument, events, get, opened, post, whole
+from coldproof.adapters.spec.script.http import argument, events, get, has_ended, post, whole
 from coldproof.adapters.spec.script.openai import parts_of
 from coldproof.adapters.spec.script.plain_files import write_adapter
 
@@ -184,10 +184,7 @@ class SglangServer:
 
     def ended(self) -> bool:
         """Return whether the server has ended."""
-        try:
-            return bool(opened(self.url + "/health", patience=10).status >= 500)
-        except OSError:
-            return True
+        return has_ended(self.url)
 
 
 def options(wanted: Event, sampling: Event) -> Event:

@@ -7,12 +7,11 @@ adapters wait until the engine is empty, as in any program that serves several a
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.process import log_tail
@@ -185,14 +184,6 @@ class TransformersEngine(AbsentFeatures, SteppedEngine[TransformersRequest]):
                 self.driver.do(self.parts.loop.stop)
             self.driver.end()
             self.parts.log.close()
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Hold the lock. Raises EngineDied if the engine has terminated."""
-        with self._lock:
-            if self._failure:
-                raise EngineDied(self._failure)
-            yield
 
     def send(self, request: CompletionRequest) -> TransformersRequest:
         """Queue a request. Raises RequestRefused if the engine does not accept it."""

@@ -210,9 +210,9 @@ IN_PROCESS = Reproduction(
     layers=layers,
     parts=parts,
     lacks=("CHATS", "ENDPOINTS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
-    otherwise=lambda: server_reproduction(),
+    otherwise=lambda: OPENAI,
 )
-OPENAI = Reproduction(
+OPENAI: Reproduction = Reproduction(
     client="coldproof.adapters.vllm.script_server:Server",
     command=command,
     settings=server_settings,
@@ -224,8 +224,3 @@ OPENAI = Reproduction(
     lacks=("SESSIONS", "CONTENT"),
     otherwise=lambda: IN_PROCESS,
 )
-
-
-def server_reproduction() -> Reproduction:
-    """Return how a script uses the server."""
-    return OPENAI

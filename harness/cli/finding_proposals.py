@@ -15,7 +15,7 @@ from coldproof.adapters.registry import ENGINES, layer_of
 from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_folder import write_case
 from coldproof.harness.case.finding_records import RECORD, StoredFinding, waivers_of
-from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
+from coldproof.harness.case.known_issues import matches, read_known_issues
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
@@ -66,12 +66,8 @@ def is_covered(case: Case, known: Sequence[StoredFinding]) -> bool:
     alike = (one.record for one in known if one.case is not None and one.case.engine == case.engine)
     if any((record.requirement, record.signature) == (case.requirement, case.signature) for record in alike):
         return True
-    return any(issue.finding is not None and matches(issue, case) for issue in issues_of(case.engine))
-
-
-def issues_of(engine: str) -> list[KnownIssue]:
-    """Return the known issues that Coldproof has of an engine."""
-    return read_known_issues(waivers_of(folder_of(engine)))
+    issues = read_known_issues(waivers_of(folder_of(case.engine)))
+    return any(issue.finding is not None and matches(issue, case) for issue in issues)
 
 
 def written_proposal(one: Proposal, out: Path) -> Path:

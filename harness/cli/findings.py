@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for, and return the exit code. Raises Refusal or UsageError."""
     records = chosen(options.names)
     if options.matrix:
-        return matrix(records, split_names(options.only), options.report_dir)
+        return matrix(records, [name for name in options.only.split(",") if name], options.report_dir)
     if options.replay:
         return replay(records, options.report_dir, options.repairs)
     if options.collect:
@@ -132,11 +132,6 @@ def record_of(name: str) -> FindingRecord:
     if name not in records:
         raise UsageError(f"unknown finding {name!r}; `coldproof findings` lists them")
     return records[name]
-
-
-def split_names(text: str) -> list[str]:
-    """Return the names between commas."""
-    return [name for name in text.split(",") if name]
 
 
 def matrix(records: Sequence[FindingRecord], only: Sequence[str], report_dir: Path) -> int:

@@ -13,6 +13,7 @@ import msgspec
 
 from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import beyond_chance, measure_deviation
+from coldproof.harness.judgement.checkers.sampled_answers import differing_answers, sampled_question
 from coldproof.harness.judgement.checkers.tokens import check_tokens, closest, preference, tie_questions
 from coldproof.harness.judgement.collect import FUNCTIONS, evidence
 from coldproof.harness.judgement.criteria import BOUNDS, CHECKS, CRITERIA, HASHES, OF_ANSWERS
@@ -133,7 +134,17 @@ def tie_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) 
         if outcome.request in wrong and preference(outcome, closest(outcome, answers), answers, longest=longest) is None
     ]
     asked = (tie_questions(outcome, wrong[outcome.request], longest=longest) for outcome in unknown)
-    return {one: oracle.ask(one) for one in itertools.chain(*asked)}
+    sampled = (sampled_questions(outcome, answers, longest) for outcome in history.outcomes if rule.cold.step)
+    return {one: oracle.ask(one) for one in itertools.chain(*asked, *sampled)}
+
+
+def sampled_questions(outcome: Outcome, answers: Answers, longest: int) -> list[Question]:
+    """Return the questions for the cold scores of the tokens at which a request's sampled answers first differ."""
+    if outcome.options.answers == 1 or question(outcome, outcome.identities[-1]) not in answers:
+        return []
+    differing = differing_answers(outcome, closest(outcome, answers))
+    asked = (sampled_question(outcome, one, longest=longest) for one in differing)
+    return [one for one in asked if one is not None]
 
 
 def repeated_answers(history: History, oracle: Oracle, answers: Answers, rule: Rule) -> Answers:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -184,15 +185,10 @@ def raise_error(problem: OSError) -> None:
     raise problem
 
 
-def copy_file(path: Path, to: Path, *, most: int | None = None) -> None:
+def copy_file(path: Path, to: Path) -> None:
     """Copy a regular file's content to a new file. Raises UnreadableFile or OSError."""
     with opened(path) as source, to.open("xb") as target:
-        copied = 0
-        while chunk := source.read(MEGABYTE):
-            copied += len(chunk)
-            if most is not None and copied > most:
-                raise UnreadableFile(f"it has more than {most // MEGABYTE} MB")
-            target.write(chunk)
+        shutil.copyfileobj(source, target)
 
 
 def copy_folder(folder: Path, to: Path) -> None:

@@ -29,6 +29,7 @@ from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_USAGE
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.selection.command_line import add_options, read_options, report_folder, shard_of
 from coldproof.harness.selection.layers import is_covered, layers_of, use_layers
+from coldproof.harness.selection.order import place_in_cell
 from coldproof.harness.selection.select import (
     area_of,
     cell_name,
@@ -109,15 +110,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
 
-    GROUND-1 comes first in each cell: the others go on without the mixtures that it forbids.
     --replay keeps one test of the case's requirement: the one with the fewest needs, because a case has what it needs,
     and an engine without chats, say, can replay a case of token ids.
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
 
-    def place(item: pytest.Item) -> tuple[int, bool]:
+    def place(item: pytest.Item) -> tuple[int, ...]:
         requirement = requirement_of(item)
-        return (-1, False) if requirement is None else (order.get(cell_name(item), -1), not requirement.without_cache)
+        return (-1,) if requirement is None else (order.get(cell_name(item), -1), *place_in_cell(requirement))
 
     items.sort(key=place)
     wanted = selected_requirements(config)

@@ -7,12 +7,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED, PLUGIN_PATH, ROOT, ended
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import ENGINES
@@ -64,14 +63,7 @@ def run(checkout: Path, *arguments: str) -> str:
     """Run pytest with the engine of the example and return its output."""
     path = os.pathsep.join([str(checkout), PLUGIN_PATH])
     words = ["-m", "pytest", "-p", "with_toy", "-p", "no:cacheprovider", "-q", *arguments, "--engine", "toylm"]
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, *words], PYTHONPATH=path)
     return done.stdout + done.stderr
 
 

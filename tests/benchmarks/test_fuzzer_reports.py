@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import pytest
 from support.histories import Tampered
-from support.paths import ROOT
+from support.modules import script
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
@@ -21,20 +18,7 @@ from coldproof.harness.judgement.judge import judge
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, ScriptedEngine
 from coldproof.harness.workload.validity import is_valid
 
-FOLDER = ROOT / "benchmarks" / "fuzzer_reports"
-
-
-def module(name: str) -> ModuleType:
-    """Return a script, which is no part of the package, as a module."""
-    found = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert found is not None
-    assert found.loader is not None
-    loaded = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(loaded)
-    return loaded
-
-
-TRACES, RERUN = module("traces"), module("rerun")
+TRACES, RERUN = (script(f"benchmarks/fuzzer_reports/{name}.py") for name in ("traces", "rerun"))
 
 
 @pytest.mark.parametrize("trace", TRACES.TRACES, ids=lambda trace: trace.name)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -14,28 +11,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from support.case_samples import stale
 from support.declared_requirements import declared_requirements
-from support.paths import ROOT
+from support.modules import script
 from support.report_samples import results
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.schema.results import write_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 
-FOLDER = ROOT / "benchmarks" / "real_bugs"
-
-
-def module() -> ModuleType:
-    """Return the script, which is no part of the package, as a module."""
-    name = "benchmarks_real_bugs"
-    found = importlib.util.spec_from_file_location(name, FOLDER / "real_bugs.py")
-    assert found is not None
-    assert found.loader is not None
-    loaded = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(loaded)
-    return loaded
-
-
-SCRIPT = module()
+SCRIPT = script("benchmarks/real_bugs/real_bugs.py")
 LIST = SCRIPT.read_bugs()
 
 

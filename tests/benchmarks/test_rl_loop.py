@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support.modules import script
 from support.paths import ROOT
 
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -36,18 +34,7 @@ RECORDED = sorted(FOLDER.glob("*.json"))
 GRPO = next(file for file in RECORDED if "grpo" in file.name)
 
 
-def module() -> ModuleType:
-    """Return the script, which is no part of the package, as a module."""
-    name = "benchmarks_judge_calls"
-    found = importlib.util.spec_from_file_location(name, FOLDER / "judge_calls.py")
-    assert found is not None
-    assert found.loader is not None
-    loaded = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(loaded)
-    return loaded
-
-
-LOOP = module()
+LOOP = script("benchmarks/rl_loop/judge_calls.py")
 STEM = tuple(range(40, 60))
 
 

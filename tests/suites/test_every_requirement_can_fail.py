@@ -26,8 +26,8 @@ from coldproof.suites import test_lora_reload as lora
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_mixed as mixed
 from coldproof.suites import test_preemption as preemption
+from coldproof.suites import test_response_options as response_options
 from coldproof.suites import test_reuse as reuse
-from coldproof.suites import test_surface as response_options
 from coldproof.suites import test_tiers as tiers
 
 pytestmark = pytest.mark.engine

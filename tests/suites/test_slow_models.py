@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.paths import PLUGIN_PATH, ROOT
+from support.paths import ROOT, ended
 
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.judgement.evidence.cache import Options
@@ -31,13 +29,7 @@ def test_the_first_example_of_each_requirement_shows_its_evidence(tmp_path: Path
     words += ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "default,tight"]
     words += ["--budget", "1h", "--hypothesis-seed", "5", "--diagnose", "none"]
     words += ["--known-issues", str(ROOT / "adapters" / "vllm" / "known_issues.toml"), "--report-dir", str(tmp_path)]
-    ran = subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-        capture_output=True,
-        text=True,
-    )
+    ran = ended([sys.executable, *words])
     results = read_results(tmp_path / "results.json")
     cells = [(r.id, cell) for r in results.requirements for cell in r.cells if cell.verdict is not Verdict.UNSUPPORTED]
     missing = {name: set(cell.missing) - {Options.STOPPED} for name, cell in cells}

@@ -11,3 +11,13 @@ def plant(name: str, patch: Patch) -> None:
     """Inject a fault into vLLM until the test is over. Importing vLLM here leaves the environment unchanged."""
     with setup.LOCK, setup.start_environment():
         FAULTS[name].plant(patch)
+
+
+class Stoppable:
+    """An engine that was just started."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        """Record that the engine was stopped."""
+        self.stopped = True

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.paths import ROOT
+from support.paths import ROOT, ended
 
 from coldproof.harness.release.run.sources import PACKAGES
 
@@ -32,11 +32,6 @@ def make_tree(folder: Path) -> Path:
 
 def python(tree: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python with the tree's own package, not with the checkout's. `path`: another folder to import from."""
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), *filter(None, [path])])},
-        capture_output=True,
-        text=True,
-        check=False,
+    return ended(
+        [sys.executable, *words], folder=tree, PYTHONPATH=os.pathsep.join([str(tree / "src"), *filter(None, [path])])
     )

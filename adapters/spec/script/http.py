@@ -44,6 +44,14 @@ def get(url: str) -> Any:
     return json.loads(opened(url).read())
 
 
+def has_ended(url: str) -> bool:
+    """Return whether the server there has ended."""
+    try:
+        return bool(opened(url + "/health", patience=10).status >= 500)
+    except OSError:
+        return True
+
+
 def whole(url: str, body: object, headers: dict[str, str] | None = None) -> Any:
     """Return the JSON that a POST request is answered with. Raises OSError."""
     return json.loads(opened(url, body, headers, STALL_SECONDS).read())

@@ -80,7 +80,7 @@ def calibrate(
         probes, alone, repeats = surviving_answers(oracle, probes, wall, renew, on_death)
     identities = list(dict.fromkeys(probe.adapter for probe in probes))
     noise, exact = max(repeats.noise, repeats.continued), repeats.exact
-    cold = ColdAnswers(rate=repeats.rate, nats=repeats.nats, steady=repeats.steady)
+    cold = ColdAnswers(rate=repeats.rate, nats=repeats.nats, steady=repeats.steady, step=repeats.step)
     rule = exact_rule(cold)
     pace = Pace(repeats.waited, SHARE * seconds)
     said: list[str] = []
@@ -132,9 +132,10 @@ def exact_rule(cold: ColdAnswers) -> Rule:
     """Return the token-exact rule of an engine whose cold answers repeat: rounding decides as far as it was measured.
 
     The largest of some hundred differences is not the largest possible. Where no score was reported twice, or all were
-    equal, rounding decides nothing; nor does it at margins at which many repeated tokens never changed.
+    equal, rounding decides nothing; nor does it at margins at which many repeated tokens never changed. Scores that are
+    rounded to steps repeat exactly until a hit, which is computed in other parts, moves one to the next step.
     """
-    measured = min(REPEATED_NATS, TIMES_ROUNDING * (cold.nats or 0.0))
+    measured = max(min(REPEATED_NATS, TIMES_ROUNDING * (cold.nats or 0.0)), cold.rounded_by)
     if cold.steady is not None and cold.steady <= measured:
         measured = math.nextafter(cold.steady, 0.0)
     return Rule(exact=True, rounding=measured, cold=cold)

@@ -56,11 +56,11 @@ def calibrate_pooled(
     run, unit = secrets.token_hex(4), whole_unit(block or DEFAULT_BLOCK)
     identities: list[str | None] = [None, *digests[:2]]
     prompts = [segment_tokens(run, Segment(f"calibration {i}", length)) for i, length in enumerate(lengths(unit))]
-    surfaces = [ResponseOptions(pooled=task) for task in tasks]
+    options = [ResponseOptions(pooled=task) for task in tasks]
     probes = [
         Question(prompt, identity, 0, response_options)
         for identity in identities
-        for response_options in surfaces
+        for response_options in options
         for prompt in prompts
     ]
     batches = [[probe for probe in probes if probe.adapter == identity] for identity in identities]
@@ -81,9 +81,7 @@ def calibrate_pooled(
             }
     noise = max(apart)
     rule = Rule(exact=noise == 0, pooled=max(ROUNDING, TIMES * noise))
-    measured = measure_sensitivity(
-        oracle, identities, unit, rule, Question((), None, 0, surfaces[0]), progress=progress
-    )
+    measured = measure_sensitivity(oracle, identities, unit, rule, Question((), None, 0, options[0]), progress=progress)
     cold = ColdAnswers(sensitivity=measured)
     rule = msgspec.structs.replace(rule, cold=cold)
     holds = {name: distance <= (rule.pooled or 0) for name, distance in mixtures.items()}

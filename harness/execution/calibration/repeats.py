@@ -27,6 +27,11 @@ REPEATED_NATS = 1e-3
 # Repeated tokens between two close candidates, none of which changed, that rule out that rounding chooses there. If it
 # chose another one in one of five computations, as many would all be equal once in eight thousand times.
 STEADY_TOKENS = 40
+# Steps between scores that are looked for. Logits of bfloat16 have steps of 2^-6 and more where a best token's are,
+# float16 of 2^-9 and more. A float32 margin lies so close to a multiple of the finest step in one of twelve cases.
+COARSEST_STEP, FINEST_STEP = 2, 12  # as negative powers of two
+DIFFERENT_MARGINS = 8  # an engine that reports the same margins for all tokens shows no step
+ON_STEP_NATS = 1e-5  # a reported margin is a difference of two logprobs with seven digits
 
 T = TypeVar("T")
 
@@ -35,7 +40,7 @@ class Repeats(msgspec.Struct, frozen=True):
     """How well cold answers repeat: the largest difference in nats, and the number of repeated answers that differ.
 
     `rate`: how often repeated answers diverged, also where half of one was continued. `nats`: the largest difference of
-    a score; None if no score was reported twice. `steady`: see `ColdAnswers`.
+    a score; None if no score was reported twice. `steady`, `step`: see `ColdAnswers`.
     """
 
     noise: float
@@ -46,6 +51,7 @@ class Repeats(msgspec.Struct, frozen=True):
     rate: Rate = Rate()
     nats: float | None = None
     steady: float | None = None
+    step: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -124,6 +130,7 @@ def repeats_of(
         rate=sum((rate_of(*pair) for pair in pairs), Rate()),
         nats=largest_nats(pairs),
         steady=steady_margin(pairs),
+        step=score_step(first for first, _ in pairs),
     )
     if not repeats.exact:
         return repeats
@@ -153,6 +160,23 @@ def steady_margin(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
         return None
     margins = sorted(token.gap for left, _ in pairs for token in left.tokens if token.gap is not None)
     return margins[STEADY_TOKENS - 1] if len(margins) >= STEADY_TOKENS else None
+
+
+def score_step(answers: Iterable[Answer]) -> float | None:
+    """Return the coarsest step, in nats, of which every top-2 margin is a multiple.
+
+    None if there is none, or if fewer than STEADY_TOKENS margins, or fewer than DIFFERENT_MARGINS values, are known.
+    """
+    margins = [token.gap for answer in answers for token in answer.tokens if token.gap is not None]
+    if len(margins) < STEADY_TOKENS or len(set(margins)) < DIFFERENT_MARGINS:
+        return None
+    steps = (2.0**-power for power in range(COARSEST_STEP, FINEST_STEP + 1))
+    return next((step for step in steps if all(is_multiple(margin, step) for margin in margins)), None)
+
+
+def is_multiple(margin: float, step: float) -> bool:
+    """Return whether a margin is a multiple of a step, up to the digits of a reported score."""
+    return math.isfinite(margin) and abs(margin - step * round(margin / step)) <= ON_STEP_NATS
 
 
 def largest_nats(pairs: Iterable[tuple[Answer, Answer]]) -> float | None:

@@ -52,6 +52,7 @@ def second_calibration(
         found.cold,
         rate=found.cold.rate + repeats.rate,
         nats=larger(found.cold.nats, repeats.nats),
+        step=min((one for one in (found.cold.step, repeats.step) if one is not None), default=None),
         steady=None if repeats.rate.diverged else min(margins, default=None),
     )
     if repeats.exact:

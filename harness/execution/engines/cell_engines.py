@@ -157,7 +157,7 @@ class CellEngines:
             on_request=on_request,
             stall_seconds=self.calibration.stall_seconds,
             ledger=self.ledgers.setdefault(engine, EventLedger()),
-            scored=self.own_rule.band is not None,
+            scored=self.own_rule.band is not None or self.own_rule.cold.step is not None,
             versions=self.versions,
             policy=self.promise.policy,
             next_engine=next_engine,

@@ -73,13 +73,13 @@ class ClosedForm(Oracle):
 
         `tasks`: those of an engine that pools.
         """
-        surfaces = [PLAIN, ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True)]
-        surfaces = [ResponseOptions(pooled=task) for task in tasks] or surfaces
+        options = [PLAIN, ResponseOptions(answers=2), ResponseOptions(prompt_logprobs=True)]
+        options = [ResponseOptions(pooled=task) for task in tasks] or options
         tokens = 0 if tasks else VERIFIED_TOKENS
         asked = [
             Question(some_tokens(length), adapter, tokens, response_options)
             for length, (adapter, response_options) in enumerate(
-                itertools.product([None, *adapters[:2]], surfaces), start=60
+                itertools.product([None, *adapters[:2]], options), start=60
             )
         ]
         if self.row_width is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
 from coldproof.harness.features.events.facts import quiet_resets
 from coldproof.harness.history.kv_event_replay import POOL, replay
-from coldproof.harness.history.kv_events import RunEvents, blocks_of
+from coldproof.harness.history.kv_events import blocks_of
 from coldproof.harness.history.records import History, ResetRecord
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
@@ -109,7 +109,7 @@ def late_resets(seen: View) -> Iterator[Finding]:
         yield finding(f"the cache reset at {reset.ended:.3f} s reported success, but {late}")
         return
     for reset, until in quiet_resets(seen.history):
-        left = blocks_after(seen.events, until)
+        left = replay(seen.events, until + seen.events.slack).in_pool
         if left:
             said = f"the cache reset at {reset.ended:.3f} s reported success"
             yield finding(f"{said}, but {left} blocks can still be hit according to the events after it")
@@ -143,11 +143,6 @@ def late_announcements(history: History) -> list[ResetRecord]:
         for reset, until in quiet_resets(history)
         if not any(reset.began - events.slack <= at <= until + events.slack for at in clears)
     ]
-
-
-def blocks_after(events: RunEvents, until: float) -> int:
-    """Return the number of blocks in the pool that can be hit at that time, according to the events."""
-    return replay(events, until + events.slack).in_pool
 
 
 def unexplained(seen: View) -> Iterator[Finding]:

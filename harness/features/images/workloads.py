@@ -83,7 +83,8 @@ def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt with images that is sent again with the same pixels in other files."""
     base = draw(prompts_with_images(limits))
     ways = draw(st.permutations(list(Encoding)))[: limits.most(len(Encoding), least=1)]
-    sent = [base, *(tuple(sent_as(segment, way) for segment in base) for way in ways), base]
+    others = (tuple(with_image(one, encoding=way) if one.image else one for one in base) for way in ways)
+    sent = [base, *others, base]
     return Workload(tuple(Burst(requests=(request_for(limits, one, PLAIN),)) for one in sent))
 
 
@@ -252,11 +253,6 @@ def image_of(segment: Segment) -> Image:
 def with_image(segment: Segment, **changes: object) -> Segment:
     """Return a segment with its image changed."""
     return msgspec.structs.replace(segment, image=msgspec.structs.replace(image_of(segment), **changes))
-
-
-def sent_as(segment: Segment, encoding: Encoding) -> Segment:
-    """Return a segment whose image, if it is one, is sent in another way."""
-    return with_image(segment, encoding=encoding) if segment.image else segment
 
 
 def told(segment: Segment, arguments: Arguments) -> Segment:

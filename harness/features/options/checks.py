@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
 from coldproof.harness.history.records import History, Outcome
+from coldproof.harness.judgement.checkers.sampled_answers import ids_of, with_rounding
 from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
@@ -19,14 +20,14 @@ TEXT_END = 20  # characters of a text that a finding quotes
 
 
 @check(
-    "surface",
+    "response options",
     order=50,
     fails=(
         "Logprobs, finish reasons, texts or additional answers that are missing, incomplete or different from the "
         "cold ones; an answer to a different prompt than the one sent."
     ),
 )
-def check_surface(history: History, answers: Answers, rule: Rule) -> list[Finding]:
+def check_response_options(history: History, answers: Answers, rule: Rule) -> list[Finding]:
     """Return a finding for each missing, incomplete or wrong answer, logprob, finish reason, text and prompt."""
     found: list[Finding] = []
     chats = {number for number, _, request in history.workload.requests() if request.chat}
@@ -39,20 +40,42 @@ def check_surface(history: History, answers: Answers, rule: Rule) -> list[Findin
             expected = closest(outcome, answers)
             if outcome.request not in chats and has_other_text(outcome, expected):
                 found.append(finding(outcome, FailureClass.API, describe_texts(outcome.text, expected.text or "")))
+            found += [
+                one
+                for one in other_answers(history, outcome, expected, answers, rule)
+                if outcome.request not in changed or one.failure_class is not FailureClass.CORRUPT
+            ]
             for failure_class, words in differences(outcome, expected, tolerance(rule), prompt_tolerance(rule)):
                 if outcome.request in changed and failure_class is FailureClass.CORRUPT:
                     continue  # the mode may change scores; it may not omit them or change the finish reason
-                # With nondeterministic scores a sampled answer may diverge at any token.
-                noise = not rule.exact and outcome.options.answers > 1
-                found.append(finding(outcome, failure_class, words, noise=noise))
+                found.append(finding(outcome, failure_class, words))
     return found
+
+
+def other_answers(
+    history: History, outcome: Outcome, expected: Answer, answers: Answers, rule: Rule
+) -> Iterator[Finding]:
+    """Yield a finding for each further answer that is missing or differs from the cold one with the same seed."""
+    wanted = outcome.options.answers
+    if 1 + len(outcome.others) != wanted:
+        words = f"requested {wanted} answers and got {1 + len(outcome.others)}"
+        yield finding(outcome, FailureClass.API, words)
+    for number, (warm, cold) in enumerate(zip(outcome.others, expected.others, strict=False), 1):
+        if ids_of(warm) != ids_of(cold):
+            words = f"got an answer {number} that differs from the cold one with the same seed"
+            # With nondeterministic scores a sampled answer may diverge at any token.
+            made = finding(outcome, FailureClass.CORRUPT, words, noise=not rule.exact)
+            longest = history.shape.max_model_tokens
+            yield with_rounding(made, outcome, expected, number, answers, rule, longest=longest)
 
 
 def tolerance(rule: Rule) -> float:
     """Return the tolerance for the logprobs of an answer, in nats."""
     if rule.band is not None:
         return max(SCORE_NATS, rule.band.score_nats)
-    return SCORE_NATS if rule.exact or rule.noise is None else max(SCORE_NATS, 2 * rule.noise)
+    if rule.exact or rule.noise is None:
+        return max(SCORE_NATS, rule.cold.rounded_by)
+    return max(SCORE_NATS, 2 * rule.noise)
 
 
 def prompt_tolerance(rule: Rule) -> float:
@@ -75,12 +98,6 @@ def differences(
     outcome: Outcome, expected: Answer, allowed: float, allowed_in_prompt: float
 ) -> Iterator[tuple[FailureClass, str]]:
     """Yield (failure class, rest of the sentence) for each difference from the cold answer."""
-    wanted = outcome.options.answers
-    if 1 + len(outcome.others) != wanted:
-        yield FailureClass.API, f"requested {wanted} answers and got {1 + len(outcome.others)}"
-    for i, (warm, cold) in enumerate(zip(outcome.others, expected.others, strict=False), 1):
-        if [token.id for token in warm] != [token.id for token in cold]:
-            yield FailureClass.CORRUPT, f"got an answer {i} that differs from the cold one with the same seed"
     if outcome.token_ids == expected.ids and expected.finish_reason not in (None, outcome.finish_reason):
         ends = f"{outcome.finish_reason!r} instead of {expected.finish_reason!r}"
         yield FailureClass.API, f"ended with finish reason {ends}"
@@ -118,7 +135,7 @@ def largest_difference(pairs: list[tuple[float | None, float | None]]) -> float:
 def finding(outcome: Outcome, failure_class: FailureClass, words: str, *, noise: bool = False) -> Finding:
     """Return the finding about a request; `words` is the rest of its sentence."""
     return Finding(
-        checker="surface",
+        checker="response options",
         failure_class=failure_class,
         request=outcome.request,
         sentence=f"Request {outcome.request} to '{outcome.model}' {words}.",

@@ -63,11 +63,6 @@ class Invalidation(enum.Enum):
     NOTHING = "nothing: the update itself invalidates"
 
 
-def update_routes(limits: WorkloadLimits) -> list[WeightRoute]:
-    """Return the routes that the engine has."""
-    return [route for route, capability in ROUTES.items() if capability in limits.can]
-
-
 def pause_modes(limits: WorkloadLimits) -> list[PauseMode]:
     """Return the modes of a pause that the engine has."""
     return [mode for mode, capability in MODES.items() if capability in limits.can]
@@ -130,7 +125,8 @@ class UpdateBuilder:
         """Draw an update to another version."""
         self.version, self.updates = self.next_version(), self.updates + 1
         self.visited.append(self.version)
-        return UpdateWeights(version=self.version, route=self.draw(st.sampled_from(update_routes(self.limits))))
+        routes = [route for route, capability in ROUTES.items() if capability in self.limits.can]
+        return UpdateWeights(version=self.version, route=self.draw(st.sampled_from(routes)))
 
     def renew_salt(self) -> None:
         """Use another salt from now on, which stands for the number of the update."""

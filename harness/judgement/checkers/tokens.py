@@ -15,6 +15,7 @@ from coldproof.harness.judgement.checkers.noise_tolerance import (
     places,
     too_short_or_long,
 )
+from coldproof.harness.judgement.checkers.sampled_answers import with_rounding
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import (
@@ -129,12 +130,15 @@ def wrong_answer(history: History, outcome: Outcome, expected: Answer, answers: 
     cached = "an unknown number" if outcome.cached_tokens is None else str(outcome.cached_tokens)
     words = f"({cached} of its {len(outcome.prompt)} prompt tokens came from the cache){explanation}"
     made = finding(outcome, failure_class, position, f"differs from the cold answer at token {position} {words}")
-    apart = preference(outcome, expected, answers, longest=history.shape.max_model_tokens)
+    longest = history.shape.max_model_tokens
+    apart = preference(outcome, expected, answers, longest=longest)
     if rule.exact and failure_class is FailureClass.CORRUPT:
         said = f"Request {outcome.request} diverges from the cold answer at token {position}, where "
         if is_repeated_cold(outcome, answers):
             said += "the cold engine itself gave these tokens when it was asked again."
             return msgspec.structs.replace(made, noise=True, explained=True, sentence=said)
+        if outcome.options.answers > 1:
+            return with_rounding(made, outcome, expected, 0, answers, rule, longest=longest)
         if apart is not None and rule.rounding is not None and apart <= max(rule.rounding, RESOLUTION_NATS):
             explained = apart <= rule.rounding and rule.rounding > 0
             said += f"the two tokens' scores are {apart:.1g} nats apart: "

@@ -137,7 +137,7 @@ class Options(Evidence):
 
 
 @computes(Options, order=70)
-def surface_facts(history: History) -> dict[str, float]:
+def response_option_facts(history: History) -> dict[str, float]:
     """Return the counters of response options on a cached prefix."""
     answered = [o for o in history.outcomes if o.answered]
     hits = [o for o in answered if o.hit_at_least]

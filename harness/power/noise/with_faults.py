@@ -219,7 +219,7 @@ def needs_no_threshold(stored: Stored, found: Finding) -> bool:
     """Return whether a finding holds at any level of noise: by counts, ends, lengths, or a positive match."""
     band = stored.rule.band
     if found.checker != "tokens" or band is None:
-        return found.checker != "surface" or found.failure_class is FailureClass.API
+        return found.checker != "response options" or found.failure_class is FailureClass.API
     outcome = next(o for o in comparable_outcomes(stored.history) if o.request == found.request)
     answers = dict(stored.answers)
     one = measure_deviation(stored.history, outcome, answers, band)

@@ -104,9 +104,9 @@ def needs(tells: dict[str, Strength], removes: str) -> bool:
     return tells.get(removes) is Strength.NEEDED
 
 
-def does_not_need(tells: dict[str, Strength], removes: str) -> bool:
-    """Return whether the controls prove that the failure does not need a factor."""
-    return tells.get(removes) is Strength.NOT_NEEDED
+def needs_no_cache(tells: dict[str, Strength]) -> bool:
+    """Return whether the controls prove that the failure does not need prefix caching."""
+    return tells.get(CACHING) is Strength.NOT_NEEDED
 
 
 def is_wrong_content(tells: dict[str, Strength], _facts: ControlFacts) -> bool:
@@ -120,11 +120,11 @@ Rule = Callable[[dict[str, Strength], ControlFacts], bool]
 MECHANISMS: tuple[tuple[str, Rule], ...] = (
     (
         "stale model weights or state outside of the prefix cache",
-        lambda t, _: does_not_need(t, CACHING) and needs(t, OTHER_REQUESTS),
+        lambda t, _: needs_no_cache(t) and needs(t, OTHER_REQUESTS),
     ),
     (
         "a cause outside of the prefix cache",
-        lambda t, f: does_not_need(t, CACHING) or f.failure_class is FailureClass.NOT_THE_CACHE,
+        lambda t, f: needs_no_cache(t) or f.failure_class is FailureClass.NOT_THE_CACHE,
     ),
     ("the second tier: what is stored in it or loaded from it", lambda t, _: needs(t, TIER)),
     ("the state that a client disconnect leaves behind", lambda t, _: needs(t, DISCONNECT)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,6 @@ from support.fake_reply import MODEL, Counts, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
 from coldproof.adapters.common import concurrent as serving_module
-from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.engine import RequestRefused, Served
 from coldproof.adapters.protocol.metrics import Metrics, increase
 from coldproof.adapters.protocol.requests import Abort, Arrival, Completion, CompletionRequest, Message, Stage
@@ -23,19 +22,6 @@ from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
 
 SHAPE = EngineShape(block_size=16, pool_blocks=99, max_model_tokens=2048, adapter_slots=4, prefix_caching=True)
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture
-def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
-    """Run a stand-in server with the behaviour that the test is parametrized with."""
-    with serving(getattr(request, "param", None)) as server:
-        yield server
 
 
 def engine(fake: FakeServer, *, null_is_miss: bool = False) -> ServerEngine:

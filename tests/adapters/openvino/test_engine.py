@@ -18,7 +18,6 @@ from coldproof.adapters.openvino import engine as openvino
 from coldproof.adapters.openvino.engine import OpenVinoEngine
 from coldproof.adapters.openvino.setup import INT8, REGISTERED
 from coldproof.adapters.openvino.spec import CELLS, FLOAT_ACTIVATIONS, ROOMY, TIGHT
-from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied, RequestRefused, Served
 from coldproof.adapters.protocol.requests import (
     Abort,
@@ -169,16 +168,6 @@ def test_adapters_are_chosen_by_their_files(start: Start, adapter: AdapterFiles)
     assert isinstance(third, RequestRefused)
 
 
-def test_an_engine_that_is_stopped_during_a_burst(start: Start) -> None:
-    """Running requests and later ones end with EngineDied."""
-    engine = start()
-    (one,) = engine.serve([Arrival(ask(prompt(1, 40)))], lambda _n, _c: None, engine.stop)
-    assert isinstance(one.result, EngineDied)
-    with pytest.raises(EngineDied):
-        engine.complete(ask(prompt(1, 40)))
-    assert not engine.alive()
-
-
 def test_a_crashed_engine_is_reported(start: Start) -> None:
     """When the worker process ends, a request gets its exit code, and the test process continues."""
     engine = start()
@@ -186,13 +175,6 @@ def test_a_crashed_engine_is_reported(start: Start) -> None:
     with pytest.raises(EngineDied, match="exit code"):
         engine.complete(ask(prompt(1, 40)))
     assert not engine.alive()
-
-
-def test_every_capability_has_its_evidence(start: Start, adapter: AdapterFiles) -> None:
-    """A stepped engine and one with adapters give evidence for every capability."""
-    for engine in (start(), start(REGISTERED, adapters=(adapter.folder,))):
-        assert set(engine.capabilities) == set(Capability)
-        assert all(support.evidence for support in engine.capabilities.values())
 
 
 def test_with_weights_in_eight_bits_decode_and_prefill_agree(start: Start) -> None:

@@ -16,7 +16,6 @@ import requests
 from support.fake_reply import MODEL, Fault, ServerBehaviour, answer, rendered
 from support.fake_server import FakeServer, serving
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, Message, Stage
 from coldproof.adapters.server.client import HttpClient
@@ -26,19 +25,6 @@ PROMPT = tuple(range(40, 80))
 HOUR_MS = 3_600_000
 COLD = answer(MODEL, PROMPT, 20)
 QUEUE = 'vllm:num_requests_running{{engine="0"}} {}\nvllm:num_requests_waiting{{engine="0"}} {}\n'
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-
-
-@pytest.fixture
-def fake(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
-    """Run a stand-in server with the behaviour that the test is parametrized with."""
-    with serving(getattr(request, "param", None)) as server:
-        yield server
 
 
 def aborted_answer(fake: FakeServer, **abort: Any) -> Completion:

@@ -41,7 +41,7 @@ OF_COMPLETIONS = {
     Capability.CACHE_SALT,
     Capability.CACHE_RESET,
 }
-OF_SURFACE = {
+OF_RESPONSE_OPTIONS = {
     *OF_CHATS,
     Capability.PRIORITY,
     Capability.ABORT,
@@ -73,12 +73,6 @@ OF_ADAPTERS = {
     Capability.LORA_IN_PLACE,
 }
 ANOTHER_ENGINE = ServerBehaviour(metrics=BARE_METRICS)  # nothing of vLLM in its metrics
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -179,7 +173,7 @@ def test_an_unpublished_shape_is_unknown() -> None:
         (ServerBehaviour(metrics=None), OF_METRICS),
         (ANOTHER_ENGINE, OF_METRICS),
         (ServerBehaviour(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
-        (ServerBehaviour(token_prompts=False), OF_COMPLETIONS | OF_SURFACE),
+        (ServerBehaviour(token_prompts=False), OF_COMPLETIONS | OF_RESPONSE_OPTIONS),
         (ServerBehaviour(lora=(404, "Not Found")), OF_ADAPTERS),
         (ServerBehaviour(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
         (ServerBehaviour(chats=False), OF_CHATS),
@@ -347,4 +341,7 @@ def test_a_starting_server_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_server_that_refuses_every_prompt_can_still_be_described() -> None:
     """Capabilities are absent, and nothing is raised."""
-    assert absent(probed(ServerBehaviour(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {*OF_COMPLETIONS, *OF_SURFACE}
+    assert absent(probed(ServerBehaviour(fault=Fault.REFUSES))[0]) == ALWAYS_ABSENT | {
+        *OF_COMPLETIONS,
+        *OF_RESPONSE_OPTIONS,
+    }

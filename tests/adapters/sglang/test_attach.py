@@ -56,8 +56,7 @@ OF_ADAPTERS = {Capability.RUNTIME_LORA, Capability.ADAPTER_CHOICE, Capability.MI
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's API key and the wait for an engine to end."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    """Do not wait for an engine to end."""
     monkeypatch.setattr(HttpClient, "wait_dead", lambda self, seconds: not self.alive())
 
 

@@ -15,7 +15,6 @@ from support.fake_sglang import MODEL, FakeSglang, ServerBehaviour, serving
 from support.histories import ask, burst, put
 from support.scripts import run_script
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.adapters.protocol.engine import MalformedAnswer, RequestRefused
@@ -35,12 +34,6 @@ ENDPOINTS = (
     Capability.ENDPOINTS,
     *(ENDPOINT_CAPABILITIES[endpoint] for endpoint in (Endpoint.GENERATE, Endpoint.RESPONSES, Endpoint.MESSAGES)),
 )
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture

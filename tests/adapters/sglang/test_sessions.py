@@ -16,7 +16,6 @@ from support.fake_sglang import MODEL, SESSION_ROUTES, FakeSglang, Fault, Server
 from support.histories import ask, burst, contents, put
 from support.scripts import run_script
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import RequestRefused
@@ -32,12 +31,6 @@ from coldproof.harness.workload.steps import Prompt, Request, Segment, Workload
 OPEN, CLOSE = SESSION_ROUTES
 LIMITS = WorkloadLimits(block=16, slots=4, contents=("A", "B"), mixtures=frozenset({BASE_WITH_ADAPTER}))
 FIRST, MORE = tuple(range(40, 50)), (60, 61, 62)
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 @pytest.fixture

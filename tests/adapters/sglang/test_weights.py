@@ -16,7 +16,6 @@ from support.histories import ask, burst, contents
 from support.paths import COUNTED, PLUGIN_PATH
 from support.weights import SGLANG_CONTROLS
 
-from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.common.tiny_model import make_model
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -48,12 +47,6 @@ UPDATES = {Capability.WEIGHT_UPDATES, Capability.WEIGHTS_FROM_PATH, Capability.W
 PAUSES = {Capability.PAUSE_ABORT, Capability.PAUSE_KEEP}
 NEVER = {Capability.WEIGHTS_IN_PLACE, Capability.PAUSE_WAIT, Capability.SLEEP}
 TO_A, BACK = UpdateWeights(version="A"), UpdateWeights(version=START_WEIGHTS)
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the developer's own API key from the environment."""
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
 
 
 def attached(fake: FakeSglang) -> ServerEngine:

@@ -24,7 +24,6 @@ from coldproof.adapters.protocol.requests import (
     Arrival,
     Completion,
     CompletionRequest,
-    Message,
     ResponseOptions,
     Stage,
 )
@@ -448,17 +447,6 @@ def too_many_requests() -> list[Arrival]:
 class TestEngine:
     """Tests of the real engine."""
 
-    def test_sharing_off_is_off(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
-        """The answers are the same. Whole blocks hit where sharing is on, and nothing where it is off."""
-        assert (warm.shape.prefix_caching, cold.shape.prefix_caching) == (True, False)
-        request = new_request(1, 60, 12)
-        first, again = warm.complete(request), warm.complete(request)
-        assert (first.cached_tokens, again.cached_tokens) == (0, 48)
-        alone = [cold.complete(request) for _ in range(2)]
-        assert [answer.cached_tokens for answer in alone] == [0, 0]
-        assert ids(first) == ids(again) == ids(alone[0]) == ids(alone[1])
-        assert (first.prompt, first.text) == (request.prompt, bytes(ids(first)).decode())
-
     def test_several_answers_share_their_prompt(self, cold: TransformersEngine, warm: TransformersEngine) -> None:
         """All answers equal the cold one, also on a hit, and no block stays in use."""
         assert warm.reset_cache()
@@ -687,14 +675,6 @@ class TestEngine:
         serve(warm, Arrival(new_request(1, 60, 5)), between=between)
         assert refused == [409]
 
-    def test_a_chat_is_its_rendered_prompt(self, warm: TransformersEngine) -> None:
-        """The ids of the template give the same answer as the chat."""
-        messages = (Message("system", "Be brief."), Message("user", "Hello."))
-        rendered = warm.render(messages)
-        chat = warm.complete(new_request(1, 1, 8, messages=messages))
-        assert chat.prompt == rendered
-        assert ids(chat) == ids(warm.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
-
     def test_a_failed_loop_is_a_crashed_engine(self, start: Start) -> None:
         """The error names the cause, and later calls raise it as well."""
         engine = start("num_blocks=8")
@@ -705,13 +685,6 @@ class TestEngine:
         with pytest.raises(EngineDied, match="generation loop failed"):
             engine.metrics()
         engine.stop()
-
-    def test_a_stop_ends_the_burst(self, start: Start) -> None:
-        """A stop ends the burst and the engine's threads."""
-        engine = start()
-        (served,) = serve(engine, Arrival(new_request(1, 60, 50)), between=engine.stop)
-        assert isinstance(served.result, EngineDied)
-        assert not engine.parts.loop.manager.is_running()
 
     def test_a_start_that_fails_names_the_reason(self, start: Start) -> None:
         """An unknown field is refused, and so is one that needs a device which this machine lacks."""

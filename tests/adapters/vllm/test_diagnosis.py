@@ -17,8 +17,8 @@ from coldproof.suites import test_control as control
 from coldproof.suites import test_lora_reload as reload
 from coldproof.suites import test_memory_pressure as pressure
 from coldproof.suites import test_preemption as preemption
+from coldproof.suites import test_response_options as response_options
 from coldproof.suites import test_reuse as reuse
-from coldproof.suites import test_surface as response_options
 
 pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, CHUNKS = (CELLS[name] for name in ("default", "tight", "small-chunks"))

@@ -25,7 +25,6 @@ from coldproof.adapters.protocol.requests import (
     Arrival,
     Completion,
     CompletionRequest,
-    Message,
     ResponseOptions,
     Stage,
 )
@@ -235,62 +234,6 @@ class TestServed:
         *_, last = completed(serve(warm, *others, Arrival(new_request(9, 20, 12, abort=Abort(after_ms=50)))))
         assert (last.aborted, last.tokens) == (Stage.QUEUED, ())
 
-    def test_a_reload_in_place_changes_the_answer(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """The name loads another path, also during a burst."""
-        first, second = (str(adapter(seed).folder.resolve()) for seed in (1, 2))
-        expected = []
-        for path in (first, second):
-            cold.load_adapter("lora", path, in_place=bool(expected))
-            expected.append(ids(cold.complete(new_request(1, 100, 12, model="lora"))))
-        warm.load_adapter("lora", first, in_place=False)
-        began = warm.clock()
-
-        def between() -> None:
-            if round(warm.clock() - began, 3) == 0.15:
-                warm.load_adapter("lora", second, in_place=True)
-
-        request = new_request(1, 100, 12, model="lora")
-        served = serve(warm, Arrival(request), Arrival(request, offset_ms=200), between=between)
-        before, after = completed(served)
-        assert [ids(before), ids(after)] == expected
-        assert expected[0] != expected[1]
-        assert after.cached_tokens == 0
-
-    def test_adapter_names_behave_as_on_the_server(self, warm: InprocEngine, tmp_path: Path) -> None:
-        """Statuses are those of the server, and an unloaded name is unknown."""
-        path = str(adapter(1).folder.resolve())
-        warm.load_adapter("named", path, in_place=False)
-        statuses = []
-        for action in (
-            lambda: warm.load_adapter("named", path, in_place=False),
-            lambda: warm.load_adapter("base", path, in_place=False),
-            lambda: warm.load_adapter("none", str(tmp_path), in_place=False),
-            lambda: warm.unload_adapter("none"),
-            lambda: warm.unload_adapter("named"),
-            lambda: warm.complete(new_request(1, 10, 1, model="named")),
-        ):
-            try:
-                action()
-                statuses.append(200)
-            except RequestRefused as refusal:
-                statuses.append(refusal.status)
-        assert statuses == [400, 400, 404, 404, 200, 404]
-
-    def test_a_refused_request_harms_no_other(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """A prompt that is too long, an unknown name and an invalid pattern are refused, and the burst goes on."""
-        good = new_request(1, 100, 12)
-        served = serve(
-            warm,
-            Arrival(good),
-            Arrival(new_request(2, 513, 1), 10),
-            Arrival(new_request(2, 10, 513), 10),
-            Arrival(new_request(2, 10, 1, model="nobody"), 10),
-            Arrival(new_request(2, 10, 1, options=ResponseOptions(pattern="[")), 10),
-        )
-        refusals = [result for result in results(served) if isinstance(result, RequestRefused)]
-        assert [refusal.status for refusal in refusals] == [400, 400, 404, 400]
-        assert ids(completed(served[:1])[0]) == ids(cold.complete(good))
-
     def test_a_failing_burst_leaves_no_request(self, warm: InprocEngine) -> None:
         """The exception reaches the caller, and the engine is idle afterwards."""
 
@@ -307,36 +250,6 @@ class TestServed:
         said: list[bool] = []
         serve(warm, Arrival(new_request(1, 100, 5)), between=lambda: said.append(warm.reset_cache()))
         assert said == [False] * 4 + [True]
-
-    def test_salts_separate_the_cache(self, warm: InprocEngine) -> None:
-        """The salt is part of the block hashes."""
-        plain, salted = new_request(1, 100, 1), new_request(1, 100, 1, cache_salt="a")
-        assert [warm.complete(one).cached_tokens for one in (plain, salted, salted)] == [0, 0, 96]
-
-    def test_response_options_are_supported(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """The engine supports several answers, stop strings, patterns, prompt logprobs and logprobs."""
-        several = warm.complete(new_request(1, 40, 8, options=ResponseOptions(answers=3)))
-        assert [len(tokens) for tokens in (several.tokens, *several.others)] == [8, 8, 8]
-        assert len({tuple(t.id for t in tokens) for tokens in (several.tokens, *several.others)}) > 1
-        plain = cold.complete(new_request(1, 40, 8))
-        stopped = warm.complete(new_request(1, 40, 8, options=ResponseOptions(stop=(plain.text[3],))))
-        assert (stopped.finish_reason, stopped.text) == ("stop", plain.text[: plain.text.index(plain.text[3])])
-        matched = warm.complete(new_request(1, 40, 8, options=ResponseOptions(pattern="[ab]{3}")))
-        assert (matched.finish_reason, len(matched.text), set(matched.text) - {"a", "b"}) == ("stop", 3, set())
-        reported = warm.complete(new_request(1, 100, 2, options=ResponseOptions(prompt_logprobs=True)))
-        assert reported.prompt_logprobs is not None
-        assert [score is None for score in reported.prompt_logprobs] == [True] + [False] * 99
-        scored = warm.complete(new_request(1, 40, 8, options=ResponseOptions(logprobs=True)))
-        assert ids(scored) == ids(plain)
-        assert all(token.logprob is not None and token.gap is not None and token.gap > 0 for token in scored.tokens)
-
-    def test_a_chat_is_its_rendered_prompt(self, warm: InprocEngine, cold: InprocEngine) -> None:
-        """`render` returns the ids that the engine used, and a request with these ids gets the same answer."""
-        messages = (Message("system", "Be brief."), Message("user", "Hello."))
-        rendered = warm.render(messages)
-        answer = warm.complete(new_request(1, 1, 8, messages=messages))
-        assert answer.prompt == rendered
-        assert ids(answer) == ids(cold.complete(CompletionRequest(model="base", prompt=rendered, max_tokens=8)))
 
     def test_a_session_continues_from_its_computed_tokens(self, warm: InprocEngine, cold: InprocEngine) -> None:
         """All but the last token are kept. The session holds its blocks until it is closed, and then takes no turn."""

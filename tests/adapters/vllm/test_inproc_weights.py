@@ -10,7 +10,6 @@ from support.histories import read_config
 from support.nightly import with_samples
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.protocol.weights import WeightRoute
 from coldproof.adapters.vllm.inproc import engine as vllm_inproc
@@ -64,17 +63,6 @@ def test_a_route_loads_all_weights(engines: tuple[InprocEngine, InprocEngine], r
     engine.update_weights(str(START), route)
     assert answers(engine) == before
     assert engine.weights_checksum() == checksum
-
-
-def test_a_folder_without_weights_changes_nothing_in_place(
-    engines: tuple[InprocEngine, InprocEngine], tmp_path: Path
-) -> None:
-    """The update is refused before any parameter is written."""
-    engine, _ = engines
-    before = answers(engine)
-    with pytest.raises(RequestRefused, match="has no"):
-        engine.update_weights(str(tmp_path), WeightRoute.IN_PLACE)
-    assert answers(engine) == before
 
 
 def test_a_sleep_on_a_cpu_keeps_the_weights(engines: tuple[InprocEngine, InprocEngine]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import PLUGIN_PATH, ROOT
+from support.faults import Stoppable
+from support.paths import ended
 
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm import repairs
@@ -30,14 +31,7 @@ UNREPAIRED = "vllm/row-mask-is-not-in-the-key"
 def replayed(folder: Path, *words: str) -> tuple[Results, str]:
     """Return the results and the output of a run that only replays these findings."""
     records = [read_records()[name] for name in (*MENDED, UNREPAIRED)]
-    run = subprocess.run(
-        [*command_of(records, folder), *words],
-        cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = ended([*command_of(records, folder), *words], folder=folder.parent)
     return read_results(folder / "results.json"), run.stdout
 
 
@@ -53,16 +47,6 @@ def test_a_case_is_gone_with_its_repair_and_the_others_are_still_there(tmp_path:
     assert "ENGINE REPAIRED" in (tmp_path / "report" / "index.html").read_text()
     assert results.cases
     assert all(case.replay.endswith(f"--repairs {','.join(REPAIRED)}") for case in results.cases)
-
-
-class Stoppable:
-    """An engine that was just started."""
-
-    stopped = False
-
-    def stop(self) -> None:
-        """Record that the engine was stopped."""
-        self.stopped = True
 
 
 @pytest.mark.parametrize("planted", [True, False])
@@ -97,8 +81,7 @@ def test_an_engine_without_chosen_repairs_is_as_it_is_shipped(monkeypatch: pytes
 def findings(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Return a run of `coldproof findings` that has ended."""
     command = [sys.executable, "-P", "-m", "coldproof", "findings", *words, "--report-dir", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": PLUGIN_PATH}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return ended(command)
 
 
 @pytest.mark.nightly

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.repairs import NONE, read_repairs
 from coldproof.harness.cli import finding_matrix
@@ -127,9 +126,3 @@ def test_the_exit_code_says_whether_it_is_diagonal(
     monkeypatch.setattr(command, "square_of", lambda *_: square(**changed))
     assert main(["findings", "--matrix"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == f"3 cases under 3 repairs: {len(changed)} off the diagonal"
-
-
-def test_repairs_are_data() -> None:
-    """A value of a square can be compared and used as a key."""
-    assert isinstance(REPAIRS[0], Repair)
-    assert len(set(REPAIRS)) == 3

@@ -18,7 +18,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_start import check_mode
 from coldproof.harness.features.contexts.evidence import Contexts, context_facts
 from coldproof.harness.features.non_prefix.workloads import cut_histories, exceeding_context, rearranged
-from coldproof.harness.features.options.checks import check_surface
+from coldproof.harness.features.options.checks import check_response_options
 from coldproof.harness.history.non_prefix_reuse import may_be_changed, reusable_tokens
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
@@ -156,9 +156,11 @@ def test_scores_of_a_changed_answer_are_not_compared() -> None:
     second = moved(COLD, tokens=scored, options=ResponseOptions(logprobs=True))
     cold = Answer(tuple(Token(id=i, at=0.0, logprob=-1.0) for i in COLD), finish_reason="length")
     known = {question(o, o.identities[0]): cold for o in (FIRST, second)}
-    assert check_surface(history_of(FIRST, second), known, EXACT)
-    assert check_surface(history_of(FIRST, second), known, LOSSY) == []
-    (found,) = check_surface(history_of(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY)
+    assert check_response_options(history_of(FIRST, second), known, EXACT)
+    assert check_response_options(history_of(FIRST, second), known, LOSSY) == []
+    (found,) = check_response_options(
+        history_of(FIRST, msgspec.structs.replace(second, finish_reason="stop")), known, LOSSY
+    )
     assert found.failure_class is FailureClass.API
 
 

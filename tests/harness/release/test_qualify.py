@@ -27,7 +27,6 @@ from coldproof.harness.release.bundle.verify import verify
 from coldproof.harness.release.requirements import frozen, suites
 from coldproof.harness.release.requirements.frozen import (
     FrozenList,
-    Place,
     differences,
     encode,
     list_path,
@@ -358,8 +357,3 @@ def test_a_changed_requirement_is_refused_until_it_is_frozen(tree: Path, tmp_pat
     said = run.stdout + run.stderr
     assert run.returncode == 4
     assert "version 0.1.0 (test SALT-1 test_salts_isolate_the_cache changed: statement, source" in said, said
-
-
-def test_a_place_is_described() -> None:
-    """The text is the one that reasons use."""
-    assert str(Place("LORA-1", "test_it", "default")) == "LORA-1 (test_it) in default"

@@ -10,14 +10,13 @@ import msgspec
 import pytest
 from support.histories import ask, put
 
-from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.harness import feature_files
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload import kinds
-from coldproof.harness.workload.kinds.kind import Activity, Mark, State, StepKind, Stop
+from coldproof.harness.workload.kinds.kind import Activity, State, StepKind, Stop
 from coldproof.harness.workload.steps import (
     Action,
     Burst,
@@ -97,38 +96,6 @@ def test_every_kind_describes_itself(kind: type[StepKind]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "mark"),
-    [
-        (put("A", path="p"), Mark(kind="load", name="tenant", content="A")),
-        (Unload("n"), Mark(kind="unload", name="n")),
-        (Reset(), Mark(kind="reset", resets=True)),
-        (
-            Reset((ResetScope.RUNNING,), prefix=False),
-            Mark(kind="reset of", name="running requests", resets=True),
-        ),
-        (RestartSide(Side.PREFILL), Mark(kind="restart of prefill")),
-        (Idle(5), None),
-        (Sleep(1), None),
-    ],
-)
-def test_what_the_table_of_changes_shows(step: Action, mark: Mark | None) -> None:
-    """Adapter changes, resets and restarts of a part."""
-    assert step.mark() == mark
-
-
-def test_what_a_kind_says_about_an_engine() -> None:
-    """Which steps end a stop, reach all ranks, need a part of an engine, and are recorded as a reset."""
-    steps = [step for step, _ in WRITTEN]
-    assert {type(step) for step in steps if step.ends_stop} == {Resume, Wake}
-    assert {type(step) for step in steps if step.reaches_every_rank} == {SetAdapter, Reset, UpdateWeights, Pause, Sleep}
-    assert {step.needs() for step in steps} == {(), (Capability.SIDE_FAILURES,)}
-    assert RestartSide(Side.TIER).needs() == (Capability.TIER_FAILURES,)
-    clears = [Reset(), Pause(mode=PauseMode.KEEP, clear=True), Sleep(1), Sleep(2)]
-    keeps = [Reset((ResetScope.RUNNING,), prefix=False), Pause(mode=PauseMode.KEEP, clear=False), Sleep(0), Restart()]
-    assert [step.clears_cache() for step in (*clears, *keeps)] == [True] * 4 + [False] * 4
-
-
-@pytest.mark.parametrize(
     ("step", "during"),
     [
         (SetAdapter(name="n", content="A", path="p"), True),  # between bursts, an engine refuses this load
@@ -173,9 +140,3 @@ def test_a_room_goes_through_steps_without_a_look_at_their_classes() -> None:
     assert [len(step.requests) for step in steps] == [0, 2, 1]
     assert [step.changes for step in steps] == [(Idle(5),), (), (Reset(), Resume())]
     assert [step.meanwhile is not None for step in steps] == [False, False, True]
-
-
-def test_which_workloads_keep_their_order() -> None:
-    """What is promised after an update or a restart depends on it, and so does a new kind unless it says otherwise."""
-    assert {type(step) for step, _ in WRITTEN if step.varies} == {SetAdapter, Unload, Reset, Idle}
-    assert not StepKind.varies

@@ -55,14 +55,6 @@ def test_a_request_is_described_with_its_task() -> None:
     assert "stem:40, an embedding of each token" in describe(burst(pooled(options=each)), 0)
 
 
-def test_an_older_workload_reads_as_it_did() -> None:
-    """The field is absent if nothing is pooled, and survives otherwise."""
-    plain, vector = Workload((burst(ask(("stem", 40))),)), Workload((burst(pooled()),))
-    assert b"pooled" not in msgspec.json.encode(plain)
-    for workload in (plain, vector):
-        assert msgspec.json.decode(msgspec.json.encode(workload), type=Workload) == workload
-
-
 def test_scores_are_not_requested_beside_vectors() -> None:
     """Without tokens there is nothing to score."""
     assert VECTOR.with_scores() == VECTOR

@@ -86,14 +86,6 @@ def test_a_request_is_described_with_its_session() -> None:
     assert describe(CloseSession("a", aborted=True), 0) == "abort session 'a'"
 
 
-def test_a_workload_is_written_with_its_sessions() -> None:
-    """The field is absent without a session, and survives with one."""
-    for workload in (alone(ask(("stem", 40))), alone(FIRST, turn(), CLOSE)):
-        written = msgspec.json.encode(workload)
-        assert (b"session" in written) is (len(workload.steps) > 1)
-        assert msgspec.json.decode(written, type=Workload) == workload
-
-
 def test_a_turn_is_sent_as_the_tokens_behind_what_its_session_holds() -> None:
     """Its prompt has all tokens, except for the last token of the answer before it."""
     own = tokens_of(FIRST, "n", {})

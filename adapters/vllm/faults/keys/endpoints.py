@@ -24,13 +24,9 @@ def change_salt_at(patch: Patch, endpoint: str, change: Callable[[str], str | No
         salt = prompt.get("cache_salt") if isinstance(prompt, dict) and request_id.startswith(endpoint) else None
         if salt is not None and (changed := change(salt)) != salt:
             acted()
-            prompt = {**prompt, "cache_salt": changed} if changed is not None else without_salt(prompt)
+            salted = {} if changed is None else {"cache_salt": changed}
+            prompt = {name: value for name, value in prompt.items() if name != "cache_salt"} | salted
         return original(this, prompt, params, request_id, *rest, **named)
-
-
-def without_salt(prompt: dict[str, Any]) -> dict[str, Any]:
-    """Return a prompt as a request without a salt has it."""
-    return {name: value for name, value in prompt.items() if name != "cache_salt"}
 
 
 @fault("ENTRY-1", stands_for="vllm#46688", cells=CELLS)

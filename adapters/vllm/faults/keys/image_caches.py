@@ -13,10 +13,10 @@ FAULTS, fault = collector("image_caches")
 CELLS, TOWERS, WORKERS = ("images",), ("images-towers",), ("fingerprint",)
 
 
-def do_nothing_instead(patch: Patch, owner: Any, name: str) -> None:
-    """Replace a method by one that does nothing."""
+def reset_nothing(patch: Patch, owner: Any) -> None:
+    """Replace the reset of the encoder cache by one that does nothing."""
 
-    @around(patch, owner, name)
+    @around(patch, owner, "reset_encoder_cache")
     def nothing(_original: Any, *_args: Any, **_named: Any) -> None:
         acted()
 
@@ -24,13 +24,13 @@ def do_nothing_instead(patch: Patch, owner: Any, name: str) -> None:
 @fault("MM-4", stands_for="sglang#26792, for the encoder's cache", cells=CELLS, workers=WORKERS)
 def a_reset_keeps_the_encoders_outputs(patch: Patch) -> None:
     """The reset of the encoder cache is confirmed, and nothing happens."""
-    do_nothing_instead(patch, module("v1.engine.llm_engine").LLMEngine, "reset_encoder_cache")
+    reset_nothing(patch, module("v1.engine.llm_engine").LLMEngine)
 
 
 @fault("MM-4", stands_for="caches that desync, as vLLM's own warning says", cells=CELLS, workers=WORKERS)
 def the_scheduler_remembers_outputs_that_were_reset(patch: Patch) -> None:
     """The reset of the encoder cache empties the worker's part of it, and not the scheduler's."""
-    do_nothing_instead(patch, module("v1.core.sched.scheduler").Scheduler, "reset_encoder_cache")
+    reset_nothing(patch, module("v1.core.sched.scheduler").Scheduler)
 
 
 @fault("MM-4", stands_for="a pause that clears the prefix cache only", cells=CELLS, workers=WORKERS)

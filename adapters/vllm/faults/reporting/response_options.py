@@ -9,7 +9,7 @@ from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
 from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, after_lookup, around, before
 
-FAULTS, fault = collector("surface")
+FAULTS, fault = collector("response options")
 
 
 def is_cached(this: Any, request: Any) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import plant
+from support.faults import Stoppable, plant
 from support.paths import COUNTED, PLUGIN_PATH, ROOT
 
 from coldproof import IMPORT_ROOT
@@ -118,16 +118,6 @@ def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
     assert results.fault.acted
     assert "with the injected fault 'hashes-lack-the-salt-and-the-adapter'" in results.headline
     assert "FAULT INJECTED" in (tmp_path / "index.html").read_text()
-
-
-class Stoppable:
-    """An engine that was just started."""
-
-    stopped = False
-
-    def stop(self) -> None:
-        """Record that the engine was stopped."""
-        self.stopped = True
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ The suites may need many examples to draw such a state. So a fault that they mis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.fault_workloads import FaultyEngines, alone, ask, assert_shown, faulty_engines, steps, together
+from support.fault_workloads import FaultyEngines, alone, ask, assert_shown, steps, together
 from support.nightly import with_samples
 
 from coldproof.adapters.registry import CELLS
@@ -127,13 +125,6 @@ CASES: dict[str, tuple[str, Workload]] = {
         steps(together(ask(("stem", 70), tokens=20), ask(("stem", 70), offset_ms=50))),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngines]:
-    """Yield an engine for each cell."""
-    with faulty_engines(tmp_path_factory.mktemp("rare")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("fault", with_samples(CASES, "the-parent-is-missing-after-a-hit-of-one-block"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.fault_workloads import FaultyEngines, alone, ask, assert_shown, faulty_engines, steps, together
+from support.fault_workloads import FaultyEngines, alone, ask, assert_shown, steps, together
 from support.nightly import with_samples
 
 from coldproof.adapters.protocol.requests import Abort, Stage
@@ -106,13 +104,6 @@ CASES: dict[str, tuple[str, Workload]] = {
         ),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngines]:
-    """Yield an engine for each cell."""
-    with faulty_engines(tmp_path_factory.mktemp("rare")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("fault", with_samples(CASES, "a-queue-of-more-than-sixteen-loses-its-oldest"))

@@ -18,14 +18,13 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineStartError, RequestRefused
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN, ZEROED
 from coldproof.adapters.protocol.requests import (
-    ENGINE_ABORT,
     Abort,
     Arrival,
     Completion,
     CompletionRequest,
     ResponseOptions,
 )
-from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
+from coldproof.adapters.protocol.weights import SleepPart, WeightRoute
 from coldproof.adapters.vllm.cells.cell import RUNNER_V1, RUNNER_V2, Variables
 from coldproof.adapters.vllm.fingerprint.digest import chain, seed_of
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION, TOPOLOGIES, Topology
@@ -353,31 +352,6 @@ def test_each_route_loads_the_weights(start: Start, route: WeightRoute) -> None:
         engine.update_weights("/nowhere", route)
     engine.update_weights(str(tiny_model(CACHED)), route)  # a transfer that failed does not prevent the next one
     assert engine.weights_checksum() == before
-
-
-@pytest.mark.parametrize("clear", [True, False])
-def test_a_pause_keeps_requests_or_ends_them(start: Start, clear: bool) -> None:
-    """Kept requests continue whether or not the cache is cleared, and aborted ones report it. vLLM has no other mode
-    here.
-    """
-    engine = start()
-    for mode, ended in ((PauseMode.KEEP, "length"), (PauseMode.ABORT, ENGINE_ABORT)):
-        steps = iter(range(1000))
-
-        def between(mode: PauseMode = mode, steps: Iterator[int] = steps) -> None:
-            step = next(steps)
-            if step == 5:
-                engine.pause(mode, clear=clear)
-            if step == 9:
-                engine.resume()
-
-        (served,) = engine.serve([Arrival(new_request(prompt(mode.value, 70)))], lambda *_: None, between)
-        assert isinstance(served.result, Completion)
-        assert served.result.finish_reason == ended
-        assert ids(served.result) == expected(prompt(mode.value, 70))[: len(served.result.tokens)]
-        engine.resume()
-    with pytest.raises(RequestRefused, match="wait"):
-        engine.pause(PauseMode.WAIT, clear=clear)
 
 
 def test_scores_seeds_and_grammars(start: Start) -> None:

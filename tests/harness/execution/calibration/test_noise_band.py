@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,6 +70,11 @@ def noisy(seed: int, *, nats: float = SIGMA) -> ScriptedEngine:
 def oracle_over(engine: ScriptedEngine, folder: Path) -> EngineOracle:
     """Return an oracle that knows three adapter contents."""
     return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={})
+
+
+def calibrated(oracle: EngineOracle, **more: Any) -> tuple[Calibration, Rule]:
+    """Return the calibration and the rule of an oracle's engine."""
+    return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, **more)
 
 
 def band(engine: ScriptedEngine, folder: Path) -> NoiseBand | str:
@@ -191,7 +197,7 @@ def test_a_second_measurement_finds_noise_that_the_first_did_not_show(long: bool
         return varying.tamper(request, honest) if long and len(request.prompt) > longest else honest  # type: ignore[attr-defined]
 
     oracle = oracle_over(Tampered(vary, caching=False), tmp_path)
-    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    found, rule = calibrated(oracle)
     assert rule.exact
     found = msgspec.structs.replace(found, answer_seconds=float(slow))
     measured_again, rule = second_calibration(oracle, list(oracle.adapters), found, block=BLOCK, seconds=1.0)
@@ -217,7 +223,7 @@ def test_made_up_prompt_scores_do_not_relax_the_rule(tmp_path: Path) -> None:
         return msgspec.structs.replace(honest, prompt_logprobs=scores, prompt_best=scores)
 
     oracle = oracle_over(Tampered(claim, caching=False), tmp_path)
-    found, before = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    found, before = calibrated(oracle)
     measured_again, rule = second_calibration(oracle, list(oracle.adapters), found, block=BLOCK)
     assert (rule.exact, rule.band, rule.noise) == (True, None, None)
     assert (rule.rounding, before.rounding) == (0.0, 0.0)
@@ -271,16 +277,63 @@ def test_a_slow_model_that_is_exact_is_not_measured_in_full(tmp_path: Path) -> N
         return answer
 
     oracle = oracle_over(Tampered(honest, caching=False), tmp_path)
-    found, _ = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    found, _ = calibrated(oracle)
     rounds_measured.clear()
     slow = msgspec.structs.replace(found, answer_seconds=1.0)
     assert second_calibration(oracle, list(oracle.adapters), slow, block=BLOCK, seconds=1.0)[1].exact
     assert len(rounds_measured) == 3 * (WAYS + 1) * LEAST_EACH  # three identities: alone, in batches, and continued
 
 
+class Crashes(Tampered):
+    """A cold engine that crashes on some requests, alone, and on some that are sent at once."""
+
+    def __init__(
+        self,
+        alone: Callable[[CompletionRequest], bool] = lambda _: False,
+        at_once: Callable[[list[CompletionRequest]], bool] = lambda _: False,
+        tamper: Callable[[CompletionRequest, Completion], Completion] = lambda _, honest: honest,
+    ) -> None:
+        super().__init__(tamper, caching=False)
+        self.alone, self.at_once, self.crashes = alone, at_once, 0
+
+    def crash_if(self, crashes: bool) -> None:
+        """Crash, and count it."""
+        self.crashes += crashes
+        if crashes:
+            raise EngineDied(f"the engine's process has ended, death {self.crashes}")
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Crash on requests that are sent at once, or answer."""
+        self.crash_if(self.at_once([one.request for one in arrivals]))
+        return super().serve(arrivals, on_token, between)
+
+    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
+        """Crash on a request, or answer."""
+        self.crash_if(self.alone(request))
+        return super().send(request, on_token)
+
+
+def crashes_on_scores(*, alone: bool) -> Crashes:
+    """Return a cold engine with noisy scores that crashes on requests for prompt scores: on all, or beside others."""
+    return Crashes(
+        lambda one: alone and one.options.prompt_logprobs,
+        lambda sent: len(sent) > 1 and any(one.options.prompt_logprobs for one in sent),
+        noisy(1).tamper,  # type: ignore[attr-defined]
+    )
+
+
+def crashes_on_adapters(*, beside: bool) -> Crashes:
+    """Return a cold engine that crashes on every request with an adapter, or only next to another request."""
+    if beside:
+        return Crashes(at_once=lambda sent: len({one.model for one in sent}) > 1)
+    return Crashes(lambda one: one.model != "base")
+
+
 def test_a_second_measurement_survives_an_engine_that_crashes_on_scores(tmp_path: Path) -> None:
     """The full measurement finds which scores crash the engine. Without any scores the rule uses margins."""
-    oracle = oracle_over(CrashesOnScores(alone=True), tmp_path)
+    oracle = oracle_over(crashes_on_scores(alone=True), tmp_path)
     crashes: list[RequestKind] = []
     exact = report_samples.results().calibration
     assert exact is not None
@@ -291,47 +344,21 @@ def test_a_second_measurement_survives_an_engine_that_crashes_on_scores(tmp_path
         found,
         block=BLOCK,
         seconds=1.0,
-        renew=lambda: oracle.use(CrashesOnScores(alone=True)),
+        renew=lambda: oracle.use(crashes_on_scores(alone=True)),
         on_death=lambda kind, _: crashes.append(kind),
     )
     assert (measured_again[1].exact, measured_again[1].band) == (False, None)
     assert crashes == [RequestKind.SCORES]
 
 
-class CrashesOnScores(Tampered):
-    """A cold engine with noisy scores that crashes on requests for prompt scores: on all, or on several at once."""
-
-    def __init__(self, *, alone: bool) -> None:
-        super().__init__(noisy(1).tamper, caching=False)  # type: ignore[attr-defined]
-        self.alone = alone
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Crash on several requests with one for prompt scores, or answer."""
-        if len(arrivals) > 1 and any(one.request.options.prompt_logprobs for one in arrivals):
-            raise EngineDied("the engine's process has ended")
-        return super().serve(arrivals, on_token, between)
-
-    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Crash on a request for prompt scores, or answer."""
-        if self.alone and request.options.prompt_logprobs:
-            raise EngineDied("the engine's process has ended")
-        return super().send(request, on_token)
-
-
 @pytest.mark.parametrize(("alone", "renewed"), [(False, 1), (True, 2)])
 def test_an_engine_that_crashes_on_scores_keeps_its_run(alone: bool, renewed: int, tmp_path: Path) -> None:
     """The next best rule is used, and the report says why. vLLM 0.32.0's CPU build crashes on such a batch."""
-    oracle, renewals = oracle_over(CrashesOnScores(alone=alone), tmp_path), []
+    oracle, renewals = oracle_over(crashes_on_scores(alone=alone), tmp_path), []
     crashes: list[tuple[RequestKind, str]] = []
-    found, rule = calibrate(
+    found, rule = calibrated(
         oracle,
-        list(oracle.adapters),
-        cell="default",
-        block=BLOCK,
-        slots=4,
-        renew=lambda: renewals.append(oracle.use(CrashesOnScores(alone=alone))),  # type: ignore[func-returns-value]
+        renew=lambda: renewals.append(oracle.use(crashes_on_scores(alone=alone))),  # type: ignore[func-returns-value]
         on_death=lambda kind, why: crashes.append((kind, why)),
     )
     assert len(renewals) == renewed
@@ -349,14 +376,10 @@ def test_an_engine_that_crashes_on_scores_keeps_its_run(alone: bool, renewed: in
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_calibration_sends_no_kind_of_request_that_the_run_has_dropped(alone: bool, tmp_path: Path) -> None:
     """An engine of another cell would crash on it again."""
-    oracle = oracle_over(CrashesOnScores(alone=alone), tmp_path)
+    oracle = oracle_over(crashes_on_scores(alone=alone), tmp_path)
     kinds = (RequestKind.SCORES_BESIDE, RequestKind.SCORES)[: 1 + alone]
-    found, rule = calibrate(
+    found, rule = calibrated(
         oracle,
-        list(oracle.adapters),
-        cell="default",
-        block=BLOCK,
-        slots=4,
         renew=lambda: pytest.fail("the engine died"),
         dropped=kinds,
     )
@@ -364,25 +387,11 @@ def test_a_calibration_sends_no_kind_of_request_that_the_run_has_dropped(alone: 
     assert sum("the engine died of such requests" in note for note in found.notes) == len(kinds)
 
 
-class CrashesOnLogprobs(ScriptedEngine):
-    """A cold engine that crashes on every request for logprobs."""
-
-    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Crash on a request for logprobs, or answer."""
-        if request.options.logprobs:
-            raise EngineDied("the engine's process has ended")
-        return super().send(request, on_token)
-
-
 def test_an_engine_that_crashes_on_logprobs_is_calibrated_by_its_tokens(tmp_path: Path) -> None:
     """The tokens are the same each time."""
-    oracle, crashes = oracle_over(CrashesOnLogprobs(caching=False), tmp_path), []
-    _, rule = calibrate(
+    oracle, crashes = oracle_over(Crashes(lambda one: one.options.logprobs), tmp_path), []
+    _, rule = calibrated(
         oracle,
-        list(oracle.adapters),
-        cell="default",
-        block=BLOCK,
-        slots=4,
         renew=lambda: None,
         on_death=lambda kind, why: crashes.append(kind),
     )
@@ -391,50 +400,13 @@ def test_an_engine_that_crashes_on_logprobs_is_calibrated_by_its_tokens(tmp_path
     assert not oracle.scores
 
 
-class CrashesOnAdapters(ScriptedEngine):
-    """A cold engine that crashes on every request with an adapter, or only next to another request."""
-
-    def __init__(self, *, beside: bool) -> None:
-        super().__init__(caching=False)
-        self.beside = beside
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Crash on a mixture of models, or answer."""
-        if self.beside and len({one.request.model for one in arrivals}) > 1:
-            raise EngineDied("the engine's process has ended")
-        return super().serve(arrivals, on_token, between)
-
-    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Crash on a request with an adapter, or answer."""
-        if not self.beside and request.model != "base":
-            raise EngineDied("the engine's process has ended")
-        return super().send(request, on_token)
-
-
-class CrashesOnEverything(ScriptedEngine):
-    """A cold engine that crashes on every request and counts its crashes."""
-
-    crashes = 0
-
-    def send(self, request: CompletionRequest, on_token: Callable[[int], None]) -> Completion:
-        """Crash."""
-        self.crashes += 1
-        raise EngineDied(f"death {self.crashes}")
-
-
 @pytest.mark.parametrize("beside", [False, True])
 def test_an_engine_that_crashes_on_adapters_is_calibrated_without_them(beside: bool, tmp_path: Path) -> None:
     """Scores that were measured without adapters are used again. Adapters that crash next to others are not mixed."""
-    oracle, crashes = oracle_over(CrashesOnAdapters(beside=beside), tmp_path), []
-    found, rule = calibrate(
+    oracle, crashes = oracle_over(crashes_on_adapters(beside=beside), tmp_path), []
+    found, rule = calibrated(
         oracle,
-        list(oracle.adapters),
-        cell="default",
-        block=BLOCK,
-        slots=4,
-        renew=lambda: oracle.use(CrashesOnAdapters(beside=beside)),
+        renew=lambda: oracle.use(crashes_on_adapters(beside=beside)),
         on_death=lambda kind, why: crashes.append(kind),
     )
     assert rule.exact
@@ -447,16 +419,16 @@ def test_an_engine_that_crashes_on_adapters_is_calibrated_without_them(beside: b
 
 def test_an_engine_that_crashes_on_everything_ends_the_run(tmp_path: Path) -> None:
     """The error is that of the first crash."""
-    oracle = oracle_over(CrashesOnEverything(caching=False), tmp_path)
+    oracle = oracle_over(Crashes(lambda _: True), tmp_path)
     with pytest.raises(OracleError, match="death 1"):
-        calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, renew=lambda: None)
+        calibrated(oracle, renew=lambda: None)
 
 
 def test_an_attached_engine_that_crashes_cannot_be_replaced(tmp_path: Path) -> None:
     """The run ends with the engine's own error."""
-    oracle = oracle_over(CrashesOnScores(alone=True), tmp_path)
+    oracle = oracle_over(crashes_on_scores(alone=True), tmp_path)
     with pytest.raises(OracleError, match="process has ended"):
-        calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+        calibrated(oracle)
 
 
 @pytest.mark.parametrize("lacking", [Capability.LOGPROBS, Capability.PROMPT_LOGPROBS])
@@ -501,7 +473,7 @@ def test_direct_scores_make_a_band_where_no_request_gets_prompt_logprobs(tmp_pat
 def test_calibration_takes_the_band_for_its_rule(tmp_path: Path) -> None:
     """The report has the noise and what it hides."""
     oracle = oracle_over(noisy(2), tmp_path)
-    found, rule = calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    found, rule = calibrated(oracle)
     assert rule == Rule(exact=False, noise=found.noise_nats, band=found.band, cold=found.cold)
     assert found.band is not None
     assert rule.cold.rate == found.band.repeats

@@ -72,7 +72,7 @@ def test_what_has_a_cold_answer_is_compared(changes: dict[str, Any], compared: b
     assert len(list(questions(seen))) == compared
 
 
-def test_a_question_is_content_prompt_length_and_surface() -> None:
+def test_a_question_is_content_prompt_length_and_response_options() -> None:
     """Salts and priorities do not change a cold answer, and every allowed identity has a question."""
     one = outcome(0, PROMPT, adapter="digest-a", identities=(A, B), options=SEVERAL)
     found = list(questions(history(one)))
@@ -111,14 +111,14 @@ def oracle(engine: ScriptedEngine, folder: Path, name: str = "cold-engine") -> E
     [
         ("cold-engine", PLAIN, ResponseOptions(logprobs=True)),
         ("cold-engine", ResponseOptions(stop=("a",)), ResponseOptions(stop=("a",), logprobs=True)),
-        ("cold-engine", SEVERAL, SEVERAL),
+        ("cold-engine", SEVERAL, SEVERAL.with_scores()),
         ("fresh-engine", PLAIN, PLAIN),
     ],
 )
 def test_scores_are_requested_where_they_change_nothing(
     name: str, response_options: ResponseOptions, expected: ResponseOptions, tmp_path: Path
 ) -> None:
-    """The margin rule needs scores; a sampled answer and a fresh engine are requested without them."""
+    """The margin rule needs scores, also of sampled answers; a fresh engine is requested without them."""
     engine = Recorder()
     answer = oracle(engine, tmp_path, name).ask(Question(tuple(PROMPT), None, 4, response_options))
     assert [request.options for request in engine.requests] == [expected]
@@ -222,7 +222,7 @@ def test_a_repeated_question_is_sent_alone_and_in_a_batch(tmp_path: Path) -> Non
     assert sizes == [AGAIN]
 
 
-def test_a_question_is_the_surface_too(tmp_path: Path) -> None:
+def test_other_response_options_are_another_question(tmp_path: Path) -> None:
     """The same prompt with other options is a new question; an equal question is answered from memory."""
     engine = Recorder()
     one = oracle(engine, tmp_path)

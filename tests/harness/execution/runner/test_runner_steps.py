@@ -12,7 +12,7 @@ from support.histories import SideBySide, ask, burst, contents, play, put
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, RequestRefused
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Abort, Completion, CompletionRequest, ResponseOptions
+from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.history.records import History
@@ -221,19 +221,3 @@ def test_what_an_engine_does_not_count_stays_unknown(tmp_path: Path) -> None:
 
     history = play(Silent(), tmp_path, burst(ask()))
     assert history.steps[0].after == Metrics(running=0)
-
-
-def test_such_a_history_survives_json(tmp_path: Path) -> None:
-    """A later judge has only the file."""
-    steps: list[Step] = [
-        put("A"),
-        burst(
-            ask(adapter="tenant"), ask(abort=Abort(after_tokens=1)), ask(options=ResponseOptions(prompt_logprobs=True))
-        ),
-        Reset(),
-        Idle(0),
-        burst(ask(("prelude", 9), ("q", 4), chat=True, priority=3)),
-        put("B", route=Route.IN_PLACE),
-    ]
-    history = settled(ScriptedEngine(), tmp_path, *steps)
-    assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history

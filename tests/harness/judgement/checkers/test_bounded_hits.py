@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from support.evidence import evidence
 from support.histories import history, outcome
@@ -103,12 +102,6 @@ def test_evidence_that_needs_a_count_has_a_hint(missing: Evidence, hinted: bool)
     made = Trial(Requirement("CHAT-1", "preludes", (), (missing,)), "default", "a statement", "test_preludes")
     made.uncounted = "An engine that counts hits would show it."
     assert verdict_without_case(made, None)[1].endswith(made.uncounted) is hinted
-
-
-def test_bounds_survive_a_file() -> None:
-    """A stored history is judged by them again."""
-    stored = msgspec.json.decode(msgspec.json.encode(twice((10, 40))), type=History)
-    assert stored.outcomes[1].cached_between == (10, 40)
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def checks_with(name: str, other: Callable[[], list[Finding]]) -> list[Check]:
         ("check_tokens", InjectedBug.ABORT_PUBLISHES),
         ("check_bounds", InjectedBug.RESET_LIES),
         ("check_conservation", InjectedBug.LEAKS),
-        ("check_surface", InjectedBug.SCORES_CUT),
+        ("check_response_options", InjectedBug.SCORES_CUT),
         ("check_weights", InjectedBug.UPDATE_LIES),
     ],
 )

@@ -277,7 +277,7 @@ def test_a_stall_that_ended_by_itself_is_a_hang() -> None:
     assert [f.failure_class for f in check_liveness(stalled)] == [FailureClass.HANG]
 
 
-CHECKERS = ("liveness", "tokens", "surface", "bounds", "accounting", "concurrency", "order", "conservation")
+CHECKERS = ("liveness", "tokens", "response options", "bounds", "accounting", "concurrency", "order", "conservation")
 
 
 @pytest.mark.parametrize("best", range(len(CHECKERS)))

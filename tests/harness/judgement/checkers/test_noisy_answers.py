@@ -10,7 +10,7 @@ from support.case_samples import BAND
 from support.histories import history, outcome
 
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage, Token
-from coldproof.harness.features.options.checks import check_surface, prompt_tolerance, tolerance
+from coldproof.harness.features.options.checks import check_response_options, prompt_tolerance, tolerance
 from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.judgement.checkers.noise_tolerance import (
     LEAST_FLIPS,
@@ -267,9 +267,9 @@ def test_prompt_scores_have_their_own_tolerance() -> None:
     cold = scored(one)
     key = question(one, one.identities[0])
     answers = cold | {key: msgspec.structs.replace(cold[key], prompt_logprobs=(None, *[-1.0] * (len(PROMPT) - 1)))}
-    assert check_surface(history(one), answers, RULE) == []
+    assert check_response_options(history(one), answers, RULE) == []
     strict = msgspec.structs.replace(RULE, band=msgspec.structs.replace(BAND, prompt_nats=0.6))
-    assert len(check_surface(history(one), answers, strict)) == 1
+    assert len(check_response_options(history(one), answers, strict)) == 1
 
 
 class RecordingOracle(Oracle):

@@ -11,7 +11,7 @@ import pytest
 from support.histories import ask, burst, history, outcome, tokens
 
 from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
-from coldproof.harness.features.options.checks import SCORE_NATS, check_surface, tolerance
+from coldproof.harness.features.options.checks import SCORE_NATS, check_response_options, tolerance
 from coldproof.harness.history.records import Identity, Outcome
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
@@ -31,7 +31,7 @@ OTHERS = (tokens(4, 5, 6), tokens(7, 8, 9))
 def checked(one: Outcome, rule: Rule = EXACT, **cold: Any) -> list[Finding]:
     """Return the findings about a request whose cold answer has these fields."""
     answer = Answer(**{"tokens": tokens(*COLD), "finish_reason": "length", **cold})
-    return check_surface(history(one), {question(one, one.identities[0]): answer}, rule)
+    return check_response_options(history(one), {question(one, one.identities[0]): answer}, rule)
 
 
 def sent(response_options: ResponseOptions = PLAIN, answer: tuple[int, ...] = COLD, **changes: Any) -> Outcome:
@@ -42,7 +42,7 @@ def sent(response_options: ResponseOptions = PLAIN, answer: tuple[int, ...] = CO
 def only(found: list[Finding]) -> tuple[FailureClass, str]:
     """Return the class and the sentence of the only finding."""
     (one,) = found
-    assert (one.checker, one.request) == ("surface", 0)
+    assert (one.checker, one.request) == ("response options", 0)
     return one.failure_class, one.sentence
 
 
@@ -196,7 +196,7 @@ def test_the_text_of_a_chat_is_not_compared() -> None:
     answers = {question(one, one.identities[0]): Answer(tokens(*COLD), finish_reason="length", text="xyz")}
     for chat, count in ((True, 0), (False, 1)):
         steps = Workload((burst(ask(chat=chat)),))
-        assert len(check_surface(history(one, workload=steps), answers, EXACT)) == count
+        assert len(check_response_options(history(one, workload=steps), answers, EXACT)) == count
 
 
 def test_scores_that_the_oracle_does_not_give_are_not_compared() -> None:
@@ -233,7 +233,7 @@ def test_an_overlapped_answer_is_compared_with_its_version() -> None:
         question(one, both[0]): Answer(tokens(*COLD), finish_reason="length"),
         question(one, both[1]): Answer(tokens(4, 5, 6), finish_reason="stop"),
     }
-    assert only(check_surface(history(one), answers, EXACT))[1].endswith("'length' instead of 'stop'.")
+    assert only(check_response_options(history(one), answers, EXACT))[1].endswith("'length' instead of 'stop'.")
 
 
 def test_findings_about_response_options_reach_the_judgement_and_noise_is_separate() -> None:

@@ -27,7 +27,7 @@ from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.proof.confirm.confirm import Confirmed
 from coldproof.harness.proof.diagnose.controls import controls_of
 from coldproof.harness.proof.diagnose.diagnose import NO_TIME, TimeLimit, diagnose
-from coldproof.harness.schema.case import ControlRow, Diagnosis, Reproduction, Strength
+from coldproof.harness.schema.case import Diagnosis, Reproduction, Strength
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.workload.steps import (
     Burst,
@@ -149,11 +149,6 @@ def test_the_conclusion_names_the_kind_of_bug(bug: InjectedBug, tmp_path: Path) 
     assert "occurred in 3 of 3 unmodified runs" in made.conclusion
 
 
-def strengths(made: Diagnosis) -> dict[str, Strength]:
-    """Return the strength of each control by its name."""
-    return {row.name: row.tells for row in made.controls}
-
-
 def test_the_controls_reproduce_a_published_table(tmp_path: Path) -> None:
     """The controls reproduce the table of vllm#42125.
 
@@ -161,7 +156,7 @@ def test_the_controls_reproduce_a_published_table(tmp_path: Path) -> None:
     need the order of the adapters or the route.
     """
     made = ScriptedControls(InjectedBug.NAME_ONLY_KEY, tmp_path).diagnosis(*BUGS[InjectedBug.NAME_ONLY_KEY][0])
-    assert strengths(made) == {
+    assert {row.name: row.tells for row in made.controls} == {
         "prefix caching off": Strength.NEEDED,
         "a fresh salt on the failing request": Strength.NEEDED,
         "another first block in the failing request": Strength.NEEDED,
@@ -211,24 +206,8 @@ STORY = Workload(
 
 
 def test_each_control_changes_one_thing() -> None:
-    """A control that would change nothing is left out."""
+    """All else stays as it is."""
     made = {control.name: control for control in controls_of(STORY, 2, salts=True)}
-    assert set(made) == {
-        "a fresh salt on the failing request",
-        "another first block in the failing request",
-        "the failing request alone",
-        "a unique name for each adapter load",
-        "a unique path for each adapter",
-        "the two adapters swapped",
-        "the other route of a reload",
-        "one request at a time",
-        "no cache reset",
-        "the base model only",
-        "no salts",
-        "unrelated salts",
-        "unrelated prompts instead of similar ones",
-        "equal priorities",
-    }
     assert [r.salt for r in requests_of(made["a fresh salt on the failing request"].workload)] == [
         "red",
         None,
@@ -286,12 +265,6 @@ def test_controls_without_a_failing_request_change_the_workload() -> None:
     """A stall or a leak has no failing request that a control could change."""
     names = [control.name for control in controls_of(STORY, None, salts=True)]
     assert names[0] == "a unique name for each adapter load"
-
-
-def test_a_row_round_trips() -> None:
-    """Rows are part of the case file."""
-    row = ControlRow(name="n", removes="r", tries=3, failed=1, observed=[1], cold=[2], cached_tokens=0)
-    assert msgspec.json.decode(msgspec.json.encode(row), type=ControlRow) == row
 
 
 def test_waiting_for_an_engine_extends_the_time_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

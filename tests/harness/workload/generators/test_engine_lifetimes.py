@@ -19,7 +19,6 @@ from coldproof.harness.workload.steps import Burst, Route, SetAdapter, Workload
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 some = settings(max_examples=30, deadline=None, database=None, suppress_health_check=SLOW)
-QUIET = AdapterLifecycle(routes=(Route.IN_PLACE, Route.UNLOAD_LOAD), goes_back=True, most_names=1)
 BUSY = AdapterLifecycle(routes=(Route.IN_PLACE,), goes_back=True, under_traffic=True, most_names=1, base_traffic=False)
 
 
@@ -37,19 +36,6 @@ def changes(workload: Workload) -> list[tuple[str, bool]]:
         elif isinstance(step, Burst) and step.meanwhile is not None:
             found.append((step.meanwhile.change.content, True))
     return found
-
-
-@some
-@given(adapter_lifecycles(limits(), QUIET))
-def test_a_lifecycle_without_traffic_returns_to_the_first_content(workload: Workload) -> None:
-    """The contents are A, B, A, nothing is loaded under traffic, and A is requested once it is back."""
-    contents, busy = zip(*changes(workload), strict=True)
-    assert contents[2] == contents[0] != contents[1]
-    assert not any(busy)
-    third = [i for i, step in enumerate(workload.steps) if isinstance(step, SetAdapter)][2]
-    after = workload.steps[third + 1]
-    assert isinstance(after, Burst)
-    assert after.requests[0].adapter == "tenant"
 
 
 @some

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, settings
-from support.drawn_workloads import limits
+from hypothesis import HealthCheck, find, settings
+from support.drawn_workloads import few_examples, limits
 from support.workload_families import FAMILIES
 
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
@@ -14,13 +14,7 @@ from coldproof.harness.workload.steps import Burst, Workload
 from coldproof.harness.workload.tokens import new_prompt_length
 
 ROOMY = limits(most_tokens=12_000)
-SEARCH = settings(
-    max_examples=3000,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+SEARCH = settings(few_examples, max_examples=3000, suppress_health_check=list(HealthCheck))
 
 
 def blocks(workload: Workload) -> list[float]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
-from support.drawn_workloads import limits, requests_of
+from support.drawn_workloads import few_examples, limits, requests_of
 from support.workload_families import FAMILIES, RARE
 
 from coldproof.adapters.protocol.requests import Stage
@@ -24,13 +24,7 @@ from coldproof.harness.workload.steps import Burst, Reset, Route, SetAdapter, Wo
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length, wire_name
 
 TIGHT, ROOMY = limits(pool=512, longest=512), limits(pool=100_000)
-SEARCH = settings(
-    max_examples=4000,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+SEARCH = settings(few_examples, max_examples=4000, suppress_health_check=list(HealthCheck))
 Predicate = Callable[[Workload], object]
 
 

@@ -34,11 +34,6 @@ def variations(workload: Workload, on: WorkloadLimits = ROOMY, count: int = 1500
     return [varied_workload(workload, on, Random(seed)) for seed in range(count)]
 
 
-def bursts_of(workload: Workload) -> list[Burst]:
-    """Return the bursts of a workload."""
-    return [step for step in workload.steps if isinstance(step, Burst)]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_variation_of_each_family_can_be_run_and_afforded(family: str) -> None:
     """This draws a sample within one set of limits."""
@@ -114,7 +109,7 @@ def test_a_reload_overlaps_requests_of_others_only() -> None:
     reload = put("B", route=Route.IN_PLACE)
     requests = burst(ask(("stem", 60), adapter="other"), ask(("more", 60)))
     plain = Workload((put("A"), put("C", name="other"), reload, requests, burst(ask(("stem", 60), adapter="tenant"))))
-    moved = [step for varied in variations(plain) for step in bursts_of(varied) if step.meanwhile is not None]
+    moved = [step for varied in variations(plain) for step in varied.steps if step.meanwhile is not None]
     loads = [step for step in moved if step.meanwhile is not None and step.meanwhile.change == reload]
     assert loads
     alone = [step for step in loads if "tenant" not in {request.adapter for request in step.requests}]

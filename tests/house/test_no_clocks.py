@@ -35,7 +35,10 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("contract/rules.py", "sleep"): (1, "polls an engine"),
     ("contract/test_contract_weights.py", "clock"): (2, "how long nothing may happen, at least"),
     ("contract/test_contract_weights.py", "sleep"): (1, "waits until tokens that are on their way have arrived"),
-    ("test_contract_rules.py", "clock"): (2, "an engine whose clock is wrong, and one whose answers vary"),
+    ("adapters/protocol/test_contract_rules.py", "clock"): (
+        2,
+        "an engine whose clock is wrong, and one whose answers vary",
+    ),
     ("harness/execution/runner/test_kv_events_in_a_run.py", "clock"): (1, "the clock of the scripted engine"),
     ("harness/proof/minimise/test_on_fresh_engines.py", "clock"): (2, "a moment that is an hour ahead, or over"),
     ("harness/session/test_budget.py", "clock"): (1, "a moment in the past"),

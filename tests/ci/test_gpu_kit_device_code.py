@@ -7,7 +7,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ci" / "gpu_kit"))
+from support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "ci" / "gpu_kit"))
 
 import kit_device_code as cut
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from typing import Any
-
+from support.modules import script
 from support.paths import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks" / "gpu"))
-gpu_tables: Any = importlib.import_module("gpu_tables")
+gpu_tables = script("benchmarks/gpu/gpu_tables.py")
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
 
 

@@ -23,7 +23,7 @@ REQUIREMENT, FAULT = "CTRL-10", "a-reset-of-an-empty-cache-is-refused"
 COUNTER, STEP = "resets of a cache that was reset just before", "story.client.reset(); story.client.reset()"
 MOST_FILES = 9  # of a feature of this size
 # What the example needs of the checkout, besides its rooms.
-BESIDE = ("pyproject.toml", "tests/test_imports.py", "tests/support/paths.py")
+BESIDE = ("pyproject.toml", "tests/house/test_imports.py", "tests/support/paths.py")
 RUN = (
     *("-m", "coldproof", "run", "--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "default"),
     *("--budget", "4s", "--findings", "off", "--diagnose", "none", "--requirements", REQUIREMENT),
@@ -93,7 +93,7 @@ def test_it_is_a_feature_of_new_files_only() -> None:
 def test_it_keeps_the_rules_of_imports_and_of_style(tree: Path) -> None:
     """Its files are formatted, and import only what their names allow."""
     for words in (
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_imports.py"),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/house/test_imports.py"),
         ("-m", "ruff", "check", "--no-cache", *example()),
         ("-m", "ruff", "format", "--no-cache", "--check", *example()),
     ):
