@@ -69,7 +69,7 @@ def versions(record: FindingRecord, case: Case) -> str:
     """Return the version, the releases on which it was seen, and the circumstances."""
     around = ", ".join(escaped(f"{name} {version}") for name, version in sorted(record.found.environment.items()))
     rate = f" {record.rate}" if record.rate else ""
-    return f"Version: {escaped(case.engine_version or "unknown")} ({around}). Seen on {record.releases}.{rate}"
+    return f"Version: {escaped(case.engine_version or 'unknown')} ({around}). Seen on {record.releases}.{rate}"
 
 
 def mended(repair: Repair | None, diff: str) -> Iterator[str]:
