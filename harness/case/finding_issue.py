@@ -44,7 +44,8 @@ def places(record: FindingRecord) -> str:
 
 def short_steps(record: FindingRecord, script: str) -> Iterator[str]:
     """Yield the hand-made script, and what it prints."""
-    yield fenced(script.rstrip(), "python")
+    _, _, body = script.partition('"""\n\n')  # its first line says what the title of the report says
+    yield fenced((body or script).rstrip(), "python")
     if record.prints:
         yield f"Observed and expected: {code(record.prints)}"
 
@@ -81,8 +82,8 @@ def mended(repair: Repair | None, diff: str) -> Iterator[str]:
 
 
 def related(record: FindingRecord) -> Iterator[str]:
-    """Yield the nearest public reports."""
-    notes = {hit.link: hit.note for hit in record.search.nearest} if record.search else {}
+    """Yield the nearest public reports, with the first words of their notes."""
+    notes = {hit.link: hit.note.partition(";")[0] for hit in record.search.nearest} if record.search else {}
     links = list(dict.fromkeys([*record.upstream, *notes]))[:MAX_LINKS]
     if links:
         yield "Related:\n\n" + "\n".join(f"* {link}{f' ({notes[link]})' if link in notes else ''}" for link in links)

@@ -21,4 +21,4 @@ for _ in range(2):  # the same name and path, with other weights each time
     llm.llm_engine.add_lora(adapter := LoRARequest("tenant", 1, folder, load_inplace=True))
     handed += [llm.generate({"prompt_token_ids": [7] * 70}, ask, lora_request=adapter)[0].kv_transfer_params]
 told = {key for key in handed[1] if handed[0].get(key) != handed[1][key]} - {"remote_block_ids", "remote_request_id"}
-sys.exit(told <= {"remote_prefill_cached_tokens"} and "nothing tells both adapters' KV apart; expected: something")
+sys.exit(told <= {"remote_prefill_cached_tokens"} and "nothing tells both contents apart; expected: a field")

@@ -50,6 +50,7 @@ MACHINE = re.compile(r"(?<![\w.-])/(?:work|home|root|Users|mnt|var)/")
 MIN_FINDINGS = 40
 MAX_LINES = 820  # lines of a script that is made from a case: images, and the model that takes them
 MAX_SHORT_LINES = 25
+NEW_LINE = "\n"
 MAX_WORDS, MEDIAN_WORDS = 500, 300  # of a report without its diff
 REPAIRS = read_repairs()
 REQUIRED_PYTHON = re.compile(r"Needs Python 3\.11")
@@ -335,7 +336,7 @@ def test_the_report_to_file_has_cause_script_and_repair_in_this_order() -> None:
     parts = (
         RECORD_OF_CASE.cause.strip(),
         f"`{RECORD_OF_CASE.source[0]}`",
-        f"```python\n{finding.script.rstrip()}\n```",
+        f"```python\n{finding.script.partition(NEW_LINE * 2)[2].rstrip()}\n```",
         "`hits: 3; expected: 0`",
         REPAIRS[RECORD_OF_CASE.id].title,
         "````diff\n-a\n+```b\n````",
