@@ -17,7 +17,7 @@ from coldproof.harness.schema.findings import FindingRecord, FindingStatus
 from coldproof.reports.format.markdown import code, escaped, fenced
 
 MAX_CHARACTERS = 2000  # characters of a paragraph
-MAX_LINKS = 2
+MAX_LINKS, MAX_WORDS = 2, 12
 KINDS = {FindingStatus.BY_DESIGN: "Question", FindingStatus.LIMITATION: "Question"}  # other findings are bugs
 
 
@@ -83,10 +83,16 @@ def mended(repair: Repair | None, diff: str) -> Iterator[str]:
 
 def related(record: FindingRecord) -> Iterator[str]:
     """Yield the nearest public reports, with the first words of their notes."""
-    notes = {hit.link: hit.note.partition(";")[0] for hit in record.search.nearest} if record.search else {}
+    notes = {hit.link: shortened(hit.note) for hit in record.search.nearest} if record.search else {}
     links = list(dict.fromkeys([*record.upstream, *notes]))[:MAX_LINKS]
     if links:
         yield "Related:\n\n" + "\n".join(f"* {link}{f' ({notes[link]})' if link in notes else ''}" for link in links)
+
+
+def shortened(note: str) -> str:
+    """Return the first words of a note."""
+    words = note.split()
+    return " ".join(words[:MAX_WORDS]) + (" ..." if len(words) > MAX_WORDS else "")
 
 
 def with_coldproof(record: FindingRecord, case: Case) -> str:

@@ -24,11 +24,14 @@ def scripts(request: pytest.FixtureRequest) -> Iterator[Scripts]:
     running.close()
 
 
-def cases(file: str) -> Iterator[object]:
-    """Yield the parameters of a test: the engine, and the name of a finding that has such a file."""
+def cases(file: str) -> list[object]:
+    """Return the parameters of a test: the engine, and the name of a finding that has such a file."""
+    found = []
     for name in ("/".join(path.parts[-3:-1]) for path in sorted(FOLDER.glob(f"*/*/{file}"))):
         missing = pytest.mark.skipif(not ENGINES[RECORDS[name].found.adapter].installed, reason="not installed")
-        yield pytest.param(name.split("/")[0], name, marks=[pytest.mark.engine, pytest.mark.nightly, missing], id=name)
+        marks = [pytest.mark.engine, pytest.mark.nightly, missing]
+        found.append(pytest.param(name.split("/")[0], name, marks=marks, id=name))
+    return found
 
 
 @pytest.mark.parametrize(("scripts", "name"), cases(SCRIPT), indirect=["scripts"])
