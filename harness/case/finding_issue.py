@@ -17,7 +17,7 @@ from coldproof.harness.schema.findings import FindingRecord, FindingStatus
 from coldproof.reports.format.markdown import code, escaped, fenced
 
 MAX_CHARACTERS = 2000  # characters of a paragraph
-MAX_LINKS, MAX_WORDS = 2, 12
+MAX_LINKS, MAX_WORDS = 2, 8
 KINDS = {FindingStatus.BY_DESIGN: "Question", FindingStatus.LIMITATION: "Question"}  # other findings are bugs
 
 
@@ -68,7 +68,8 @@ def expected(case: Case) -> str:
 
 def versions(record: FindingRecord, case: Case) -> str:
     """Return the version, the releases on which it was seen, and the circumstances."""
-    around = ", ".join(escaped(f"{name} {version}") for name, version in sorted(record.found.environment.items()))
+    packages = ((name, version) for name, version in sorted(record.found.environment.items()) if name != "python")
+    around = ", ".join(escaped(f"{name} {version}") for name, version in packages)
     rate = f" {record.rate}" if record.rate else ""
     return f"Version: {escaped(case.engine_version or 'unknown')} ({around}). Seen on {record.releases}.{rate}"
 
@@ -97,4 +98,4 @@ def shortened(note: str) -> str:
 
 def with_coldproof(record: FindingRecord, case: Case) -> str:
     """Return how the case is run again."""
-    return f"Found by Coldproof, requirement {escaped(record.requirement)}: {code(case.replay)} runs its case."
+    return f"With Coldproof (requirement {escaped(record.requirement)}): {code(case.replay)}"
