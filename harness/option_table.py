@@ -82,7 +82,9 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         "source of cold answers: cold-engine, fresh-engine, same-engine, closed-form, or engine:NAME for another "
         "engine (default: the best one that the engine supports)",
     ),
-    "--known-issues": valued("FILE", "TOML file with known issues, which waive violations"),
+    "--known-issues": valued(
+        "FILE|ENGINE", "accepted causes: a TOML file, or the one that ships for an engine, such as vllm"
+    ),
     "--update-known-issues": valued(
         "FILE",
         "propose known issues for the violations of this run, in a new file for review (default: in --report-dir)",

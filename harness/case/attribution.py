@@ -1,59 +1,184 @@
 """To which known cause a counterexample belongs: to the one whose repair alone makes it vanish.
 
-Where an engine takes no repairs, only likeness is left: a finding's signature, which says what happened and not why.
+Where no repair can be tried, only likeness is left: a finding's signature, which says what happened and not why.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.known_issues import is_alike
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.findings import FindingRecord
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult
+from coldproof.harness.workload.steps import Workload
+
+Replay = Callable[[tuple[str, ...]], ReplayResult]  # of a case, under the repairs with these names
+BY_LUCK = 0.01
+USUAL_RATE, LEAST_RATE, MOST_TRIES = 0.8, 0.1, 20  # of a case that takes luck: how often it fails, and is tried
+MOST_ALONE = 3  # repairs of the likeliest causes that are tried alone, before all others are halved again and again
 
 
-class Basis(enum.StrEnum):
-    """How a case was attributed, or why it was not."""
+class Candidates(msgspec.Struct, frozen=True):
+    """The findings of an engine, the likeliest first, and the repairs that are not in the engine yet, in this order."""
 
-    REPAIR = "repair"  # it vanishes with this repair alone, and comes back without it
-    SIGNATURE = "signature"  # the engine takes no repairs; a finding has the same signature
-    NEW = "no known cause"  # it fails in the same way under every repair, or no finding is like it
-    OTHERWISE = "fails differently"  # all repairs together change the way in which it fails, and no single one ends it
-    GONE = "not reproduced"  # it does not fail on the engine as it is shipped
-    NOT_RUN = "not run"
+    records: list[FindingRecord]
+    repairs: list[Repair]
 
-
-class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a sentence."""
-
-    case: str
-    basis: Basis
-    finding: str = ""
-    words: str
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        records: Iterable[FindingRecord],
+        repairs: Iterable[Repair],
+        *,
+        first: Collection[str] = (),
+    ) -> Candidates:
+        """Return the candidates for a case. `first`: the findings to which others with its signature belong."""
+        ordered = sorted(in_order_of_likeness(case, records), key=lambda one: one.id not in first)
+        mends = {name: repair for repair in repairs for name in repair.mends}
+        return cls(ordered, list(dict.fromkeys(mends[one.id] for one in ordered if one.id in mends)))
 
     @property
-    def is_known(self) -> bool:
-        """Return whether the case belongs to a known cause."""
-        return bool(self.finding)
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the repairs."""
+        return tuple(one.name for one in self.repairs)
+
+    @property
+    def unrepaired(self) -> list[FindingRecord]:
+        """Return the findings that no repair among these removes."""
+        mended = {name for one in self.repairs for name in one.mends}
+        return [one for one in self.records if one.id not in mended]
+
+    def alike(self, case: Case) -> list[str]:
+        """Return the ids of the findings with the signature of a case."""
+        return [one.id for one in self.records if is_alike(one, case)]
+
+    def finding_of(self, repair: str) -> FindingRecord:
+        """Return the likeliest finding that a repair removes."""
+        mended = next(one.mends for one in self.repairs if one.name == repair)
+        return next(one for one in self.records if one.id in mended)
+
+
+def tries_of(case: Case, workload: Workload) -> int:
+    """Return how often a case has to pass with a repair until it has vanished: more often if it takes luck to fail.
+
+    By its reproduction rate, luck passes all of these once in a hundred times.
+    """
+    tried = case.reproduction
+    counts = ((tried.fresh_failed, tried.fresh_tries), (tried.running_failed, tried.running_tries))
+    rate = min((failed or 0) / tries for failed, tries in (*counts, (1, 1)) if tries)
+    if rate == 1 and not workload.depends_on_timing():
+        return 1
+    return min(MOST_TRIES, math.ceil(math.log(BY_LUCK) / math.log(1 - min(max(rate, LEAST_RATE), USUAL_RATE))))
 
 
 def in_order_of_likeness(case: Case, records: Iterable[FindingRecord]) -> list[FindingRecord]:
-    """Return the findings, those that are most like a case first: by requirement, class and parts of the signature."""
+    """Return the findings, those that are most like a case first: by their signatures for it, the class, the
+    requirement, the cell and parts of the signature.
+    """
 
-    def likeness(record: FindingRecord) -> tuple[bool, bool, int]:
+    def likeness(record: FindingRecord) -> tuple[bool, bool, bool, bool, int]:
         shared = set(record.signature.split("; ")) & set(case.signature.split("; "))
-        return record.failure_class == case.failure_class, record.requirement == case.requirement, len(shared)
+        return (
+            is_alike(record, case),
+            record.failure_class == case.failure_class,
+            record.requirement == case.requirement,
+            record.found.cell == case.cell,
+            len(shared),
+        )
 
     return sorted(records, key=lambda record: (*(-int(part) for part in likeness(record)), record.id))
 
 
 def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attribution:
-    """Return the attribution of a case whose engine takes no repairs. `why`: says so, as a clause."""
-    same = [one.id for one in records if one.signature == case.signature and one.requirement == case.requirement]
+    """Return the attribution of a case for which no repair can be tried. `why`: says so, as a clause.
+
+    The record of a finding with a repair has one signature. Its other ones are not known, so that a case of its
+    requirement and class may belong to it.
+    """
+    same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
-        words = f"{why}; it has the signature of this finding, which another cause may have, too"
-        return Attribution(case=case.id, basis=Basis.SIGNATURE, finding=same[0], words=words)
-    words = f"{why}, and {'several findings have' if same else 'no finding has'} its signature"
-    return Attribution(case=case.id, basis=Basis.NEW, words=words)
+        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why)
+    about = (case.requirement, case.failure_class)
+    near = [one for one in records if not one.shows and (one.requirement, one.failure_class) == about]
+    if same or near:
+        names = sorted(one.id for one in same or near)
+        words = "each has its signature" if same else "its signature is another one"
+        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and {words}")
+    return Attribution(basis=Basis.NEW, words=f"{why}, and no finding has its signature")
+
+
+def by_repairs(
+    case: Case, candidates: Candidates, replay: Replay, *, basis: Basis = Basis.REPAIR, rounds: int = 1
+) -> Attribution:
+    """Return the attribution of a case by replaying it under repairs and without them.
+
+    The likeliest one is tried alone. Then all together tell whether any can be the cause, and if so, the next ones
+    alone and halves of the others tell which. `rounds`: how often it must vanish with it and come back without it; 0:
+    it has just failed without.
+    What `replay` raises when the time is over is passed on.
+    """
+    names, passes = candidates.names, ReplayResult.PASSES
+    if not names:
+        return beyond_repairs(case, candidates)
+    together = replay(names[:1])
+    if together is passes:
+        return confirmed(candidates, names[0], replay, basis, rounds)
+    if names[1:]:
+        together = replay(names)
+    if together is ReplayResult.NOT_RUN:
+        return Attribution(basis=Basis.NOT_RUN, words="its replay with all repairs came to no verdict")
+    if together is ReplayResult.FAILS:
+        return beyond_repairs(case, candidates)
+    if together is ReplayResult.OTHERWISE:
+        words = f"with all {len(names)} repairs it fails in another way"
+        return Attribution(basis=Basis.OTHERWISE, words=words)
+    for name in names[1:MOST_ALONE]:
+        if replay((name,)) is passes:
+            return confirmed(candidates, name, replay, basis, rounds)
+    rest = names[MOST_ALONE:]
+    while rest[1:]:
+        half = rest[: len(rest) // 2]
+        rest = half if replay(half) is passes else rest[len(half) :]
+    if rest and replay(rest) is passes:
+        return confirmed(candidates, rest[0], replay, basis, rounds)
+    return Attribution(basis=Basis.NEW, words="it is gone with all repairs together, and with none of them alone")
+
+
+def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution to the finding of a repair with which a case was gone, if it comes back without it."""
+    for number in range(rounds):
+        shipped = replay(())
+        if shipped is ReplayResult.NOT_RUN:
+            return Attribution(basis=Basis.NOT_RUN, words="its replay without repairs came to no verdict")
+        if shipped is not ReplayResult.FAILS:
+            return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
+        if number and replay((name,)) is not ReplayResult.PASSES:
+            return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
+    found = candidates.finding_of(name)
+    return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+
+
+def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = Basis.UNDECIDED) -> Attribution:
+    """Return the attribution of a case whose replays came to no end. `without`: where no finding has its signature."""
+    alike = candidates.alike(case)
+    basis = Basis.UNDECIDED if alike else without
+    return Attribution(basis=basis, candidates=alike, words="" if basis is Basis.NOT_TRIED else why)
+
+
+def beyond_repairs(case: Case, candidates: Candidates) -> Attribution:
+    """Return the attribution of a case that fails with all repairs: only a finding without one can be its cause."""
+    number = len(candidates.names)
+    which = "the repair" if number == 1 else f"all {number} repairs"
+    fails = f"it fails with {which}" if number else "no repair is left"
+    unrepaired = [one for one in candidates.unrepaired if is_alike(one, case)]
+    if unrepaired:
+        return by_signature(case, unrepaired, fails)
+    alike = ", ".join(candidates.alike(case))
+    words = f"it has the signature of {alike}, but {fails}" if alike else fails
+    return Attribution(basis=Basis.NEW, words=words)

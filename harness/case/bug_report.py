@@ -63,6 +63,7 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         sentence=escaped(anonymous(case.sentence), MAX_CHARACTERS),
         statement=escaped(statement, MAX_CHARACTERS),
         requirement=escaped(case.requirement),
+        cause=escaped(case.attribution.sentence) if case.attribution is not None else "",
         reproduced=reproduced(case),
         call=code(call),
         replay=code(f"coldproof replay {word(f'{case.id}.json')}"),

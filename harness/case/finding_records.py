@@ -16,7 +16,6 @@ from packaging.version import InvalidVersion, Version
 
 from coldproof import adapters
 from coldproof import findings as package
-from coldproof.harness.case.known_issues import KnownIssue
 from coldproof.harness.case.load import load_case
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.case import Case
@@ -145,16 +144,6 @@ def waivers_of(engine: str) -> Path | None:
     """Return the file with the known issues of an engine's folder; None if it has none."""
     path = ENGINES / engine / "known_issues.toml"
     return path if path.is_file() else None
-
-
-def check_references(issues: Iterable[KnownIssue], records: Iterable[str]) -> None:
-    """Raise UsageError for a known issue whose `finding` does not exist."""
-    known = set(records)
-    for issue in issues:
-        if issue.finding is not None and issue.finding not in known:
-            raise UsageError(
-                f"the known issue for {issue.requirement} names the finding {issue.finding!r}, which is unknown"
-            )
 
 
 def is_regression(record: FindingRecord, version: str | None) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from coldproof.harness.case.known_issues import KnownIssue
+from coldproof.harness.case.known_issues import AcceptedFinding, KnownIssue
 from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.options import PROPOSED_SUFFIX
 from coldproof.harness.schema.case import Case
@@ -25,12 +25,15 @@ from coldproof.reports.format import toml
 
 # Enough time to release a fix, short enough that the entry is reviewed again.
 EXPIRES_AFTER = datetime.timedelta(days=90)
-FIELDS = ("requirement", "cell", "signature", "fingerprint", "versions", "reason", "link", "expires")
+FIELDS = {
+    KnownIssue: ("requirement", "cell", "signature", "fingerprint", "versions", "reason", "link", "expires"),
+    AcceptedFinding: ("finding", "versions", "reason", "expires"),
+}
 REVIEW_LINES = (
     "This file waives nothing yet. Review each entry: read its case, find or write the upstream report, and replace",
-    "the link and the reason. The reason below is only the finding of the case. Coldproof refuses a known-issues file",
-    "in which an entry has no link or no reason. Copy the reviewed entries into another file: the next run removes the",
-    "proposals in its report folder.",
+    "the link and the reason. The reason below is only the finding of the case; an accepted finding has none yet.",
+    "Coldproof refuses a known-issues file in which an entry has no link or no reason. Copy the reviewed entries into",
+    "another file: the next run removes the proposals in its report folder.",
 )
 NO_VERSION = "The engine does not report its version, so no entry applies to it."
 
@@ -38,7 +41,7 @@ NO_VERSION = "The engine does not report its version, so no entry applies to it.
 class Proposal(msgspec.Struct, frozen=True):
     """A proposed entry, and the cases that it would waive."""
 
-    issue: KnownIssue
+    issue: KnownIssue | AcceptedFinding
     cases: tuple[str, ...]
 
 
@@ -65,13 +68,22 @@ def write_proposals(path: Path, results: Results, waivers: list[Waiver], *, fold
 
 
 def propose(results: Results, *, today: datetime.date) -> list[Proposal]:
-    """Return an entry for each violation that is not waived, in the order of discovery."""
+    """Return an entry for each finding and each other violation that is not waived, in the order of discovery."""
     alike: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
+    findings: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in results.cases:
-        if verdict_of_case(case)[0] is Verdict.VIOLATED:
+        if verdict_of_case(case)[0] is not Verdict.VIOLATED:
+            continue
+        if case.attribution is not None and case.attribution.is_known:
+            findings[case.attribution.finding, version_range(case.engine_version)].append(case)
+        else:
             alike[case.requirement, case.signature, version_range(case.engine_version)].append(case)
     ran = {one.id: {cell.cell for cell in one.cells if cell.examples} for one in results.requirements}
-    return [
+    accepted = [
+        Proposal(AcceptedFinding(name, versions, "", today + EXPIRES_AFTER), tuple(case.id for case in cases))
+        for (name, versions), cases in findings.items()
+    ]
+    return accepted + [
         proposal(cases, cell, today=today)
         for (requirement, _, _), found in alike.items()
         for cell, cases in group_by_cell(found, ran.get(requirement, set())).items()
@@ -133,13 +145,15 @@ def entry(proposal: Proposal, folder: Path) -> str:
     issue = proposal.issue
     notes = [f"Review {folder / 'cases' / f'{case}.json'}" for case in proposal.cases]
     notes += [] if issue.versions else [NO_VERSION]
-    return "\n".join([comments(notes), "[[issue]]", *(f"{key} = {literal(getattr(issue, key))}" for key in FIELDS)])
+    table = "[[accepted]]" if isinstance(issue, AcceptedFinding) else "[[issue]]"
+    lines = (f"{key} = {literal(getattr(issue, key))}" for key in FIELDS[type(issue)])
+    return "\n".join([comments(notes), table, *lines])
 
 
 def removals(waivers: list[Waiver]) -> list[str]:
     """Return comments that list the entries of the file in use that waived nothing."""
     idle = [waiver for waiver in waivers if waiver.state in ("stale", "expired")]
-    lines = [f"{one.requirement} in {one.cell}, '{one.scope}': {one.state_text}" for one in idle]
+    lines = [f"{one.place}: {one.state_text}" for one in idle]
     return [comments(["To remove from the file in use, if you agree:", *lines])] if lines else []
 
 

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coldproof.adapters.registry import ENGINES
-from coldproof.harness.case.attribution import Attribution, Basis, by_signature, in_order_of_likeness
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of
 from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.load import load_case
 from coldproof.harness.case.repairs import KNOWN, NONE, chosen_repairs
 from coldproof.harness.cli.io import Subcommand, argument, say
 from coldproof.harness.option_table import option_words
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_FAILED, EXIT_HARNESS, EXIT_OK
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import results_in
+from coldproof.harness.session.causes.local_engine import (
+    NOT_INSTALLED,
+    family_of,
+    installed_release,
+    same_release,
+    tested_engine,
+)
 from coldproof.harness.session.pytest_command import pytest_command
+from coldproof.harness.workload.steps import Workload
+from coldproof.reports.assemble.causes import fingerprint
 
-Replay = Callable[[str], ReplayResult]  # of a case, by the option --repairs
+ROUNDS = 3  # of a case that takes luck; each has several replays
+LONGEST_NAME = 100
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,52 +47,36 @@ def run(options: argparse.Namespace) -> int:
 
 def attributed(path: Path, folder: Path) -> Attribution:
     """Return the attribution of one case, and print it. Raises UsageError for a file that is no case."""
-    case, _ = load_case(path, follow=True)
-    found = attribution_of(case, path, folder / case.id)
-    say(f"{found.case}: {found.finding or found.basis}: {found.words}")
+    case, workload = load_case(path, follow=True)
+    found = attribution_of(case, workload, path, folder / case.id)
+    say(f"{case.id}: {found.finding}: {found.sentence}" if found.is_known else f"{case.id}: {found.sentence}")
     return found
 
 
-def attribution_of(case: Case, path: Path, folder: Path) -> Attribution:
-    """Return the attribution of a case, by repairs where its engine takes some. `folder`: for reports of replays."""
-    spec = ENGINES.get(case.engine)
-    support = spec.repairs if spec is not None else None
-    family = support.findings if support is not None else case.engine
-    records = [one for one in read_records().values() if one.engine == family]
-    if support is None:
-        return by_signature(case, records, f"{case.engine} takes no repairs")
-    mends = {name: repair.name for repair in chosen_repairs(case.engine, KNOWN) for name in repair.mends}
-    ordered = list(dict.fromkeys(mends[one.id] for one in in_order_of_likeness(case, records) if one.id in mends))
-    return by_repairs(case, ordered, lambda repairs: replayed(case, path, folder, repairs))
+def attribution_of(case: Case, workload: Workload, path: Path, folder: Path) -> Attribution:
+    """Return the attribution of a case, by repairs where its engine takes some. `folder`: for reports of replays.
 
-
-def by_repairs(case: Case, candidates: Sequence[str], replay: Replay) -> Attribution:
-    """Return the attribution of a case by replaying it without and under repairs.
-
-    `candidates`: the names of repairs, the likeliest first. All together tell whether one of them can be the cause.
+    A case of a server that was attached to is replayed on an engine that Coldproof starts, if it is of the release.
     """
-
-    def made(basis: Basis, words: str, finding: str = "") -> Attribution:
-        return Attribution(case=case.id, basis=basis, words=words, finding=finding)
-
-    shipped, mended = replay(NONE), replay(KNOWN)
-    if ReplayResult.NOT_RUN in (shipped, mended):
-        return made(Basis.NOT_RUN, "its replay came to no verdict")
-    if shipped is not ReplayResult.FAILS:
-        return made(Basis.GONE, f"on the engine as it is shipped it {shipped}")
-    if mended is ReplayResult.FAILS:
-        return made(Basis.NEW, f"it fails in the same way with all {len(candidates)} repairs")
-    for name in candidates:
-        if replay(name) is ReplayResult.PASSES and replay(NONE) is ReplayResult.FAILS:
-            return made(Basis.REPAIR, "it is gone with the repair of this finding alone, and back without it", name)
-    if mended is ReplayResult.PASSES:
-        return made(Basis.NEW, "it is gone with all repairs together, and with none of them alone")
-    return made(Basis.OTHERWISE, "with all repairs it fails in another way, and no repair alone ends it")
+    spec, family = tested_engine(case), family_of(case)
+    records = [one for one in read_records().values() if one.engine == family]
+    if spec is None or spec.repairs is None:
+        return by_signature(case, records, f"{case.engine} takes no repairs")
+    local = spec.name != case.engine
+    if local and not same_release(installed_release(spec), case.engine_version):
+        return by_signature(case, records, NOT_INSTALLED)
+    return by_repairs(
+        case,
+        Candidates.of(case, records, chosen_repairs(spec.name, KNOWN)),
+        lambda names: replayed(case, path, folder, ",".join(names) or NONE),
+        basis=Basis.LOCAL if local else Basis.REPAIR,
+        rounds=ROUNDS if tries_of(case, workload) > 1 else 1,
+    )
 
 
 def replayed(case: Case, path: Path, folder: Path, repairs: str) -> ReplayResult:
     """Replay a case under repairs, and return how that ended."""
-    report = (folder / repairs.replace("/", "-")).absolute()
+    report = (folder / folder_name(repairs)).absolute()
     words = option_words(replay=path, diagnose="none", repairs=repairs, report_dir=report)
     command = pytest_command(["-q", *words, *replay_options(case.layer, case.oracle, case.engine_config)])
     code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False).returncode
@@ -94,6 +87,12 @@ def replayed(case: Case, path: Path, folder: Path, repairs: str) -> ReplayResult
         return ReplayResult.PASSES
     same = any(one.signature == case.signature for one in results.cases)
     return ReplayResult.FAILS if same else ReplayResult.OTHERWISE
+
+
+def folder_name(repairs: str) -> str:
+    """Return the name of the folder with the report of a replay."""
+    name = repairs.replace("/", "-").replace(",", "+")
+    return name if len(name) <= LONGEST_NAME else f"{1 + name.count('+')}-repairs-{fingerprint(name)}"
 
 
 ATTRIBUTE = Subcommand(

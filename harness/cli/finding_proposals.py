@@ -14,8 +14,8 @@ import msgspec
 from coldproof.adapters.registry import ENGINES, layer_of
 from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_folder import write_case
-from coldproof.harness.case.finding_records import RECORD, StoredFinding, waivers_of
-from coldproof.harness.case.known_issues import matches, read_known_issues
+from coldproof.harness.case.finding_records import RECORD, StoredFinding
+from coldproof.harness.case.known_issues import is_alike
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
@@ -62,12 +62,11 @@ def cases_of(folders: Sequence[Path]) -> Iterator[Proposal]:
 
 
 def is_covered(case: Case, known: Sequence[StoredFinding]) -> bool:
-    """Return whether a finding covers a case: it failed in that way, or a known issue says so."""
-    alike = (one.record for one in known if one.case is not None and one.case.engine == case.engine)
-    if any((record.requirement, record.signature) == (case.requirement, case.signature) for record in alike):
-        return True
-    issues = read_known_issues(waivers_of(folder_of(case.engine)))
-    return any(issue.finding is not None and matches(issue, case) for issue in issues)
+    """Return whether a finding covers a case: it belongs to it, or has its signature."""
+    if case.attribution is not None and case.attribution.is_known:
+        return any(one.id == case.attribution.finding for one in known)
+    alike = (one.record for one in known if one.record.engine == folder_of(case.engine))
+    return any(is_alike(record, case) for record in alike)
 
 
 def written_proposal(one: Proposal, out: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
+from coldproof.harness.case.known_issues import Waivers, read_known_issues, today, without_end
 from coldproof.harness.engine_releases.environment import NoEnvironment, prepared
 from coldproof.harness.engine_releases.versions import is_among
 from coldproof.harness.option_table import option_words
@@ -72,7 +72,7 @@ class ReleaseRuns(msgspec.Struct, frozen=True, kw_only=True):
     def causes(self, version: str, results: Results) -> Waivers:
         """Return what is known of the engine's defects, in this release. It waives nothing: it explains."""
         files = (self.engine.known_issues, self.engine.past_issues)
-        issues = [msgspec.structs.replace(issue, expires=None) for path in files for issue in read_known_issues(path)]
+        issues = [without_end(issue) for path in files for issue in read_known_issues(path)]
         worker = results.engine.worker if results.engine is not None else ""
         return Waivers(issues, version=version, today=today(), worker=worker)
 
@@ -132,7 +132,7 @@ def row_of(version: str, results: Results, report: str, causes: Waivers) -> Rele
 
 def release_case(case: Case, report: str, causes: Waivers) -> ReleaseCase:
     """Return a counterexample of a release, with what is known of its cause."""
-    known = causes.waive(case)
+    known = causes.explain(case)
     return ReleaseCase(
         id=case.id,
         signature=case.signature,

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from coldproof.harness.case.known_issues import read_known_issues
+from coldproof.harness.case.known_issues import named_issues, read_known_issues
 from coldproof.harness.fleet.node import KNOWN_ISSUES
 from coldproof.harness.option_table import option_value, option_words
 from coldproof.harness.options import FINGERPRINT, QUALIFY, Options, UsageError
@@ -72,7 +72,7 @@ class MatrixRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: str = "model"
     oracle: str = ""
     engine_url: str = ""
-    known_issues: str = ""  # a path relative to the matrix file, or an absolute path
+    known_issues: str = ""  # an engine, a path relative to the matrix file, or an absolute path
     options: tuple[str, ...] = ()
     python: str = ""
 
@@ -175,7 +175,7 @@ def check_requirements(names: tuple[str, ...]) -> None:
 
 def known_issues_path(run: MatrixRun, folder: Path) -> Path | None:
     """Return the path of a run's known issues. `folder` is the folder of the matrix file."""
-    return folder / run.known_issues if run.known_issues else None
+    return named_issues(run.known_issues, folder) if run.known_issues else None
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import msgspec
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Absent, Requirement
+from coldproof.harness.schema.attribution import Attribution
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.cold_answers import ColdAnswers
 from coldproof.harness.schema.divergences import divergence_rates, exceeds
@@ -20,6 +21,7 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.steps import Workload
 
 KEPT_DIVERGING = 3
+KEPT_ALIKE = 12  # examples that failed like one that was put aside: a dozen take a second with a repair
 # The checker that reported a failure, and its class: what a later search of a trial is about.
 Kind = tuple[str, FailureClass]
 
@@ -101,6 +103,7 @@ class Search:
         self.kind: Kind | None = None  # of what the search is about, if other failures are put aside
         self.saved = False  # the counterexample is a saved case, which is minimal already
         self.regression = ""  # the counterexample is of a finding that is recorded as fixed
+        self.cause: Attribution | None = None  # what is known of its cause before it is proved
 
     def keep(self, failing: Failing) -> None:
         """Keep a counterexample if it is the first or the smallest one."""
@@ -123,8 +126,11 @@ class Trial:
         self.aside: list[PutAside] = []  # the counterexamples behind which it went on
         self.marks: Counter[Mark] = Counter()  # of what was put aside or replayed, with the examples that failed so
         self.repeated = 0  # examples that failed only in ways that were put aside
+        self.alike: dict[Mark, list[Failing]] = {}  # some of them, by the mark of what each failed in
+        self.looked_behind = 0  # of these, replayed with the repair of what was put aside, and passed
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
         self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
+        self.attributing = self.attributing_further = 0.0  # of these, seconds spent on finding causes
         self.share = self.drawn = 0.0  # seconds allowed for drawing examples, and seconds used
         self.least_examples, self.least_requests = 0, 0.0  # with fewer of both it may exceed its share
         self.enough = math.inf  # examples with which it ends if it lacks nothing
@@ -167,10 +173,16 @@ class Trial:
         if judgement.evidence.get(ReportedEvidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
             self.diverging.append(judgement.history.workload)
 
-    def take(self, failing: Failing, *, regression: str = "") -> None:
-        """Make the failure of a saved case the counterexample: it is minimal already."""
+    def take(self, failing: Failing, *, regression: str = "", cause: Attribution | None = None) -> None:
+        """Make the failure of a saved case the counterexample: it is minimal already. `cause`: what is known of it."""
         self.search.keep(failing)
-        self.search.saved, self.search.regression = True, regression
+        self.search.saved, self.search.regression, self.search.cause = True, regression, cause
+
+    def keep_alike(self, mark: Mark, failing: Failing) -> None:
+        """Keep an example that failed like one that was put aside, if there are not many of them."""
+        kept = self.alike.setdefault(mark, [])
+        if len(kept) < KEPT_ALIKE:
+            kept.append(failing)
 
     def drawing(self) -> float:
         """Return the seconds in which the trial has drawn examples."""
@@ -186,6 +198,14 @@ class Trial:
             self.proving += spent
         self.marks.update(set(marks))
         self.search = Search()
+
+    def spend_on_causes(self, seconds: float) -> None:
+        """Leave the time in which the cause of a failure was found out of the time for drawing and for proofs."""
+        if self.search.since is None:  # a replay of a known finding failed
+            self.started += seconds
+            return
+        self.attributing += seconds
+        self.attributing_further += seconds if self.marks or self.proving else 0.0
 
     def narrow(self, dropped: Iterable[DroppedKind]) -> None:
         """Record kinds of requests that this trial does not send."""

@@ -39,9 +39,12 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
     if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
+    cause = case.attribution
     if case.known_issue is not None:
-        return Verdict.KNOWN_ISSUE, case.known_issue
+        return Verdict.KNOWN_ISSUE, case.accepted
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
+    if cause is not None:
+        reason.append(cause.not_accepted)
     if is_other_engine(case.oracle) and tried.note:
         reason.append(tried.note)
     return Verdict.VIOLATED, " ".join(reason)
@@ -57,6 +60,8 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
     if decides.verdict is Verdict.KNOWN_ISSUE and not more and trial.repeated:
         drawn = trial.examples - trial.minimising_examples
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
+        if trial.looked_behind:
+            more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
         more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
     return decides.verdict, "; ".join([decides.reason, *more]), decides.case
@@ -173,7 +178,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """
     if not trial.known or verdict is Verdict.ERROR:
         return verdict, reason
-    return Verdict.KNOWN_ISSUE, f"{trial.known[0].known_issue}; besides it, {reason}"
+    behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
+    return Verdict.KNOWN_ISSUE, f"{trial.known[0].accepted}; besides it, {reason}{behind}"
 
 
 def describe_lossy(trial: Trial) -> str:

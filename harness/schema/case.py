@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from coldproof.harness.schema.attribution import Attribution
 from coldproof.harness.schema.divergences import Rate
 from coldproof.harness.schema.stored_files import MEGABYTE, check_depth, read_json
 from coldproof.harness.schema.verdict import FailureClass
@@ -273,6 +274,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     replay: str
     log_tail: str = ""
     known_issue: str | None = None
+    attribution: Attribution | None = None  # to which known cause it belongs; None: not asked
     provenance: list[str] = []  # whose KV each request read, where the engine can tell; the failing request first
     counters: dict[str, float] = {}  # how much the engine's own counters grew while it ran
     diagnosis: Diagnosis | None = None
@@ -283,6 +285,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     band: NoiseBand | None = None  # where answers are judged by their scores
     vector: VectorRow | None = None  # of the failing request, where it asked for vectors
     mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
+
+    @property
+    def accepted(self) -> str:
+        """Return the known issue that waives it, and how its cause was found."""
+        known = self.known_issue or ""
+        return known if self.attribution is None else f"{known}: {self.attribution.how}"
 
     @property
     def place(self) -> str:

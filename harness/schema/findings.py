@@ -80,12 +80,27 @@ class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model: str | None = None
 
 
+class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a finding without a repair shows itself: only its signature can tell that a failure is of this cause.
+
+    `cell` and `signature` are shell patterns. `says`: words of what failed or of the engine's log: a signature tells
+    crashes apart by what was sent, and these words by how the engine ended. `rate`: how often runs find it, if not
+    every run does; then the verdict must not depend on whether this one did.
+    """
+
+    requirement: Text
+    signature: Text
+    cell: Text = "*"
+    says: Text | None = None
+    rate: Text | None = None
+
+
 class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One root cause. `id`: its folder, as `vllm/some-name`; not in the file.
 
     `source`: files and functions of the engine. `distinct`: why it is no other finding of this engine.
     `first_release`, `last_release`: the first and the last release on which it was seen. `rate`: how often a run or a
-    replay meets it, if that takes luck. `no_case`: why the folder has no case.
+    replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair.
 
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
@@ -113,6 +128,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     contract: Contract | None = None
     prints: str | None = None
     search: Search | None = None
+    shows: list[Shows] = []
     found: FoundBy
 
     @property
@@ -124,6 +140,11 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def adapter(self) -> str:
         """Return the engine option with which its case is replayed."""
         return self.found.adapter
+
+    @property
+    def link(self) -> str:
+        """Return the first public report of its cause; "" without one."""
+        return self.upstream[0] if self.upstream else ""
 
     @property
     def releases(self) -> str:

@@ -31,6 +31,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[str]
     cases: list[str]
     waived: int  # how many of the cases are known issues
+    finding: str = ""  # to which they belong, as far as the run could tell; "": they have one signature
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +193,11 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == "stale":
             return "stale: the known issue did not occur in this run; this does not fail the run"
         return self.state
+
+    @property
+    def place(self) -> str:
+        """What it waives: a finding by its name, or failures."""
+        return self.finding or f"{self.requirement} in {self.cell}, '{self.scope}'"
 
     @property
     def scope(self) -> str:

@@ -14,6 +14,7 @@ import pytest
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.registry import attached
 from coldproof.harness.case.known_issue_proposals import proposed_file
+from coldproof.harness.case.known_issues import named_issues
 from coldproof.harness.case.repairs import chosen_repairs
 from coldproof.harness.option_table import OPTIONS, REPORT, USUAL
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
@@ -71,7 +72,8 @@ def read_floor(text: str | None) -> int | None:
 def read_options(config: pytest.Config, cells: tuple[str, ...]) -> Options:
     """Return the options of the run from pytest's. `cells`: names of the chosen cells. Raises UsageError."""
     url, engine = config.getoption("--engine-url"), engine_name(config)
-    known_issues, report_dir = optional_path(config, "--known-issues"), report_folder(config)
+    issues, report_dir = config.getoption("--known-issues"), report_folder(config)
+    known_issues = named_issues(issues) if issues else None
     cache_dir, cold_url = optional_path(config, "--cache-dir"), config.getoption("--cold-url")
     exact = is_fingerprint(config) and config.getoption("--noise") is None
     given: dict[str, Any] = {name: config.getoption(name) for name in AS_GIVEN}

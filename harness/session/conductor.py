@@ -23,7 +23,6 @@ from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.registry import fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
-from coldproof.harness.case.finding_records import check_references, read_records
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
 from coldproof.harness.event_log import EventLog
@@ -42,6 +41,7 @@ from coldproof.harness.release.run.record import keep_known_issues, qualificatio
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 from coldproof.harness.session.as_shipped import ShippedReplays
 from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, RunClock
+from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
 from coldproof.harness.session.layers.view import LayersView
@@ -72,7 +72,6 @@ class ConformanceRun:
         """Open the report folder. Raises OSError if it cannot be written, UsageError for it or for bad known issues."""
         self.options, self.role = options, role
         self.issues = read_known_issues(options.known_issues)
-        check_references(self.issues, read_records())
         check_known_issues(self.issues)
         check_model(options.model, attached=options.attached)
         if options.calibration is not None:
@@ -89,8 +88,16 @@ class ConformanceRun:
         self.log = EventLog(options.report_dir / EVENTS, options.layer)
         self.plan = RunPlan()
         self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)
+        asked = options.replay is None or options.known_issues is not None
+        self.attributor = Attributor(options, self.log, time_left=lambda: self.clock.left()) if asked else None
         self.trials = TrialRunner(
-            options, self.log, self.plan, case=case, waivers=self.waivers, save_case=self.reports.save_case
+            options,
+            self.log,
+            self.plan,
+            case=case,
+            waivers=self.waivers,
+            save_case=self.reports.save_case,
+            attributor=self.attributor,
         )
         self.shipped = ShippedReplays(options, self.log, save_case=self.reports.save_case)
         self.pool: EnginePool | None = None
@@ -283,6 +290,8 @@ class ConformanceRun:
         """Tell every engine and worker of this run to end, without waiting for them."""
         stop_imports()
         self.shipped.stop()
+        if self.attributor is not None:
+            self.attributor.stop()
         if self.pool is not None:
             self.pool.closing = True
             for process in list(self.pool.processes):

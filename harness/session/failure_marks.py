@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from coldproof.adapters.protocol.checked import CheckedEngine
-from coldproof.harness.case.known_issues import KnownIssue, Seen
+from coldproof.harness.case.known_issues import Issue, Seen
 from coldproof.harness.case.signature import needs_all_of, signature
 from coldproof.harness.judgement.criteria import CRITERIA
 from coldproof.harness.judgement.finding import Finding
@@ -22,7 +22,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
 
-Waive = Callable[[Seen], KnownIssue | None]
+Waive = Callable[[Seen], Issue | None]
 
 
 class FailureMarks:
@@ -92,8 +92,8 @@ class FailureMarks:
         return with_findings(judgement, (one for one in new if kind_of(one) == kind_of(new[0])))
 
     def without_put_aside(self, judgement: Judgement) -> Judgement:
-        """Return a judgement without the findings that were put aside."""
-        if not self.trial.marks or not judgement.findings:
+        """Return a judgement without the findings that were put aside. What is proved beside them fails like them."""
+        if not self.trial.marks or not judgement.findings or self.trial.search.cause is not None:
             return judgement
         new = [one for one in judgement.findings if self.mark(judgement, one) not in self.trial.marks]
         self.masked += not new
@@ -102,7 +102,10 @@ class FailureMarks:
     def count(self, judgement: Judgement) -> None:
         """Count an example that fails only in ways that were put aside."""
         self.trial.repeated += 1
-        self.trial.marks.update({self.mark(judgement, one) for one in gravest(judgement)})
+        failed_in = {self.mark(judgement, one) for one in gravest(judgement)}
+        self.trial.marks.update(failed_in)
+        for mark in failed_in:
+            self.trial.keep_alike(mark, Failing(judgement.history.workload, judgement, failed=1, tries=1))
 
 
 def mark_of_case(case: Case) -> Mark:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -54,10 +54,17 @@ class Replayed(msgspec.Struct, frozen=True):
         return Failing(workload, self.judgements[-1], failed=1, tries=len(self.judgements))
 
 
+class WaiverOf(Protocol):
+    """Returns the case with its cause, and with its waiver, if a known issue in force waives it."""
+
+    def __call__(self, case: Case, sut: SystemUnderTest, *, fails_now: bool) -> Case:
+        """Return the case. `fails_now`: it has just failed."""
+
+
 class KnownFindings:
     """The findings of the engine that a process of a run tests.
 
-    `waiver_of`: returns the case with its waiver, if a known issue in force waives it. `save_case`: writes its files.
+    `waiver_of`: returns the case with its cause and its waiver. `save_case`: writes its files.
     """
 
     def __init__(
@@ -65,7 +72,7 @@ class KnownFindings:
         options: Options,
         log: EventLog,
         *,
-        waiver_of: Callable[[Case, SystemUnderTest], Case],
+        waiver_of: WaiverOf,
         save_case: Callable[[Case, str], None],
     ) -> None:
         """Read the findings that this process can replay. Raises UsageError for a faulty one."""
@@ -168,7 +175,7 @@ class KnownFindings:
         seen = sut.current().proof.as_seen(
             trial.requirement, failing, note=f"a replay of the finding {one.finding.id}", controlled=bool(wanted)
         )
-        case = seen if regression else self.waiver_of(seen, sut)
+        case = seen if regression else self.waiver_of(seen, sut, fails_now=True)
         same = case.signature == record.signature
         result = ReplayResult.FAILS if same else ReplayResult.OTHERWISE
         self.report(sut, one, result, case.sentence, regression=regression, case=case.id)

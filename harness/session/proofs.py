@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import shlex
+import time
+from collections.abc import Callable, Collection
 
 import msgspec
 import pytest
 
 from coldproof.adapters.protocol.request_time import RequestOverdue
-from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.case.known_issues import Issue, Seen, Waivers
 from coldproof.harness.event_log import CONFIRMING, EventLog
 from coldproof.harness.judgement.trial import PutAside, Trial
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
+from coldproof.harness.option_table import option_words
 from coldproof.harness.options import Options
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import TrialEnded
+from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -28,7 +33,7 @@ FURTHER_SECONDS = 5.0
 
 class Proofs:
     """Proves counterexamples. `waivers`: returns the known issues for an engine version. `save_case`: writes the files
-    of a case.
+    of a case. `attributor`: finds the cause of a case; None: nobody asks for it.
     """
 
     def __init__(
@@ -38,14 +43,16 @@ class Proofs:
         *,
         waivers: Callable[[str | None], Waivers],
         save_case: Callable[[Case, str], None],
+        attributor: Attributor | None = None,
     ) -> None:
         self.options, self.log, self.waivers, self.save_case = options, log, waivers, save_case
+        self.attributor = attributor
         self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
         self.seconds = 0.0  # spent on minimising, confirming and diagnosing counterexamples of trials that ended
 
     def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
-        trial.hurried = self.seconds + trial.proving > PROOF_SHARE * sut.budget.total
+        trial.hurried = self.seconds + trial.proving - trial.attributing > PROOF_SHARE * sut.budget.total
 
     def go_on_behind(self, sut: SystemUnderTest, trial: Trial, failure: BaseException) -> bool:
         """Put the counterexample of a trial aside. Return whether the trial goes on; False where there is none.
@@ -88,6 +95,29 @@ class Proofs:
         trial.causes = frozenset(self.causes)
         return self.goes_on(sut, trial)
 
+    def look_behind(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Replay examples that failed like a known cause with its repair. Put aside one that fails with it as well.
+
+        Equal signatures are no proof of one cause: another fault may fail in the same way.
+        """
+        if self.attributor is None or trial.problem is not None:
+            return
+        known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
+        for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
+            alike = trial.alike.pop(mark_of_case(case), [])
+            try:
+                found = self.attributor.behind(case, alike, trial.requirement) if alike else Behind()
+            except OutOfTime:
+                return
+            trial.looked_behind += found.passed
+            if found.failing is None:
+                continue
+            assert case.attribution is not None
+            name = case.attribution.finding
+            words = f"it fails like {name}, and with the repair of that finding as well: {found.words.rstrip('.')}"
+            trial.take(found.failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
+            self.put_aside(sut, trial)
+
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:
         """Minimise the counterexample of a later search. Return whether it is one that the trial has put aside."""
         found, current = trial.counterexamples(), sut.current()
@@ -109,7 +139,7 @@ class Proofs:
         """Return whether a trial draws on behind what it has put aside."""
         engines, budget = sut.engines, sut.budget
         enough = len(trial.aside) >= engines.pool.profile.counterexamples
-        long = trial.proving_further > max(FURTHER_SECONDS, trial.share)
+        long = trial.proving_further - trial.attributing_further > max(FURTHER_SECONDS, trial.share)
         impossible = trial.problem is not None or bool(engines.pool.dropped.forbidding(trial.requirement.needs))
         return not (enough or long or impossible or budget.is_spent(trial))
 
@@ -122,7 +152,11 @@ class Proofs:
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
         case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
         trial.search.proved = confirmed.judgement
-        case = case if trial.search.regression else self.mark_known_issue(case, sut)
+        again = case.reproduction.failed_again  # the verdict of another one does not depend on its cause
+        if trial.search.cause is not None:
+            case = beside(case, trial.search.cause, {one.case.id for one in trial.aside if one.case is not None})
+        elif not trial.search.regression:
+            case = self.mark_known_issue(case, sut, attribute=again)
         if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
@@ -138,9 +172,33 @@ class Proofs:
             sut.drop_crashing_kind(case, confirmed)
         return case
 
-    def mark_known_issue(self, case: Case, sut: SystemUnderTest) -> Case:
-        """Return the case, marked with the known issue that waives it, if one does."""
+    def mark_known_issue(
+        self, case: Case, sut: SystemUnderTest, *, attribute: bool = True, fails_now: bool = False
+    ) -> Case:
+        """Return the case with its attribution, marked with the known issue that waives it, if one does.
+
+        `attribute`: find its cause. `fails_now`: it has just failed on the engine of the run.
+        """
+        if self.attributor is not None and attribute:
+            trial, began = sut.current().trial, time.monotonic()
+            found = self.attributor.attribution(case, trial.requirement, sut.engines, fails_now=fails_now)
+            trial.spend_on_causes(time.monotonic() - began)
+            case = msgspec.structs.replace(case, attribution=found)
         issue = self.waivers(sut.engines.engine.version).waive(case)
         if issue is None:
             return case
         return msgspec.structs.replace(case, known_issue=str(issue))
+
+    def waive_seen(self, seen: Seen, sut: SystemUnderTest) -> Issue | None:
+        """Return the known issue that waives a failure which is no case yet, as it does cases that failed so."""
+        if self.attributor is not None:
+            found = self.attributor.known((seen.requirement, seen.cell, seen.signature))
+            seen = msgspec.structs.replace(seen, attribution=found)
+        return self.waivers(sut.engines.engine.version).waive(seen)
+
+
+def beside(case: Case, cause: Attribution, others: Collection[str]) -> Case:
+    """Return the case of a failure beside a known cause: its replay has the repair of that. `others`: ids of cases."""
+    own = f"{case.id}-beside" if case.id in others else case.id
+    replay = shlex.join([*shlex.split(case.replay.replace(case.id, own)), *option_words(repairs=tuple(cause.tried))])
+    return msgspec.structs.replace(case, id=own, attribution=cause, replay=replay)

@@ -36,6 +36,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
+from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, while_lacking
@@ -75,7 +76,7 @@ class TrialRunner:
     """Begins and concludes trials.
 
     `case`: replayed instead of drawing examples. `save_case`: writes the files of a case. `waivers`: returns the known
-    issues for an engine version.
+    issues for an engine version. `attributor`: finds the cause of a case.
     """
 
     def __init__(
@@ -87,10 +88,11 @@ class TrialRunner:
         case: tuple[Case, Workload] | None,
         waivers: Callable[[str | None], Waivers],
         save_case: Callable[[Case, str], None],
+        attributor: Attributor | None = None,
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers = waivers
-        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case)
+        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, attributor=attributor)
         self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
@@ -101,7 +103,7 @@ class TrialRunner:
         trial.obstacle = sut.engines.ended
         self.replay_findings(sut, trial)
         self.proofs.hurry(sut, trial)
-        sut.begin(trial, self.waivers(sut.engines.engine.version).waive)
+        sut.begin(trial, lambda seen: self.proofs.waive_seen(seen, sut))
         engines, budget = sut.engines, sut.budget
         if not trial.obstacle:
             self.release_unsupported(sut)
@@ -225,7 +227,9 @@ class TrialRunner:
         trial.drawn = trial.drawing()
         if trial.search.best is not None and not absent:
             self.proofs.put_aside(sut, trial)
-        self.proofs.seconds += trial.proving
+        if not absent:
+            self.proofs.look_behind(sut, trial)
+        self.proofs.seconds += trial.proving - trial.attributing
         sut.budget.settle(trial.drawn)
         self.plan.examples[trial.requirement.id] += trial.examples
         self.plan.requests[trial.requirement.id] += trial.requests

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coldproof.adapters.common.model_folder import CONFIG, GGUF
 from coldproof.adapters.registry import ATTACHED, CELLS
-from coldproof.harness.case.known_issues import KnownIssue
+from coldproof.harness.case.known_issues import Issue, KnownIssue
 from coldproof.harness.execution.models.trained import TRAINED, is_trained
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.statements import statements
@@ -31,10 +31,10 @@ def check_model(model: str | None, *, attached: bool = False) -> None:
     raise UsageError(f"--model {model}: {lacks}; give {folder}, or one of the names {', '.join(TRAINED)}")
 
 
-def check_known_issues(issues: Iterable[KnownIssue]) -> None:
-    """Raise UsageError for a known issue that is repeated, or about an unknown requirement or cell."""
+def check_known_issues(issues: Iterable[Issue]) -> None:
+    """Raise UsageError for an entry of a violation that is repeated, or about an unknown requirement or cell."""
     seen: dict[KnownIssue, int] = {}
-    for number, issue in enumerate(issues, start=1):
+    for number, issue in enumerate((one for one in issues if isinstance(one, KnownIssue)), start=1):
         if seen.setdefault(issue, number) != number:
             raise UsageError(f"--known-issues: entry {number} repeats entry {seen[issue]}")
         if issue.requirement not in statements():

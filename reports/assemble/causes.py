@@ -1,7 +1,7 @@
 """Groups the counterexamples by cause: a fault that forty examples show is one finding with a count.
 
 Invariant: every case is in exactly one cause. A fingerprint does not depend on run, cell, requirement or engine. Later
-runs give the same fault the same fingerprint.
+runs give the same fault the same fingerprint. It is that of the finding to which the cases belong, or of the signature.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def fingerprint(signature: str) -> str:
 
 
 def causes(cases: Sequence[Case]) -> list[Cause]:
-    """Group the cases by signature. Completely waived causes come last; else the order is that of the cases.
+    """Group the cases by the finding to which they belong, others by signature. Completely waived causes come last;
+    else the order is that of the cases.
 
     A signature describes the failure's class and what happened, not the place of the fault in the engine. Two similar
     bugs look like one cause, and one bug with two effects (stale state and a crash) looks like two. No case is lost: a
@@ -31,21 +32,32 @@ def causes(cases: Sequence[Case]) -> list[Cause]:
     """
     alike: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
-        alike[case.signature].append(case)
+        alike[cause_key(case)].append(case)
     return sorted((_cause(same) for same in alike.values()), key=lambda cause: cause.waived == len(cause.cases))
 
 
 def _cause(cases: list[Case]) -> Cause:
     first = cases[0]
     return Cause(
-        fingerprint=fingerprint(first.signature),
+        fingerprint=fingerprint(cause_key(first)),
         signature=first.signature,
         sentence=first.sentence,
         requirements=sorted({case.requirement for case in cases}),
         cells=sorted({case.place for case in cases}),
         cases=[case.id for case in cases],
         waived=sum(case.known_issue is not None for case in cases),
+        finding=finding_of(first),
     )
+
+
+def cause_key(case: Case) -> str:
+    """Return what the cases of one cause have in common."""
+    return finding_of(case) or case.signature
+
+
+def finding_of(case: Case) -> str:
+    """Return the finding to which a case belongs; "" if there is none."""
+    return case.attribution.finding if case.attribution is not None else ""
 
 
 def cause_summary(found: Sequence[Cause]) -> str:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from coldproof.harness.schema.results import CellResult, RequirementResult, Results
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.reports.assemble.causes import fingerprint
+from coldproof.reports.assemble.causes import cause_key, fingerprint
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import visible
 from coldproof.reports.views import overview
@@ -70,7 +70,7 @@ def _test_case(suite: ElementTree.Element, requirement: RequirementResult, row: 
 
 def _case_lines(requirement: RequirementResult, row: CellResult, results: Results) -> list[str]:
     return [
-        f"\n{case.id} ({case.failure_class.value}, cause {fingerprint(case.signature)}): {case.sentence}\n"
+        f"\n{case.id} ({case.failure_class.value}, cause {fingerprint(cause_key(case))}): {case.sentence}\n"
         f"replay: {command_line(case.replay)}"
         for case in results.cases
         if case.requirement == requirement.id and case.place == row.label

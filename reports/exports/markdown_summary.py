@@ -99,11 +99,12 @@ def _causes(results: Results) -> list[str]:
 
 def _violation(case: Case) -> str:
     where = f"**{escaped(case.requirement)}** in {escaped(case.place)}, {case.failure_class.value}"
-    return f"- {where}: {escaped(case.sentence)}\n  Replay: {code(command_line(case.replay))}"
+    cause = f"\n  {escaped(case.attribution.not_accepted)}" if case.attribution is not None else ""
+    return f"- {where}: {escaped(case.sentence)}{cause}\n  Replay: {code(command_line(case.replay))}"
 
 
 def _waiver(waiver: Waiver) -> str:
-    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(waiver.scope)}"
+    where = f"{escaped(waiver.requirement)} in {escaped(waiver.cell)}, {code(waiver.finding or waiver.scope)}"
     expiry = f", expires {escaped(waiver.expires)}" if waiver.expires and waiver.state != "expired" else ""
     said = f"{escaped(waiver.reason)} ({escaped(waiver.link)}{expiry})"
     return f"- **{escaped(waiver.state_text)}**: {where}: {said}"

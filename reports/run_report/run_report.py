@@ -65,7 +65,7 @@ def drawn_and_listed(cases: list[Case], *, most: int) -> tuple[list[Case], list[
     """
     first: dict[str, int] = {}
     for index, case in enumerate(cases):
-        first.setdefault(causes.fingerprint(case.signature), index)
+        first.setdefault(causes.cause_key(case), index)
     others = (index for index in range(len(cases)) if index not in first.values())
     drawn = set([*first.values(), *others][:most])
     return [c for i, c in enumerate(cases) if i in drawn], [c for i, c in enumerate(cases) if i not in drawn]
@@ -86,6 +86,7 @@ TEMPLATES = PageTemplates(
     filters={
         "main_figures": main_figures,
         "fingerprint": causes.fingerprint,
+        "cause_key": causes.cause_key,
         "cause_summary": causes.cause_summary,
         "waived_text": causes.waived_text,
         "reach_by_requirement": reach.by_requirement,

@@ -54,7 +54,11 @@ def _place(case: Case) -> tuple[str, str, str]:
 
 
 def explanation(column: Column, case: Case) -> Explanation | None:
-    """Return the known cause of a case: what the command knows of it, else the known issue that waived it."""
+    """Return the known cause of a case: what the command knows of it, or to what the run attributed it, or the known
+    issue that waived it.
+    """
     if case.id in column.source.explained:
         return column.source.explained[case.id]
+    if case.attribution is not None and case.attribution.is_known:
+        return Explanation(case.attribution.finding, case.attribution.link)
     return Explanation(case.known_issue) if case.known_issue is not None else None

@@ -213,7 +213,11 @@ def acceptance_summary(results: Results, parts: list[Part]) -> list[str]:
         f"{examples} examples with {requests} requests were re-evaluated, all with the recorded results",
         *map(part_summary, parts),
         build_summary(made),
-        *(f"known issue used: {w.requirement} in {w.cell}, {w.link}" for w in results.waivers if w.state == "used"),
+        *(
+            f"known issue used: {one.finding or f'{one.requirement} in {one.cell}'}, {one.link}"
+            for one in results.waivers
+            if one.state == "used"
+        ),
     ]
     frozen, _ = read_frozen(made.requirements)
     possible = frozen.cells_of(made.engine, made.worker, attached=made.attached)

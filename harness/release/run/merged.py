@@ -88,7 +88,8 @@ def merged_waivers(logs: Sequence[list[Event]]) -> list[Waiver]:
     found: dict[tuple[object, ...], list[Waiver]] = {}
     for log in logs:
         for row in msgspec.convert((last_of(log, "waivers") or {}).get("waivers", []), list[Waiver]):
-            found.setdefault((row.requirement, row.cell, row.signature, row.fingerprint, row.versions), []).append(row)
+            key = (row.finding, row.requirement, row.cell, row.signature, row.fingerprint, row.versions)
+            found.setdefault(key, []).append(row)
     requirements = assemble([event for log in logs for event in log]).requirements if found else []
     return [_merged(rows, requirements) for rows in found.values()]
 

@@ -201,8 +201,7 @@ class Terminal:
             self.line(cause_summary(results.causes))
         self.print_first(
             [
-                f"known issue {waiver.state_text}: {waiver.requirement} in {waiver.cell}, "
-                f"'{waiver.scope}' {waiver.link}"
+                f"known issue {waiver.state_text}: {waiver.place} {waiver.link}"
                 for waiver in sorted(results.waivers, key=lambda waiver: waiver.state == "used")
                 if waiver.state in ("used", "stale", "expired")
             ],

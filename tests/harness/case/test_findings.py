@@ -1,9 +1,10 @@
-"""Each record of a finding is complete, each case loads, and a waiver that names a finding matches it."""
+"""Each record of a finding is complete, each case loads, and is accepted by the finding's name."""
 
 from __future__ import annotations
 
 import ast
 import datetime
+import fnmatch
 import re
 import socket
 import statistics
@@ -28,14 +29,13 @@ from coldproof.harness.case.finding_records import (
     REPRODUCER,
     SCRIPT,
     StoredFinding,
-    check_references,
     inconsistent,
     is_regression,
     read_finding,
     read_record,
     read_records,
 )
-from coldproof.harness.case.known_issues import KnownIssue, matches, read_known_issues
+from coldproof.harness.case.known_issues import Accepted, is_alike, read_known_issues, shows
 from coldproof.harness.case.repairs import REPAIR, read_repairs, repairing
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
@@ -150,8 +150,8 @@ def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
-def test_a_waiver_that_names_a_finding_matches_its_case(record: FindingRecord) -> None:
-    """A run then recognises the finding. A fixed finding has no waiver for the release that fixed it."""
+def test_a_finding_is_accepted_by_its_name_where_it_is_seen(record: FindingRecord) -> None:
+    """A run then recognises it by its case. A fixed finding is not accepted for the release that fixed it."""
     case = read_finding(record).case
     assert case is not None
     named = [issue for issue in WAIVERS.get(record.engine, []) if issue.finding == record.id]
@@ -159,34 +159,32 @@ def test_a_waiver_that_names_a_finding_matches_its_case(record: FindingRecord) -
         assert record.fixed_in is not None
         assert not any(SpecifierSet(issue.versions).contains(record.fixed_in) for issue in named)
     else:
-        assert any(matches(issue, case) for issue in named)
+        assert is_alike(record, case)
         assert any(SpecifierSet(one.versions).contains(record.last_release, prereleases=True) for one in named)
 
 
-@pytest.mark.parametrize("engine", WAIVERS)
-def test_each_waiver_names_its_finding_or_says_why_there_is_none(engine: str) -> None:
-    """Several waivers may name the same finding, which is of the same engine."""
-    check_references(WAIVERS[engine], RECORDS)
-    for issue in WAIVERS[engine]:
-        assert (issue.finding is None) != (issue.no_finding is None), issue
-        assert issue.finding is None or issue.finding.startswith(f"{engine}/")
+@pytest.mark.parametrize("record", RECORDS.values(), ids=lambda record: record.id)
+def test_signatures_decide_only_where_no_repair_does(record: FindingRecord) -> None:
+    """The record of a finding with a repair has no patterns. Those of another match its own case, and name no failure
+    of every kind.
+    """
+    if repairing(record.id, read_repairs(record.engine).values()) is not None:
+        assert not record.shows
+        return
+    case = read_finding(record).case
+    if record.shows and case is not None and record.status is not FindingStatus.FIXED:
+        assert any(shows(one, case) for one in record.shows)
+    for one in record.shows:
+        assert one.signature.strip("*? ;"), one
+        assert any(fnmatch.fnmatchcase(name, one.cell) for name in (*CELLS, ATTACHED.name)), one
 
 
 @pytest.mark.parametrize("engine", WAIVERS)
-def test_no_waiver_denies_a_report_that_its_finding_links(engine: str) -> None:
-    """A report that is found belongs into both."""
-    for issue in WAIVERS[engine]:
-        if issue.finding is not None and RECORDS[issue.finding].upstream:
-            assert issue.link.startswith("https://"), issue
-
-
-def test_an_unknown_reference_is_refused() -> None:
-    """The error has the requirement of the entry."""
-    issue = KnownIssue(
-        requirement="LORA-3", versions=">=0", reason="x", link="x", signature="*", finding="vllm/is-not-there"
-    )
-    with pytest.raises(UsageError, match="LORA-3 names the finding 'vllm/is-not-there', which is unknown"):
-        check_references([issue], RECORDS)
+def test_our_own_files_accept_nothing_but_findings(engine: str) -> None:
+    """Each is a finding of the engine, and is there once."""
+    names = [issue.finding for issue in WAIVERS[engine] if isinstance(issue, Accepted)]
+    assert len(names) == len(WAIVERS[engine]) == len(set(names))
+    assert all(name.startswith(f"{engine}/") for name in names)
 
 
 def test_no_file_names_the_machine_that_found_it() -> None:

@@ -31,6 +31,7 @@ from coldproof.harness.case.known_issue_proposals import (
 )
 from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import RequirementResult, Results, read_results
 from coldproof.harness.schema.verdict import Verdict
@@ -201,6 +202,29 @@ def test_a_proposal_without_review_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vllm.proposed.toml"
     path.write_text(proposals_text(case()))
     with pytest.raises(UsageError, match="entry 1, for 'LORA-3', has an empty link"):
+        read_known_issues(path)
+
+
+def test_a_known_cause_is_proposed_by_its_name(tmp_path: Path) -> None:
+    """Its cases are one entry, whatever their signatures. Without a reason, the file is refused."""
+    name = "vllm/adapter-key-lacks-the-contents"
+    known = Attribution(basis=Basis.REPAIR, finding=name)
+    cases = (case(id="a", attribution=known), case(id="b", signature="x", attribution=known), case(id="c"))
+    text = proposals_text(*cases)
+    read = tomllib.loads(text)
+    assert read["accepted"] == [
+        {
+            "finding": name,
+            "versions": ">=0.32.dev0,<0.33.dev0",
+            "reason": "",
+            "expires": datetime.date(2026, 5, 30),
+        }
+    ]
+    assert [one["signature"] for one in read["issue"]] == [STALE]
+    assert "# Review out/cases/a.json\n# Review out/cases/b.json\n[[accepted]]\n" in text
+    path = tmp_path / "vllm.proposed.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"accepted finding 1, '{name}', has an empty reason"):
         read_known_issues(path)
 
 

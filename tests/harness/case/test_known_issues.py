@@ -14,8 +14,17 @@ import pytest
 from support import report_samples
 from support.paths import ROOT
 
-from coldproof.harness.case.known_issues import KnownIssue, Waivers, read_known_issues
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.known_issues import (
+    Issue,
+    KnownIssue,
+    Waivers,
+    named_issues,
+    read_known_issues,
+    without_end,
+)
 from coldproof.harness.options import UsageError
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import RequirementResult
 from coldproof.harness.schema.verdict import Verdict
@@ -313,12 +322,20 @@ def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
         assert read_known_issues(path) == []
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "adapters").glob("*/*_issues.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "adapters").glob("*/*_issues.toml")), ids=str)
 def test_our_own_files_can_be_used(path: Path) -> None:
-    """The commands `tox run -e conformance-NAME` use them."""
-    read_known_issues(path)
+    """Runs use the known issues, and histories of releases the past ones."""
+    assert read_known_issues(path)
+    engines = [name for name, spec in ENGINES.items() if spec.known_issues == path.resolve()]
+    assert all(named_issues(name) == ENGINES[name].known_issues for name in engines)
+
+
+def test_a_file_of_the_users_goes_before_that_of_an_engine(tmp_path: Path) -> None:
+    """An engine's name stands for the file that ships for it, unless there is such a file."""
+    assert named_issues("vllm", tmp_path) == ENGINES["vllm"].known_issues
+    (tmp_path / "vllm").write_text("")
+    assert named_issues("vllm", tmp_path) == tmp_path / "vllm"
+    assert named_issues("mine.toml", tmp_path) == tmp_path / "mine.toml"
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -336,6 +353,91 @@ def test_a_waiver_for_the_worker_with_a_model_is_not_stale_without_one(worker: s
     assert waivers.applies(one) is applies
     (row,) = waivers.report([], [CONFORMS])
     assert row.state == ("stale" if applies else "not applicable")
+
+
+FINDING = "vllm/adapter-key-lacks-the-contents"
+ACCEPTED = f'[[accepted]]\nfinding = "{FINDING}"\nversions = ">=0.32"\nreason = "known"\n'
+
+
+def accepted(folder: Path, text: str = ACCEPTED) -> Issue:
+    """Return the accepted finding of a file."""
+    (one,) = read_known_issues(write_file(folder, text))
+    return one
+
+
+@pytest.mark.parametrize(
+    ("found", "waived"),
+    [
+        (None, False),
+        (Attribution(basis=Basis.REPAIR, finding=FINDING), True),
+        (Attribution(basis=Basis.LOCAL, finding=FINDING), True),
+        (Attribution(basis=Basis.REPAIR, finding="vllm/rows-behind-a-prompt-enter-the-key"), False),
+        (Attribution(basis=Basis.SIGNATURE, finding=FINDING), True),
+        (Attribution(basis=Basis.UNDECIDED, candidates=[FINDING]), False),
+        (Attribution(basis=Basis.NEW), False),
+        (Attribution(basis=Basis.NOT_TRIED), False),
+    ],
+)
+def test_an_accepted_finding_waives_what_belongs_to_it(found: Attribution | None, waived: bool, tmp_path: Path) -> None:
+    """A case that is only like it, or that nobody could attribute, is not waived."""
+    one = accepted(tmp_path)
+    assert (Waivers([one], version="0.32.0", today=TODAY).waive(case(attribution=found)) is one) is waived
+    assert str(one) == f"known ({FINDING})"
+
+
+@pytest.mark.parametrize(
+    ("finding", "versions"),
+    [(FINDING, "<0.31"), (FINDING, ">=0.33.dev0,<0.34.dev0"), ("llamacpp/context-shift-is-a-prefix", ">=2026.10")],
+)
+def test_patterns_decide_about_a_finding_where_no_repair_does(finding: str, versions: str, tmp_path: Path) -> None:
+    """None is for these versions, or for this engine."""
+    (one,) = read_known_issues(write_file(tmp_path, entry(finding=finding, versions=versions)))
+    assert (one.finding, one.versions) == (finding, versions)
+
+
+def test_by_signature_alone_the_record_decides(tmp_path: Path) -> None:
+    """A case that says so, and does not have the finding's signature, was altered."""
+    found = Attribution(basis=Basis.SIGNATURE, finding=FINDING)
+    waivers = Waivers([accepted(tmp_path)], version="0.32.0", today=TODAY)
+    assert waivers.waive(case(attribution=found, signature="crash; no reload")) is None
+
+
+def test_an_accepted_finding_is_for_its_versions_until_it_expires(tmp_path: Path) -> None:
+    """As any entry."""
+    found = case(attribution=Attribution(basis=Basis.REPAIR, finding=FINDING))
+    one = accepted(tmp_path, ACCEPTED + "expires = 2026-02-28\n")
+    assert Waivers([one], version="0.32.0", today=TODAY).waive(found) is None
+    assert Waivers([without_end(one)], version="0.32.0", today=TODAY).waive(found) is not None
+    assert Waivers([without_end(one)], version="0.31.0", today=TODAY).waive(found) is None
+    assert Waivers([without_end(one)], version="0.32.0", today=TODAY, repaired={FINDING}).waive(found) is None
+
+
+def test_a_history_explains_a_case_that_no_run_attributed(tmp_path: Path) -> None:
+    """By the signature of the finding's record. It waives nothing."""
+    one = accepted(tmp_path)
+    waivers = Waivers([one], version="0.32.0", today=TODAY)
+    assert (waivers.waive(case()), waivers.explain(case())) == (None, one)
+    assert waivers.explain(case(signature="crash; no reload")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ACCEPTED.replace(FINDING, "vllm/nosuch"), "accepted finding 1, 'vllm/nosuch', is unknown"),
+        (ACCEPTED.replace('"known"', '""'), "has an empty reason"),
+        (ACCEPTED + ACCEPTED, f"accepted finding 2, '{FINDING}', is there twice"),
+        (ACCEPTED + 'signature = "crash; *"\n', "unknown field `signature`"),
+        (
+            entry(finding=FINDING),
+            rf"patterns for the finding '{FINDING}', .* write \[\[accepted\]\]",
+        ),
+        (entry(finding="vllm/nosuch"), "names the finding 'vllm/nosuch', which is unknown"),
+    ],
+)
+def test_a_faulty_accepted_finding_is_refused_with_what_to_write(text: str, says: str, tmp_path: Path) -> None:
+    """So is an entry of the older form, whose patterns a repair replaces."""
+    with pytest.raises(UsageError, match=says):
+        read_known_issues(write_file(tmp_path, text))
 
 
 def test_a_waiver_does_not_hide_what_is_violated_on_an_engine_without_its_cause() -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from support import report_samples
 from support.case_samples import SLOTS
 from support.event_streams import events, history_with_events, stored
 from support.histories import ask, burst, history, outcome, play, put, record, shape, tokens
-from support.paths import ROOT
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import NO_BLOCK, WrongRead
 from coldproof.adapters.protocol.requests import Abort, ResponseOptions
 from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.case.circumstances import Failure, all_circumstances
-from coldproof.harness.case.known_issues import Waivers, read_known_issues
 from coldproof.harness.case.rows.requests import matching_cold_answers, request_rows
 from coldproof.harness.case.signature import needs_all_of, signature
 from coldproof.harness.history.records import History, Identity, ResetRecord
@@ -197,35 +193,6 @@ def test_a_failure_of_a_request_that_a_change_overlaps_has_its_own_signature() -
 
 
 TRAFFIC = "in-place reload; other path; under traffic"
-
-
-@pytest.mark.parametrize(
-    ("requirement", "cell", "sign", "waived"),
-    [
-        ("LORA-5", "default", f"stale state; {TRAFFIC}", True),
-        ("LORA-5", "groups-window", f"corrupt; {TRAFFIC}; wrong from a block's start", True),
-        ("LORA-5", "default", f"lost reuse; {TRAFFIC}", False),
-        ("LORA-5", "default", f"not the cache; {TRAFFIC}", False),
-        ("LORA-6", "default", f"not the cache; {TRAFFIC}; overlaps the change", True),
-        ("LORA-6", "attached", f"corrupt; {TRAFFIC}; overlaps the change", True),
-        ("LORA-6", "default", f"stale state; {TRAFFIC}", True),
-        ("LORA-6", "default", f"corrupt; {TRAFFIC}; wrong from a block's start", True),
-        ("LORA-6", "default", f"corrupt; {TRAFFIC}", False),
-        ("LORA-6", "default", f"hang; {TRAFFIC}", False),
-        ("LORA-6", "default", f"crash; {TRAFFIC}; overlaps the change", False),
-        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; wrong within a block", True),
-        ("GROUP-1", "groups-state-blocks", "corrupt; no reload", False),
-        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; wrong from a block's start", False),
-        ("GROUP-1", "groups-state-blocks", "corrupt; no reload; read no block", False),
-        ("GROUP-1", "groups-state", "corrupt; no reload; wrong within a block", False),
-    ],
-)
-def test_only_known_faults_of_vllm_are_waived(requirement: str, cell: str, sign: str, waived: bool) -> None:
-    """Another fault under the same requirement fails the run."""
-    known = read_known_issues(ROOT / "adapters" / "vllm" / "known_issues.toml")
-    waivers = Waivers(known, version="0.32.0", today=datetime.date(2026, 12, 1), worker="fingerprint")
-    case = report_samples.case(requirement=requirement, cell=cell, signature=sign)
-    assert (waivers.waive(case) is not None) is waived
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,13 @@ from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Trial
 from coldproof.harness.options import PROFILES, Options
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.causes.attributor import Behind
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -133,7 +135,15 @@ def opened(
             run.folder.close()
 
 
-def outcome_of(folder: Path, start: Callable[[Any], Any], lengths: range, *, most: int = 3, known: str = "") -> Outcome:
+def outcome_of(
+    folder: Path,
+    start: Callable[[Any], Any],
+    lengths: range,
+    *,
+    most: int = 3,
+    known: str = "",
+    attributor: Any = None,
+) -> Outcome:
     """Return the outcome of a trial of prompts with these lengths that are sent twice."""
     drawn: list[Workload] = []
 
@@ -145,6 +155,7 @@ def outcome_of(folder: Path, start: Callable[[Any], Any], lengths: range, *, mos
         sut.check(workload)
 
     with opened(folder, start, most=most, known=known) as (run, sut):
+        run.trials.proofs.attributor = attributor or run.trials.proofs.attributor
         events: list[tuple[str, dict[str, Any]]] = []
         run.log.subscribe(lambda kind, fields: events.append((kind, fields)))
         trial = Trial(Requirement("REUSE-1", "sent again", (), (Requests.REQUESTS,)), "left", "a statement", "a_test")
@@ -264,6 +275,63 @@ def test_a_waiver_that_names_words_does_not_take_a_failure_without_them(tmp_path
     assert {case.signature for case in found.cases} == {"accounting; no reload"}
     assert found.verdict["verdict"] is Verdict.VIOLATED
     assert {case.known_issue is None for case in found.cases} == {True, False}
+
+
+FINDING = "vllm/adapter-key-lacks-the-contents"
+ACCEPTED = f'[[accepted]]\nfinding = "{FINDING}"\nversions = ">=0"\nreason = "it counts too many"\n'
+
+
+class AlwaysOne:
+    """An attributor for which each case vanishes with one repair. `behind`: what it says of the first that is alike."""
+
+    def __init__(self, behind: str | None) -> None:
+        self.said, self.found = behind, Attribution(basis=Basis.REPAIR, finding=FINDING)
+
+    def attribution(self, *_: Any, **__: Any) -> Attribution:
+        """Return the one."""
+        return self.found
+
+    def known(self, _: Any) -> Attribution:
+        """Return the one."""
+        return self.found
+
+    def behind(self, _: Case, alike: list[Failing], __: Requirement) -> Behind:
+        """Return the first example, if there is anything to say."""
+        return Behind(passed=len(alike)) if self.said is None else Behind(failing=alike[0], words=self.said)
+
+
+def test_what_fails_like_a_known_cause_with_its_repair_too_is_a_violation(tmp_path: Path) -> None:
+    """It has a case of its own under the same signature, whose replay has the repair."""
+    found = outcome_of(
+        tmp_path / "beside",
+        tampering(counts_too_many),
+        range(MIDDLE, LONG),
+        known=ACCEPTED,
+        attributor=AlwaysOne("too many"),
+    )
+    waived, new = sorted(found.cases, key=lambda case: case.known_issue is None)
+    assert (waived.signature, waived.known_issue) == (new.signature, f"it counts too many ({FINDING})")
+    assert (found.verdict["verdict"], found.verdict["case"]) == (Verdict.VIOLATED, new.id)
+    assert found.verdict["further"] == [{"case": waived.id, "verdict": Verdict.KNOWN_ISSUE}]
+    assert waived.id != new.id
+    assert f"{new.id}.json" in new.replay
+    assert new.replay.endswith(f"--repairs {FINDING}")
+    said = f"It has no known cause: it fails like {FINDING}, and with the repair of that finding as well: too many."
+    assert said in found.verdict["reason"]
+
+
+def test_a_known_issue_says_how_many_passed_with_its_repair(tmp_path: Path) -> None:
+    """A dozen of those that failed like it."""
+    found = outcome_of(
+        tmp_path / "behind",
+        tampering(counts_too_many),
+        range(MIDDLE, LONG),
+        known=ACCEPTED,
+        attributor=AlwaysOne(None),
+    )
+    assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
+    assert "it vanishes with the repair of this finding (by repair)" in found.verdict["reason"]
+    assert f"with that repaired, {KEPT_ALIKE} of them were replayed and passed" in found.verdict["reason"]
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -28,13 +28,10 @@ from coldproof.harness.session.known_findings import applicable, needs_engine_st
 
 FLAW, OTHER_FLAW = "OVERCOUNT", "NEVER_HITS"
 KNOWN = """
-[[issue]]
-requirement = "REUSE-1"
-signature = "accounting; *"
-versions = ">=0"
-link = "none known"
-reason = "it counts too many"
+[[accepted]]
 finding = "scripted/overcount"
+versions = ">=0"
+reason = "it counts too many"
 """
 REST = """
 title = "counts too many"
@@ -128,16 +125,21 @@ def test_only_the_replay_of_a_waived_finding_fails(case: Case, tmp_path: Path) -
     results = ran(tmp_path / "run", FLAW, findings, *waivers(tmp_path), "--findings", "only")
     found = verdict_of(results)
     assert (found.verdict, found.examples) == (Verdict.KNOWN_ISSUE, 1)
-    assert found.reason.startswith("it counts too many (none known); besides it, ")
+    assert found.reason.startswith("it counts too many (scripted/overcount): by signature alone: ")
+    assert "; besides it, " in found.reason
     assert [one.signature for one in results.cases] == [case.signature]
     assert results.cases[0].reproduction.note == "a replay of the finding scripted/overcount"
 
 
 def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_path: Path) -> None:
-    """The finding is confirmed on fresh engines like any counterexample, but not minimised again."""
+    """It is confirmed on fresh engines like any counterexample, but not minimised again. Its cause is named."""
     results = ran(tmp_path / "run", FLAW, kept(tmp_path, case, 'status = "not searched"'))
     found = verdict_of(results)
     assert found.verdict is Verdict.VIOLATED
+    said = "It matches scripted/overcount, with no public report known, not accepted in this run: by signature alone"
+    assert said in found.reason
+    assert (results.exit_code, results.causes[0].finding) == (1, "scripted/overcount")
+    assert said in (tmp_path / "run" / "summary.md").read_text()
     assert results.cases[0].workload == case.workload
     assert results.cases[0].reproduction.fresh_failed
     assert not results.findings[0].regression
@@ -200,7 +202,7 @@ def test_benchmarks_switch_it_off(case: Case, tmp_path: Path) -> None:
 
 def test_a_known_issue_names_a_finding_that_exists(case: Case, tmp_path: Path) -> None:
     """Otherwise the run does not start."""
-    with pytest.raises(AssertionError, match="names the finding 'scripted/overcount', which is unknown"):
+    with pytest.raises(AssertionError, match="accepted finding 1, 'scripted/overcount', is unknown"):
         ran(tmp_path / "run", FLAW, tmp_path, *waivers(tmp_path))
 
 

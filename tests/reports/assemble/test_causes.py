@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support import report_samples as samples
 
 from coldproof.harness.case.known_issues import FINGERPRINT
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.results import Results
 from coldproof.harness.session.terminal.terminal import Terminal
@@ -68,6 +69,26 @@ def test_cases_of_one_signature_are_one_cause() -> None:
     assert (crash.cases, crash.waived) == (["two"], 1)
     assert cause_places(stale) == "LORA-1 and MIXED-1 in 3 cells, 4 counterexamples, 1 of 4 waived"
     assert cause_places(crash) == "TIER-2 in 1 cell, 1 counterexample, waived"
+
+
+def test_cases_that_belong_to_one_finding_are_one_cause() -> None:
+    """Whatever their signatures. Page and summary say how that was found, and whether it is accepted."""
+    known = Attribution(basis=Basis.REPAIR, finding="vllm/one", link="https://github.com/o/r/pull/7")
+    unknown = Attribution(basis=Basis.UNDECIDED, candidates=["vllm/one", "vllm/two"])
+    cases = [
+        msgspec.structs.replace(FIVE[0], attribution=known),
+        msgspec.structs.replace(FIVE[1], attribution=known),
+        msgspec.structs.replace(FIVE[2], attribution=unknown),
+    ]
+    one, other = sorted(causes(cases), key=lambda cause: cause.finding, reverse=True)
+    assert (one.finding, one.cases, one.fingerprint) == ("vllm/one", ["one", "two"], fingerprint("vllm/one"))
+    assert (other.finding, other.cases, other.fingerprint) == ("", ["three"], fingerprint(STALE))
+    text, summary = page_text(samples.results(*cases)), summary_markdown(samples.results(*cases)).replace("\\", "")
+    assert "Cause: vanishes with the repair of vllm/one (by repair) https://github.com/o/r/pull/7 (not accepted" in text
+    assert text.count(f"Cause fingerprint{fingerprint('vllm/one')}") == 2
+    assert "undecided between vllm/one, vllm/two" in text
+    assert "It matches vllm/one, reported as #7, not accepted in this run: it vanishes with the repair" in summary
+    assert "It is undecided between vllm/one, vllm/two." in summary
 
 
 def test_a_wholly_waived_cause_comes_last() -> None:

@@ -1,0 +1,83 @@
+"""To which known cause a counterexample belongs, and how that was found. See docs/known-issues.md."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Basis(enum.StrEnum):
+    """How a case was attributed, or why it was not."""
+
+    REPAIR = "by repair"  # it vanishes with this repair alone, and fails without it
+    LOCAL = "by replay on a local engine of the same release"  # the same, on an engine that Coldproof could repair
+    SIGNATURE = "by signature alone"  # no repair could be tried; the record of a finding has this signature
+    UNDECIDED = "undecided"  # it may be one of several findings, or the time did not suffice to try their repairs
+    NEW = "no known cause"  # no repair ends it, and no finding without a repair is like it
+    OTHERWISE = "fails differently"  # all repairs together change the way in which it fails, and no single one ends it
+    NOT_TRIED = "not tried"  # the time of the run did not suffice, and no finding has its signature
+    GONE = "not reproduced"  # it does not fail again on the engine as it is shipped
+    NOT_RUN = "not run"
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a clause.
+
+    `candidates`: the findings among which it is undecided. `link`: the public report of the finding. `tried`: the
+    finding that it is like, and whose repair it was replayed with.
+    """
+
+    basis: Basis
+    finding: str = ""
+    candidates: list[str] = []
+    link: str = ""
+    tried: list[str] = []
+    words: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the case belongs to a known cause."""
+        return bool(self.finding)
+
+    @property
+    def said(self) -> str:
+        """Return in a few words to what the case belongs."""
+        if self.basis in (Basis.REPAIR, Basis.LOCAL):
+            return f"vanishes with the repair of {self.finding} ({self.basis.value})"
+        if self.basis is Basis.SIGNATURE:
+            return f"matches {self.finding} {self.basis.value}"
+        if self.candidates:
+            several = bool(self.candidates[1:])
+            return f"undecided {'between' if several else 'whether it is'} {', '.join(self.candidates)}"
+        if self.basis is Basis.OTHERWISE:
+            return Basis.NEW.value
+        return f"{self.basis.value} (budget)" if self.basis is Basis.NOT_TRIED else self.basis.value
+
+    @property
+    def sentence(self) -> str:
+        """Return the same with what was seen."""
+        return f"{self.said}: {self.words}" if self.words else self.said
+
+    @property
+    def how(self) -> str:
+        """Return how the finding was found, where its name is said already."""
+        if self.basis in (Basis.REPAIR, Basis.LOCAL):
+            return f"it vanishes with the repair of this finding ({self.basis.value})"
+        return f"{self.basis.value}: {self.words}" if self.words else self.basis.value
+
+    @property
+    def not_accepted(self) -> str:
+        """Return the sentence about a case that no known issue accepts."""
+        if self.basis in (Basis.NEW, Basis.OTHERWISE):
+            return f"It has {self.sentence}."
+        if not self.finding:
+            return f"{'It is' if self.candidates else 'Its cause is'} {self.sentence}."
+        reported = f"reported as {short_link(self.link)}" if self.link else "with no public report known"
+        return f"It matches {self.finding}, {reported}, not accepted in this run: {self.how}."
+
+
+def short_link(link: str) -> str:
+    """Return a link to an issue or a pull request as its number, any other as it is."""
+    number = link.rstrip("/").rsplit("/", 1)[-1]
+    return f"#{number}" if number.isdigit() else link

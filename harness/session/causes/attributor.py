@@ -1,0 +1,181 @@
+"""Attributes the confirmed cases of a run to known causes, one after the other, while the run goes on.
+
+Invariant: a case belongs to a cause that has a repair only if a replay showed it, wherever one could be made. Cases of
+one requirement and cell with one signature are attributed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of, undecided
+from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.repairs import repairing
+from coldproof.harness.event_log import EventLog
+from coldproof.harness.execution.engines.cell_engines import CellEngines
+from coldproof.harness.judgement.finding import Rule
+from coldproof.harness.judgement.requirement import Requirement
+from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.options import Options
+from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult
+from coldproof.harness.schema.results import Calibration
+from coldproof.harness.session.causes.forked_replays import ForkedReplays
+from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
+from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
+from coldproof.harness.workload.steps import Workload
+
+SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine takes five times as long
+LEAST_SECONDS = 300.0  # the same for a short run, which has to end in time all the same
+BEHIND = 0.5  # of this time, after which nothing is replayed any more that only looks like a known cause
+OUT_OF_TIME = "not tried (budget)"
+LOCALLY = "a local engine of its release"
+SHOWN = {
+    ReplayResult.PASSES: "does not fail",
+    ReplayResult.OTHERWISE: "fails in another way",
+    ReplayResult.NOT_RUN: "could not be replayed",
+}
+FAILED = (ReplayResult.FAILS, ReplayResult.OTHERWISE)
+Place = tuple[str, str, str]  # requirement, cell and signature
+
+
+class OutOfTime(Exception):
+    """The time for replays is over."""
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """What replays of examples that failed like a case showed, with the repair of its cause. `passed`: how many did.
+
+    `failing`: an example that fails with it as well, and how, in `words`.
+    """
+
+    passed: int = 0
+    failing: Failing | None = None
+    words: str = ""
+
+
+class Attributor:
+    """The attributions of one process of a run. `time_left`: the seconds until the run has to end."""
+
+    def __init__(self, options: Options, log: EventLog, *, time_left: Callable[[], float]) -> None:
+        self.options, self.log, self.time_left = options, log, time_left
+        self.replays = ForkedReplays()
+        self.found: dict[Place, Attribution] = {}
+        self.calibrations: dict[Basis, dict[str, tuple[Calibration, Rule]]] = {}
+
+    def known(self, place: Place) -> Attribution | None:
+        """Return the attribution of the cases of a place; None if none was attributed yet."""
+        return self.found.get(place)
+
+    def attribution(
+        self, case: Case, requirement: Requirement, engines: CellEngines, *, fails_now: bool = False
+    ) -> Attribution | None:
+        """Return the attribution of a case; None if no finding of its engine is recorded.
+
+        `fails_now`: it has just failed on the engine of the run.
+        """
+        place = (case.requirement, case.cell, case.signature)
+        if place not in self.found:
+            records = [one for one in read_records().values() if one.engine == family_of(case)]
+            if not records:
+                return None
+            self.found[place] = self.attributed(case, records, requirement, engines, fails_now=fails_now)
+        return self.found[place]
+
+    def attributed(
+        self,
+        case: Case,
+        records: list[FindingRecord],
+        requirement: Requirement,
+        engines: CellEngines,
+        *,
+        fails_now: bool,
+    ) -> Attribution:
+        """Attribute a case, by replays if they can be made."""
+        local = local_engine(self.options, case)
+        if isinstance(local, str):
+            return by_signature(case, records, local)
+        if local.basis is Basis.REPAIR:
+            self.calibrations[local.basis] = dict(engines.pool.calibrations)
+        earlier = {one.finding for place, one in self.found.items() if place[2] == case.signature}
+        candidates = Candidates.of(case, records, local.repairs, first=earlier)
+        workload = msgspec.convert(case.workload, Workload)
+        if candidates.repairs:
+            self.log.emit("phase", words=f"looking for the cause of {case.id}")
+
+        def replay(names: tuple[str, ...]) -> ReplayResult:
+            return self.replay(case, [Run(workload, case.nonce)], requirement, local, names).result
+
+        try:
+            if local.basis is Basis.LOCAL:
+                shipped, fails_now = replay(()), True
+                if shipped is not ReplayResult.FAILS:
+                    return by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
+            found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
+        except OutOfTime:
+            return undecided(case, candidates, OUT_OF_TIME, without=Basis.NOT_TRIED)
+        return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
+
+    def replay(
+        self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
+    ) -> ReplayEnd:
+        """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
+        if self.spent() > 1 or not self.time_left():
+            raise OutOfTime
+        chosen = [one for one in local.repairs if one.name in names]
+        job = ReplayJob(
+            options=msgspec.structs.replace(local.options, repairs=(*local.options.repairs, *chosen)),
+            cell=local.cell,
+            requirement=requirement,
+            runs=runs,
+            tries=tries_of(case, runs[0].workload) if len(runs) == 1 else 1,
+            failure_class=case.failure_class,
+            signature=case.signature,
+            calibrations=self.calibrations.get(local.basis, {}),
+        )
+        end = self.replays.run(job, seconds=min(local.seconds, self.time_left()))
+        if end.calibrations:
+            self.calibrations[local.basis] = end.calibrations
+        return end
+
+    def spent(self) -> float:
+        """Return the part of the time for replays that is over."""
+        return self.replays.seconds / max(LEAST_SECONDS, SHARE * self.options.seconds)
+
+    def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> Behind:
+        """Replay examples that failed like a case with the repair of its cause, until one fails with it as well.
+
+        Nothing passes if the case's cause has no repair that can be planted here. Raises OutOfTime.
+        """
+        nothing, passed = Behind(), Behind(passed=len(alike))
+        local, cause = local_engine(self.options, case), case.attribution
+        if (
+            isinstance(local, str)
+            or cause is None
+            or local.basis is not Basis.REPAIR
+            or cause.basis is not Basis.REPAIR
+        ):
+            return nothing
+        repair = repairing(cause.finding, local.repairs)
+        if repair is None:
+            return nothing
+        if self.spent() > BEHIND:
+            raise OutOfTime
+        left = list(alike)
+        while left:
+            runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
+            end = self.replay(case, runs, requirement, local, (repair.name,))
+            if end.result not in FAILED:
+                return passed if end.result is ReplayResult.PASSES else nothing
+            alone = self.replay(case, runs[end.run : end.run + 1], requirement, local, (repair.name,))
+            if alone.result in FAILED:  # not because of the runs before it
+                return Behind(failing=left[end.run], words=alone.words)
+            left = left[end.run + 1 :]
+        return passed
+
+    def stop(self) -> None:
+        """End the replay that runs, and let no other one begin."""
+        self.replays.stop()

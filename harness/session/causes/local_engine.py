@@ -1,0 +1,108 @@
+"""On which engine a case is replayed under repairs: on one like that of the run, or on a local one of its release."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from coldproof.adapters.registry import ENGINES, plain_cell
+from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.repairs import read_repairs
+from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options
+from coldproof.harness.schema.attribution import Basis
+from coldproof.harness.schema.case import Case
+
+IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute
+
+NOT_INSTALLED = "no engine of its release that takes repairs is installed here"
+
+
+class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that takes repairs: the options of a run on it, and the cell. `basis`: what its replays show.
+
+    `repairs`: those that its release can have and the run has not planted already. `seconds`: for one replay.
+    """
+
+    options: Options
+    cell: str
+    basis: Basis
+    repairs: list[Repair]
+    seconds: float
+
+
+def tested_engine(case: Case) -> EngineSpec | None:
+    """Return the engine that a case is about. That of a server that was attached to is the one that recognises it."""
+    spec = ENGINES.get(case.engine)
+    if spec is None or spec.start is not None:
+        return spec
+    return next((one for one in ENGINES.values() if one.recognises(case.engine_config)), spec)
+
+
+def family_of(case: Case) -> str:
+    """Return the folder of the findings about the engine of a case."""
+    spec = tested_engine(case)
+    if spec is not None and spec.repairs is not None:
+        return spec.repairs.findings
+    return spec.known_issues.parent.name if spec is not None and spec.known_issues is not None else case.engine
+
+
+def local_engine(options: Options, case: Case) -> LocalEngine | str:
+    """Return the engine for the replays of a case of a run with these options, or why there is none, as a clause."""
+    spec = tested_engine(case)
+    if spec is None or spec.repairs is None:
+        return f"{case.engine} takes no repairs"
+    planted = {one.name for one in options.repairs}
+    known = read_repairs(spec.repairs.findings).values()
+    release = installed_release(spec)
+    fitting = [one for one in known if one.is_for(release) and not one.absent] if release else []
+    left = [one for one in fitting if one.name not in planted]
+    if not options.attached and options.layer != SERVER_LAYER:
+        own = msgspec.structs.replace(options, findings=OFF, known_issues=None, proposals=None, replay=None)
+        return LocalEngine(options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=IN_PROCESS_SECONDS)
+    if not fitting or not same_release(release, case.engine_version):
+        return NOT_INSTALLED
+    layer = next((one for one in spec.more_layers if one.name == EXACT_LAYER), None)
+    if layer is None:
+        return "its repairs are not tried on a server"
+    cells = {cell.name for cell in ENGINES[layer.engine].cells}
+    if options.attached:
+        cell = plain_cell(layer.engine).name
+    elif case.cell in cells:
+        cell = case.cell
+    else:
+        return "its cell takes a server, on which repairs are not tried"
+    within = Options(
+        engine=layer.engine,
+        worker=layer.worker,
+        oracle=CLOSED_FORM if layer.worker == FINGERPRINT else options.oracle,
+        profile=options.profile,
+        budget=options.budget,
+        report_dir=options.report_dir,
+        cache_dir=options.cache_dir,
+        findings=OFF,
+        fault=options.fault if not options.attached else None,
+        repairs=options.repairs,
+        weight_policy=options.weight_policy,
+        cells=(cell,),
+    )
+    return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=IN_PROCESS_SECONDS)
+
+
+def installed_release(spec: EngineSpec) -> str:
+    """Return the installed release of an engine; "" if it is not installed."""
+    try:
+        return importlib.metadata.version(spec.packages[0]) if spec.packages else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def same_release(installed: str, version: str | None) -> bool:
+    """Return whether a server's version is the release that is installed. How it was built may differ."""
+    try:
+        return Version(installed).public == Version(version or "").public
+    except InvalidVersion:
+        return False

@@ -1,0 +1,215 @@
+"""A case belongs to the cause whose repair alone makes it vanish, and to no other one that it is like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+from support import report_samples
+
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
+from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Shows
+from coldproof.harness.workload.steps import Workload
+
+FAILS, PASSES, OTHERWISE, NOT_RUN = (
+    ReplayResult.FAILS,
+    ReplayResult.PASSES,
+    ReplayResult.OTHERWISE,
+    ReplayResult.NOT_RUN,
+)
+CASE = report_samples.case("LORA-3-1")
+NAMES = [f"e/{number:02}" for number in range(12)]
+SHOWS = Shows(requirement=CASE.requirement, signature=f"{CASE.signature[:5]}*")
+Result = ReplayResult | list[ReplayResult]
+
+
+def record(name: str, **changes: object) -> FindingRecord:
+    """Return a record about the requirement, class and signature of the case, with changes."""
+    usual = {"id": name, "requirement": CASE.requirement, "signature": CASE.signature, "upstream": [], "shows": []}
+    return msgspec.structs.replace(
+        next(iter(read_records().values())), failure_class=CASE.failure_class, **{**usual, **changes}
+    )
+
+
+def repair(*names: str) -> Repair:
+    """Return the repair of the first of these findings, which removes the others as well."""
+    return Repair(name=names[0], releases=">=0", text="a title", also=names[1:], path=Path("none"))
+
+
+def candidates(*names: str, without: Collection[FindingRecord] = ()) -> Candidates:
+    """Return findings with repairs, the likeliest first. `without`: findings without one."""
+    return Candidates.of(CASE, [*map(record, names), *without], map(repair, names))
+
+
+class Replays:
+    """Replays with these results by the repair planted alone; a list has those of one replay after the other.
+
+    `cause`: with any set of repairs in which it is, the case is gone. `together`: the result with all repairs.
+    """
+
+    def __init__(
+        self, results: Mapping[str, Result] | None = None, *, cause: str = "", together: ReplayResult | None = None
+    ) -> None:
+        self.results, self.cause, self.together = dict(results or {}), cause, together
+        self.tried: list[tuple[str, ...]] = []
+
+    def __call__(self, names: tuple[str, ...]) -> ReplayResult:
+        """Return how a replay under these repairs ended."""
+        self.tried.append(names)
+        if self.together is not None and len(names) > 1:
+            return self.together
+        found = self.results.get(",".join(names), PASSES if self.cause in names else FAILS)
+        return found.pop(0) if isinstance(found, list) else found
+
+
+def attributed(replays: Replays, *names: str, rounds: int = 1) -> Attribution:
+    """Return the attribution of the case to one of these findings."""
+    return by_repairs(CASE, candidates(*names), replays, rounds=rounds)
+
+
+@pytest.mark.parametrize(("place", "most"), [(0, 2), (1, 4), (2, 5), (3, 10), (11, 10)])
+def test_it_belongs_to_the_finding_whose_repair_alone_ends_it(place: int, most: int) -> None:
+    """The likely ones are tried alone. Of the others, halves are tried, so that many take few replays."""
+    replays = Replays(cause=NAMES[place])
+    found = attributed(replays, *NAMES)
+    assert (found.basis, found.finding) == (Basis.REPAIR, NAMES[place])
+    assert replays.tried[-1] == ()
+    assert len(replays.tried) <= most
+
+
+@pytest.mark.parametrize(
+    ("replays", "basis"),
+    [
+        (Replays(), Basis.NEW),
+        (Replays(together=PASSES), Basis.NEW),  # gone with all together, and with none alone
+        (Replays(together=OTHERWISE), Basis.OTHERWISE),
+        (Replays(together=NOT_RUN), Basis.NOT_RUN),
+        (Replays({"": PASSES}, cause="e/00"), Basis.GONE),
+        (Replays({"": OTHERWISE}, cause="e/00"), Basis.GONE),
+        (Replays({"": NOT_RUN}, cause="e/00"), Basis.NOT_RUN),
+    ],
+)
+def test_otherwise_it_belongs_to_none(replays: Replays, basis: Basis) -> None:
+    """A case that fails under every repair is new, also if it has the signature of their findings."""
+    found = attributed(replays, *NAMES)
+    assert (found.basis, found.finding, found.is_known) == (basis, "", False)
+
+
+@pytest.mark.parametrize(
+    ("shipped", "mended", "basis"),
+    [
+        ([FAILS, FAILS, FAILS], [PASSES, PASSES, PASSES], Basis.REPAIR),
+        ([FAILS, PASSES], [PASSES, PASSES], Basis.GONE),
+        ([FAILS, FAILS], [PASSES, FAILS], Basis.NEW),
+    ],
+)
+def test_a_case_that_takes_luck_has_to_vanish_each_time(
+    shipped: list[ReplayResult], mended: list[ReplayResult], basis: Basis
+) -> None:
+    """It fails without, passes with the repair, and so on."""
+    assert attributed(Replays({"": shipped, "e/00": mended}), *NAMES, rounds=3).basis is basis
+
+
+@pytest.mark.parametrize(
+    ("failed", "tries", "timing", "expected"),
+    [(3, 3, False, 1), (3, 3, True, 3), (2, 3, False, 5), (1, 3, True, 12), (0, 3, False, 20), (None, None, False, 1)],
+)
+def test_what_takes_luck_is_tried_until_luck_is_unlikely(
+    failed: int | None, tries: int | None, timing: bool, expected: int
+) -> None:
+    """By how often it failed in replays; a workload that depends on timing takes luck in any case."""
+    reproduction = msgspec.structs.replace(
+        CASE.reproduction, fresh_failed=failed, fresh_tries=tries, running_tries=None
+    )
+    workload = cast(Workload, SimpleNamespace(depends_on_timing=lambda: timing))
+    assert tries_of(msgspec.structs.replace(CASE, reproduction=reproduction), workload) == expected
+
+
+def test_what_has_just_failed_is_not_replayed_without_a_repair() -> None:
+    """One replay tells that it is gone."""
+    replays = Replays(cause="e/00")
+    assert attributed(replays, *NAMES, rounds=0).finding == "e/00"
+    assert replays.tried == [("e/00",)]
+
+
+def test_a_finding_without_a_repair_is_left_when_every_repair_fails() -> None:
+    """Its record has the signature. Without it, a finding with the same one whose repair does not help is no cause."""
+    other = record("e/other", signature="x", shows=[SHOWS])
+    found = by_repairs(CASE, candidates("e/0", without=[other]), Replays())
+    assert (found.basis, found.finding) == (Basis.SIGNATURE, "e/other")
+    found = by_repairs(CASE, candidates("e/0"), Replays())
+    assert (found.basis, found.words) == (Basis.NEW, "it has the signature of e/0, but it fails with the repair")
+    unlike = by_repairs(CASE, candidates("e/0", without=[record("e/other", signature="x")]), Replays())
+    assert unlike.basis is Basis.NEW
+
+
+def test_of_findings_with_one_repair_it_belongs_to_the_likeliest() -> None:
+    """A repair may remove the cases of several."""
+    near, far = record("e/near"), record("e/far", requirement="MM-1", signature="x")
+    found = Candidates.of(CASE, [far, near], [repair("e/far", "e/near")])
+    assert by_repairs(CASE, found, Replays(cause="e/far")).finding == "e/near"
+
+
+def test_the_likeliest_findings_come_first() -> None:
+    """The whole signature, then the class, the requirement and parts of the signature. Earlier causes go before all."""
+    same, part, other = record("e/same"), record("e/part", signature="x; y"), record("e/other", requirement="MM-1")
+    assert in_order_of_likeness(CASE, [other, part, same]) == [same, part, other]
+    repairs = [repair(one.id) for one in (same, part, other)]
+    ordered = Candidates.of(CASE, [other, part, same], repairs, first={"e/other"})
+    assert ordered.names == ("e/other", "e/same", "e/part")
+
+
+@pytest.mark.parametrize(
+    ("records", "basis", "among"),
+    [
+        ([record("e/one")], Basis.SIGNATURE, []),
+        ([record("e/two"), record("e/one")], Basis.UNDECIDED, ["e/one", "e/two"]),
+        ([record("e/x", signature="x")], Basis.UNDECIDED, ["e/x"]),
+        ([record("e/x", signature="x", requirement="MM-1")], Basis.NEW, []),
+        ([record("e/x", signature="x", shows=[Shows(requirement="MM-1", signature="x")])], Basis.NEW, []),
+        ([], Basis.NEW, []),
+    ],
+)
+def test_an_engine_without_repairs_leaves_the_signature(
+    records: list[FindingRecord], basis: Basis, among: list[str]
+) -> None:
+    """Several findings that it is like are all named: that is not the same as no known cause."""
+    found = by_signature(CASE, records, "it is written in C++")
+    assert (found.basis, found.candidates) == (basis, among)
+    assert found.finding == ("e/one" if basis is Basis.SIGNATURE else "")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Attribution(basis=Basis.REPAIR, finding="e/x"), "vanishes with the repair of e/x (by repair)"),
+        (
+            Attribution(basis=Basis.LOCAL, finding="e/x"),
+            "vanishes with the repair of e/x (by replay on a local engine of the same release)",
+        ),
+        (Attribution(basis=Basis.SIGNATURE, finding="e/x"), "matches e/x by signature alone"),
+        (Attribution(basis=Basis.UNDECIDED, candidates=["e/x", "e/y"]), "undecided between e/x, e/y"),
+        (Attribution(basis=Basis.UNDECIDED, candidates=["e/x"]), "undecided whether it is e/x"),
+        (Attribution(basis=Basis.NEW), "no known cause"),
+        (Attribution(basis=Basis.NOT_TRIED), "not tried (budget)"),
+    ],
+)
+def test_a_report_says_one_of_these(found: Attribution, said: str) -> None:
+    """Each has its own words."""
+    assert found.said == said
+
+
+def test_a_known_cause_that_is_not_accepted_is_named_with_its_report() -> None:
+    """The violation still counts."""
+    found = Attribution(basis=Basis.REPAIR, finding="e/x", link="https://github.com/o/r/issues/42125")
+    assert found.not_accepted == (
+        "It matches e/x, reported as #42125, not accepted in this run: it vanishes with the repair of this finding "
+        "(by repair)."
+    )
