@@ -19,7 +19,7 @@ import coverage
 import pytest
 
 from coldproof import suites
-from coldproof.harness.session.autoload import PLUGIN
+from coldproof.harness.session.pytest_command import PLUGIN
 
 ENGINE = ("--engine", "vllm-inproc", "--worker", "fingerprint", "--findings", "off")
 CODE = {

@@ -11,10 +11,10 @@ from typing import Any
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import ATTACH, EngineSpec
+from coldproof.harness.option_words import ALLOW_NOT_EXERCISED, USUAL
 from coldproof.reports.assemble.assemble import LEAST_SHOWN
 
 REPORT = "coldproof-report"
-USUAL = "default"  # --allow-not-exercised without a number
 
 
 def valued(metavar: str, text: str, **settings: object) -> dict[str, Any]:
@@ -127,7 +127,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         "also vary the drawn workloads, above all those that reached rare states of the engine, in this run or in an "
         "earlier one"
     ),
-    "--allow-not-exercised": valued(
+    ALLOW_NOT_EXERCISED: valued(
         "N",
         "do not fail the run for NOT EXERCISED if at least N requirements conform or are known issues; write =N "
         f"(default: {LEAST_SHOWN}, or all that the engine supports if these are fewer)",

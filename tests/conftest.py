@@ -11,6 +11,7 @@ import random
 
 import pytest
 from hypothesis import core, settings
+from support.shared_fork_server import share_fork_server, use_shared_fork_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -32,6 +33,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Contrac
         return None
     config.option.loadscopereorder = False  # it would begin with the files that have most tests, not the slowest ones
     return ContractAndFiles(config, log)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share one process that has the engines imported with all workers, before they are started."""
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        share_fork_server(session)
+    else:
+        use_shared_fork_server()
 
 
 @pytest.hookimpl(trylast=True)
@@ -62,8 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the nightly tests out, and begin with tests on real engines: they take longest, so none is left to one
     worker at the end.
     """
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    nightly = {item for item in items if item.get_closest_marker("nightly")}
     if nightly and not config.getoption("nightly"):
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in set(nightly)]
+        config.hook.pytest_deselected(items=[item for item in items if item in nightly])
+        items[:] = [item for item in items if item not in nightly]
     items.sort(key=lambda item: item.get_closest_marker("engine") is None)

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,32 +130,45 @@ def fork_server(*preload: str) -> str:
 @functools.cache
 def own_fork_server(*preload: str) -> str:
     """Start a fork server, once for each list of preloads."""
+    server, address = begin(*preload)
+    await_imports(server, address)
+    return str(address)
+
+
+def begin(*preload: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start a fork server. Return its process and its socket, which is there as soon as it has called each `preload`.
+
+    It ends with this process.
+    """
     scratch = ScratchFolder()
     FOLDERS.append(scratch)
-    folder = scratch.path
-    address = folder / "fork"
+    address = scratch.path / "fork"
     command = [sys.executable, "-P", "-m", "coldproof.adapters.common.fork_server", str(address), *preload]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), IMPORT_ROOT]))
-    with (folder / "log").open("wb") as log:
+    with (scratch.path / "log").open("wb") as log:
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**current_environment(), "PYTHONPATH": path}
         )
     atexit.register(end, server)
+    return server, address
+
+
+def await_imports(server: subprocess.Popen[bytes], address: Path) -> None:
+    """Wait until a fork server accepts connections. Raises ForkServerError."""
     deadline = time.monotonic() + PRELOAD_SECONDS
     IMPORTING.add(server)
     try:
         while not address.exists():
             if server.poll() is not None or time.monotonic() > deadline:
                 late = f"importing the engine took more than {PRELOAD_SECONDS:g} s. " if server.poll() is None else ""
-                raise ForkServerError(late + (folder / "log").read_text(errors="replace").strip())
+                raise ForkServerError(late + (address.parent / "log").read_text(errors="replace").strip())
             time.sleep(POLL_SECONDS)
     except BaseException:  # Ctrl-C, too: an import of an engine takes longer than a user waits
         server.kill()
-        scratch.remove()
+        shutil.rmtree(address.parent, ignore_errors=True)
         raise
     finally:
         IMPORTING.discard(server)
-    return str(address)
 
 
 def stop_imports() -> None:

@@ -27,6 +27,8 @@ HIDDEN = "***"
 # Environment variables whose values are secrets, by the ends of their names.
 SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)\Z", re.IGNORECASE)
 LONGEST_LINE = 2**20  # characters of a file that are redacted at once
+LITERAL = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # a string of a JSON text
+SHORT = 80  # characters of such a string that may come again
 LEAST_LENGTH = 8  # of such a value: a shorter one is often a number or a word of ordinary text
 
 # The names of secrets. A token of a model is no secret, so that `token` alone is none of them.
@@ -124,7 +126,11 @@ def hide(name: str, value: str) -> None:
 
 def redacted(text: str) -> str:
     """Return the text with every secret replaced by `***`. Redacting twice changes nothing more."""
-    secrets = literal_secrets()
+    return without(literal_secrets(), text)
+
+
+def without(secrets: re.Pattern[str] | None, text: str) -> str:
+    """Return the text with every secret replaced: these literal ones, and all that the rules find."""
     if secrets is not None:
         text = secrets.sub(HIDDEN, text)
     if SUSPECT.search(text):
@@ -166,20 +172,42 @@ def redacted_data(value: Any) -> Any:
 
     A short word is left as it is, although it may be the API key: it may also be the name of a field or of a choice.
     """
-    if isinstance(value, str):
-        return value if len(value) < LEAST_LENGTH and value.isalpha() else redacted(value)
-    if isinstance(value, dict):
-        return {redacted_data(key): redacted_data(item) for key, item in value.items()}
-    return [redacted_data(item) for item in value] if isinstance(value, list | tuple) else value
+    secrets = literal_secrets()  # once: to look through the environment for each string takes longer than an example
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, str):
+            return clean_text(secrets, part)
+        if isinstance(part, dict):
+            return {clean(key): clean(item) for key, item in part.items()}
+        return [clean(item) for item in part] if isinstance(part, list | tuple) else part
+
+    return clean(value)
+
+
+def clean_text(secrets: re.Pattern[str] | None, text: str) -> str:
+    """Return one string of plain data redacted: see redacted_data."""
+    return text if len(text) < LEAST_LENGTH and text.isalpha() else without(secrets, text)
 
 
 def redacted_json(line: bytes) -> bytes:
-    """Return a JSON text with every string redacted."""
-    text = line.decode()
+    """Return a JSON text with every string redacted. Numbers, which most of an event is, are not looked at."""
     secrets = literal_secrets()
-    if not SUSPECT.search(text) and (secrets is None or not secrets.search(text)):
-        return line
-    return msgspec.json.encode(redacted_data(msgspec.json.decode(line)))
+
+    def clean(found: re.Match[str]) -> str:
+        literal = found[0]
+        return (short_literal if len(literal) <= SHORT else clean_literal)(secrets, literal)
+
+    return LITERAL.sub(clean, line.decode()).encode()
+
+
+def clean_literal(secrets: re.Pattern[str] | None, literal: str) -> str:
+    """Return a string of a JSON text, with its quotes, redacted."""
+    text: str = msgspec.json.decode(literal)
+    clean = clean_text(secrets, text)
+    return literal if clean == text else msgspec.json.encode(clean).decode()
+
+
+short_literal = functools.lru_cache(maxsize=4096)(clean_literal)  # the names of fields are in every event
 
 
 def redact_file(path: Path) -> None:

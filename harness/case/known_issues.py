@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.finding_records import read_records, waivers_of
 from coldproof.harness.case.repairs import read_repairs, repairing
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.attribution import Attribution, Basis
@@ -360,7 +360,8 @@ def named_issues(text: str, folder: Path | None = None) -> Path:
     `folder`: to which a path is relative, if not the working folder.
     """
     path = (folder or Path()) / text
-    shipped = ENGINES[text].known_issues if text in ENGINES else None
+    declared = ENGINES[text].known_issues if text in ENGINES else None
+    shipped = declared or (waivers_of(text) if text.isidentifier() else None)
     return path if shipped is None or path.is_file() else shipped
 
 

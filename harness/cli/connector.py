@@ -15,7 +15,7 @@ from coldproof.adapters.protocol.cell_traits import meet
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.engine_spec import ConnectorRuns
 from coldproof.harness.cli.io import Parser, Subcommand, argument
-from coldproof.harness.cli.run import run_options, run_pytest
+from coldproof.harness.cli.run import run_options, run_pytest, words_for_pytest
 from coldproof.harness.option_table import option_value, option_words
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.requirements.suites import declared
@@ -93,5 +93,6 @@ CONNECTOR = Subcommand(
     run_connector,
     argument("connector", metavar="MODULE:CLASS", help="the class, or the name of a connector of the engine"),
     *OPTIONS[:-1],  # the last one is an option of a run too
-    functools.partial(run_options, usage="MODULE:CLASS [OPTION ...]"),
+    functools.partial(words_for_pytest, usage="MODULE:CLASS [OPTION ...]"),
+    described=[run_options],
 )

@@ -46,10 +46,19 @@ class Refusal(Exception):
 
 
 class Subcommand:
-    """A subcommand: `run` does the work and returns the exit code. It raises Refusal or UsageError."""
+    """A subcommand: `run` does the work and returns the exit code. It raises Refusal or UsageError.
 
-    def __init__(self, purpose: str, run: Callable[[argparse.Namespace], int], *arguments: Argument) -> None:
-        self.purpose, self.run, self.arguments = purpose, run, arguments
+    `described`: arguments that are declared for --help only, because pytest reads them.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        run: Callable[[argparse.Namespace], int],
+        *arguments: Argument,
+        described: Sequence[Argument] = (),
+    ) -> None:
+        self.purpose, self.run, self.arguments, self.described = purpose, run, arguments, described
 
 
 class _Versioned(msgspec.Struct):

@@ -12,15 +12,20 @@ import sys
 from collections.abc import Sequence
 
 from coldproof.harness.cli.io import Subcommand, argument
-from coldproof.harness.option_table import OPTIONS, option_words
-from coldproof.harness.selection.command_line import join_values
+from coldproof.harness.option_words import join_values
 from coldproof.harness.session.pytest_command import pytest_command
 
 
-def run_options(parser: argparse.ArgumentParser, usage: str) -> None:
-    """List the options of a run in --help. They are not parsed here: one argument takes all words for pytest."""
+def words_for_pytest(parser: argparse.ArgumentParser, usage: str) -> None:
+    """Declare one argument that takes all words for pytest."""
     parser.usage = f"{parser.prog} {usage}"
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    """List the options of a run in --help. They are not parsed here."""
+    from coldproof.harness.option_table import OPTIONS  # brings all engines, which the process of pytest imports
+
     group = parser.add_argument_group("options of a run")
     for name, settings in OPTIONS.items():
         group.add_argument(name, **settings)
@@ -40,11 +45,13 @@ def run_pytest(words: Sequence[str]) -> int:
 RUN = Subcommand(
     "run the suites against an engine",
     lambda options: run_pytest(options.words),
-    functools.partial(run_options, usage="[OPTION ...]"),
+    functools.partial(words_for_pytest, usage="[OPTION ...]"),
+    described=[run_options],
 )
 REPLAY = Subcommand(
     "run one saved case again on a fresh engine",
-    lambda options: run_pytest([*option_words(replay=options.case), *options.words]),
+    lambda options: run_pytest([f"--replay={options.case}", *options.words]),
     argument("case", metavar="CASE.json", help="a file in the folder cases/ of a report"),
-    functools.partial(run_options, usage="CASE.json [OPTION ...]"),
+    functools.partial(words_for_pytest, usage="CASE.json [OPTION ...]"),
+    described=[run_options],
 )

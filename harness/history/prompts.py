@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from coldproof.adapters.protocol.embedding_rows import NO_ROW
@@ -17,13 +18,17 @@ from coldproof.harness.workload.tokens import (
     text_of,
 )
 
+# Requests of a workload share segments, and a long one takes tenths of a second to draw. A few are kept: each may have
+# 250,000 tokens.
+kept_tokens = functools.lru_cache(maxsize=16)(segment_tokens)
+
 
 def tokens_of(request: Request, nonce: str, outcomes: Mapping[int, Outcome]) -> tuple[int, ...]:
     """Return the tokens of a prompt with a nonce, after the earlier request and its answer if it continues one, or
     after the part of these that is left of a cut history.
     """
     prompt = request.prompt
-    own = tuple(t for segment in prompt.segments for t in segment_tokens(nonce, segment))
+    own = tuple(t for segment in prompt.segments for t in kept_tokens(nonce, segment))
     before = outcomes.get(prompt.continues) if prompt.continues is not None else None
     if before is None:
         return first_tokens(nonce, prompt.segments) + own

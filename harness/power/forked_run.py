@@ -8,8 +8,8 @@ from pathlib import Path
 
 from coldproof.adapters.common.forked import fork_server
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.session.autoload import PLUGIN
 from coldproof.harness.session.layers.processes import preloads, start
+from coldproof.harness.session.pytest_command import PLUGIN
 
 
 class RunTimedOut(Exception):

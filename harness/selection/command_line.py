@@ -16,14 +16,14 @@ from coldproof.adapters.registry import attached
 from coldproof.harness.case.known_issue_proposals import proposed_file
 from coldproof.harness.case.known_issues import named_issues
 from coldproof.harness.case.repairs import chosen_repairs
-from coldproof.harness.option_table import OPTIONS, REPORT, USUAL
+from coldproof.harness.option_table import OPTIONS, REPORT
+from coldproof.harness.option_words import ALLOW_NOT_EXERCISED, USUAL, join_values
 from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard
 from coldproof.reports.files.own_folder import REPLAY, SEAL
 
-ALLOW_NOT_EXERCISED = "--allow-not-exercised"
 # Options that are fields under the same name, as they are given or as paths.
 AS_GIVEN = (
     *("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided", "weight_policy", "noise"),
@@ -43,21 +43,6 @@ def add_options(parser: pytest.Parser) -> None:
         return parse(join_values(args), namespace)
 
     parser.parse = parse_joined  # type: ignore[method-assign, assignment]
-
-
-def join_values(args: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    """Return the arguments with each `--engine-args VALUE` joined into one word with an equals sign.
-
-    argparse would read a VALUE such as --no-enable-prefix-caching as another option. `--allow-not-exercised` takes its
-    number only with an equals sign: argparse would take the word behind it, such as the path of a test.
-    """
-    joined: list[str | os.PathLike[str]] = []
-    words = iter(args)
-    for word in words:
-        if word == "--engine-args" and (value := next(words, None)) is not None:
-            word = f"{word}={value}"
-        joined.append(f"{word}={USUAL}" if word == ALLOW_NOT_EXERCISED else word)
-    return joined
 
 
 def read_floor(text: str | None) -> int | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PLUGIN = "coldproof.harness.session.plugin"
+from coldproof.harness.session.pytest_command import PLUGIN, SUITES_FOLDER
+
 SUITES = "coldproof.suites"
-SUITES_FOLDER = Path(__file__).resolve().parents[2] / "suites"  # found without importing them
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -47,10 +47,11 @@ from coldproof.harness.selection.select import (
 from coldproof.harness.selection.shards import assign_shards
 from coldproof.harness.selection.user_input import check_empty, check_names
 from coldproof.harness.selection.validation import check_options
-from coldproof.harness.session.autoload import SUITES_FOLDER, names_our_suites
+from coldproof.harness.session.autoload import names_our_suites
 from coldproof.harness.session.budget import OutOfTime, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
+from coldproof.harness.session.pytest_command import SUITES_FOLDER
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.reports.format.text import one_line
 
@@ -160,7 +161,8 @@ def number_of_needs(item: pytest.Item) -> int:
 
 def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
     """Deselect all tests but `kept`."""
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    kept_set = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept_set])
     items[:] = kept
 
 

@@ -6,23 +6,18 @@ rounding had chosen between two tokens.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.fake_server import FakeServer, ServerBehaviour, serving
 from support.nightly import with_samples
-from support.paths import ROOT
+from support.suite_runs import run_coldproof
 
-from coldproof import IMPORT_ROOT
 from coldproof.harness.schema.results import RequirementResult, Results, read_results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.selftest.scripted_engine import BlindModel
 
 CLOSE = 0.0005  # nats
-PATH = os.pathsep.join((str(IMPORT_ROOT), str(ROOT / "tests")))
 OF_HITS = ("REUSE-1",)
 # Rows of prompt scores that hold only the prompt's own token, and scores that no answer has.
 WRONG = {
@@ -36,15 +31,8 @@ WRONG = {
 def results_of(folder: Path, command: list[str], wanted: tuple[str, ...], **environment: str) -> Results:
     """Run a few requirements for a few seconds and return the results."""
     words = ["--requirements", ",".join(wanted), "--budget", "3s", "--hypothesis-seed", "7", "--diagnose", "none"]
-    ended = subprocess.run(
-        [sys.executable, "-m", *command, *words, "--report-dir", str(folder / "report")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": PATH, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (folder / "report" / "results.json").is_file(), ended.stdout + ended.stderr
+    ended = run_coldproof([*command, *words, "--report-dir", str(folder / "report")], environment)
+    assert (folder / "report" / "results.json").is_file(), ended.stdout
     results = read_results(folder / "report" / "results.json")
     assert ended.returncode == results.exit_code
     return results
@@ -52,12 +40,12 @@ def results_of(folder: Path, command: list[str], wanted: tuple[str, ...], **envi
 
 def on_server(folder: Path, server: FakeServer, wanted: tuple[str, ...]) -> Results:
     """Return the results of a run on an attached server."""
-    return results_of(folder, ["coldproof", "run", "--engine-url", server.url], wanted)
+    return results_of(folder, ["--engine-url", server.url], wanted)
 
 
 def in_process(folder: Path, lie: str, wanted: tuple[str, ...]) -> Results:
     """Return the results of a run on an engine in the same process."""
-    command = ["pytest", "-p", "support.lying_engine", "-p", "no:cacheprovider", "suites", "--engine", "lying"]
+    command = ["-p", "support.lying_engine", "--engine", "lying"]
     return results_of(folder, [*command, "--cells", "lying", "--findings", "off"], wanted, COLDPROOF_LIE=lie)
 
 

@@ -27,7 +27,7 @@ ADAPTERS = ("adapters/protocol", "adapters/common")
 ENGINE = (*ADAPTERS, "adapters/spec", "adapters/server")
 HARNESS_ADAPTERS = ("adapters/registry", *ENGINE)
 DATA = ("harness/history", "harness/workload")
-OPTIONS = ("harness/options", "harness/option_table")
+OPTIONS = ("harness/options", "harness/option_table", "harness/option_words")
 DRAWN = ("harness/schema", "reports/format", "reports/assemble", "reports/exports", FILES)
 ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/protocol": (),
@@ -37,11 +37,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "adapters/server": ADAPTERS,
     "adapters/spec": ADAPTERS,
     "harness/feature_files": (),
+    "harness/option_words": (),
     "harness/workload": ("adapters/protocol", "harness/feature_files"),
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
     "harness/options": ("adapters/registry", "adapters/spec"),
-    "harness/option_table": ("adapters/registry", "adapters/spec", "reports/assemble"),
+    "harness/option_table": ("harness/option_words", "adapters/registry", "adapters/spec", "reports/assemble"),
     "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "harness/schema"),
     "harness/execution": (
         *DATA,

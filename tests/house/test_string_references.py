@@ -35,7 +35,8 @@ OTHER_MEANINGS = {
     ("harness/judgement/reach/states.py", "states"),  # a file of a feature
     ("harness/proof/minimise/reduce.py", "priority"),  # a field of requests
     ("harness/release/bundle/check_events.py", "states"),  # an event, as is the next one
-    ("harness/option_table.py", "default"),  # a value of --allow-not-exercised
+    ("harness/option_table.py", "default"),  # a word of a help text
+    ("harness/option_words.py", "default"),  # a value of --allow-not-exercised
     ("harness/session/conductor.py", "states"),
 }
 

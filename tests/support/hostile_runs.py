@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from support.paths import ROOT
-
-from coldproof import IMPORT_ROOT
-
-TESTS = ROOT / "tests"
+from support.suite_runs import run_coldproof
 
 
 def run_on(url: str, folder: Path, *words: str, least: float = 30.0, **environment: str) -> tuple[int, str]:
@@ -20,14 +13,7 @@ def run_on(url: str, folder: Path, *words: str, least: float = 30.0, **environme
     `least`: the minimum request timeout in seconds. The usual value is for busy machines, but some of these servers
     never answer on any machine.
     """
-    command = ["run", "--engine-url", url, "--budget", "1s", "--report-dir", str(folder), "--diagnose", "none", *words]
-    path = {"PYTHONPATH": f"{IMPORT_ROOT}{os.pathsep}{TESTS}", "LEAST_REQUEST_SECONDS": str(least)}
-    done = subprocess.run(
-        [sys.executable, "-m", "coldproof", *command, "-p", "support.short_requests"],
-        cwd=ROOT,
-        env={**os.environ, **path, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    command = ["--engine-url", url, "--budget", "1s", "--report-dir", str(folder), "--diagnose", "none", *words]
+    given = {"LEAST_REQUEST_SECONDS": str(least), **environment}
+    done = run_coldproof([*command, "-p", "support.short_requests"], given)
+    return done.returncode, done.stdout

@@ -31,7 +31,7 @@ class LayerSlots:
         positions = np.arange(first, end)
         return positions // self.block, positions % self.block
 
-    def read(self, blocks: Sequence[int], first: int, end: int) -> Digests:
+    def read(self, blocks: Sequence[int] | Numbers, first: int, end: int) -> Digests:
         """Return the digests at positions `first` to `end`; NEVER_WRITTEN where the request has no block."""
         columns, offsets = self.places(first, end)
         table = np.asarray(blocks, dtype=np.int64)

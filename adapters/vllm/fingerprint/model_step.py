@@ -35,7 +35,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
 from coldproof.adapters.vllm.fingerprint.draft_model import DraftModel
 from coldproof.adapters.vllm.fingerprint.engine_errors import check_length
 from coldproof.adapters.vllm.fingerprint.images import EncoderCache, Item
-from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, first_run
+from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, Numbers, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
 from coldproof.adapters.vllm.fingerprint.sampler import SampledToken, Scores, grammar_rows, logprobs_of
 from coldproof.adapters.vllm.fingerprint.sequences import Sequence, WriteHistory, WriteRecord
@@ -223,11 +223,14 @@ class Runner:
         if not start:
             return 0
         drift = 0
+        tables: dict[int, Numbers] = {}  # of each group, for all of its layers
         for number, layer in enumerate(self.slots.values()):
             if (layer.row.kind is LayerKind.STATE) is not states:
                 continue
             first = layer.row.first_read(start)
-            found = layer.read(sequence.blocks[layer.group], first, start)
+            if layer.group not in tables:
+                tables[layer.group] = np.asarray(sequence.blocks[layer.group], dtype=np.int64)
+            found = layer.read(tables[layer.group], first, start)
             bad = found != expected[first:start]
             if bad.any():
                 positions = np.arange(first, start)[bad]

@@ -21,7 +21,7 @@ from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import Layer
 from coldproof.harness.option_table import option_words
 from coldproof.harness.release.bundle.run_folder import EVENTS
-from coldproof.harness.session.autoload import PLUGIN
+from coldproof.harness.session.pytest_command import PLUGIN
 from coldproof.reports.files.own_folder import claim
 
 POLL_SECONDS = 0.1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,8 @@ import pytest
 from support import report_samples
 from support.fake_sglang import MODEL, WEIGHT_ROUTES, FakeSglang, ServerBehaviour, serving
 from support.histories import ask, burst, contents
-from support.paths import COUNTED, PLUGIN_PATH
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 from support.weights import SGLANG_CONTROLS
 
 from coldproof.adapters.common.tiny_model import make_model
@@ -197,15 +195,10 @@ def test_a_run_on_a_server_tests_its_promise(tmp_path: Path, keeps: bool, verdic
     make_model(model)
     make_model(other, seed=1)
     served = {"model_path": str(model), "served_model_name": MODEL, "is_generation": True}
-    command = [sys.executable, "-m", "coldproof", "run", "--engine", "sglang", "--model", str(model)]
-    command += ["--weights", str(other), "--requirements", "WEIGHT-1", *COUNTED, "--diagnose", "none"]
+    words = ["--engine", "sglang", "--model", str(model), "--weights", str(other)]
+    words += ["--requirements", "WEIGHT-1", *COUNTED, "--diagnose", "none"]
     with serving(model=served, lora=False, keeps=keeps) as fake:
-        subprocess.run(
-            [*command, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")],
-            env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-            capture_output=True,
-            check=False,
-        )
+        run_coldproof([*words, "--engine-url", fake.url, "--report-dir", str(tmp_path / "report")])
     results = read_results(tmp_path / "report" / "results.json")
     (requirement,) = results.requirements
     assert requirement.verdict == verdict, requirement.reason

@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 from support.weights import VLLM_CONTROLS
 
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
@@ -51,20 +52,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
 
 def suites(*arguments: str, report: Path) -> tuple[int, Results, str]:
     """Run the suites as a user does, and return exit code, results and terminal output."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "suites",
-        "-p",
-        "no:cacheprovider",
-        "--report-dir",
-        str(report),
-        *arguments,
-    ]
-    environment = {**os.environ, "PYTHONPATH": PLUGIN_PATH, "COUNTED_EXAMPLES": FEW}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, read_results(report / "results.json"), done.stdout + done.stderr
+    done = run_coldproof(["--report-dir", str(report), *arguments], {"COUNTED_EXAMPLES": FEW})
+    return done.returncode, read_results(report / "results.json"), done.stdout
 
 
 def verdicts(results: Results) -> dict[str, Verdict]:
@@ -84,36 +73,43 @@ def test_every_capability_that_the_suites_need_is_there(server: ServerEngine) ->
     assert absent == elsewhere | others  # which other engines have
 
 
+def attached_run(server: ServerEngine, names: str, report: Path) -> tuple[int, Results, str]:
+    """Return an attached run of the tests with these names, judged by the same-engine oracle."""
+    return suites("--engine-url", server.client.url, *COUNTED, "--diagnose", "none", "-k", names, report=report)
+
+
 @pytest.fixture(scope="module")
 def attached(server: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Results, str, Path]:
-    """Return one attached run, judged by the same-engine oracle."""
+    """Return an attached run of reloads, with its report folder."""
     report = tmp_path_factory.mktemp("attached")
-    names = "in_place_reload or salts_isolate or working_set"
-    selected = (*COUNTED, "--diagnose", "none", "-k", names)
-    code, results, output = suites("--engine-url", server.client.url, *selected, report=report)
-    return code, results, output, report
+    return *attached_run(server, "in_place_reload", report), report
 
 
-def test_an_attached_run_gives_the_right_verdicts(attached: tuple[int, Results, str, Path]) -> None:
-    """An in-place reload from another path conforms; the same path with changed files does not.
-
-    Salts conform. Pressure that cannot be reached is not exercised, and the report says what it would
-    take. On a busy machine a conforming requirement may have too few examples.
-    """
-    code, results, output, _ = attached
+def found(results: Results) -> dict[str, Verdict]:
+    """Return the verdicts. On a busy machine a requirement that conforms may have too few examples."""
     few = {r.id for r in results.requirements if r.reason.startswith("only ")}
-    assert {name: Verdict.CONFORMS if name in few else verdict for name, verdict in verdicts(results).items()} == {
-        "LORA-1": Verdict.CONFORMS,
-        "LORA-3": Verdict.VIOLATED,
-        "PRESS-1": Verdict.NOT_EXERCISED,
-        "SALT-1": Verdict.CONFORMS,
-    }, output
+    return {name: Verdict.CONFORMS if name in few else verdict for name, verdict in verdicts(results).items()}
+
+
+@pytest.mark.nightly
+def test_an_attached_run_tells_reloads_apart(attached: tuple[int, Results, str, Path]) -> None:
+    """An in-place reload from another path conforms; the same path with changed files does not."""
+    code, results, output, _ = attached
+    assert found(results) == {"LORA-1": Verdict.CONFORMS, "LORA-3": Verdict.VIOLATED}, output
     assert code == 1
     assert {case.requirement for case in results.cases} == {"LORA-3"}
+
+
+def test_in_an_attached_run_salts_conform_and_a_pool_may_be_too_large(server: ServerEngine, tmp_path: Path) -> None:
+    """Pressure that cannot be reached is not exercised, and the report says what it would take."""
+    code, results, output = attached_run(server, "salts_isolate or working_set", tmp_path)
+    assert found(results) == {"PRESS-1": Verdict.NOT_EXERCISED, "SALT-1": Verdict.CONFORMS}, output
+    assert code == 1
     (pressed,) = [r for r in results.requirements if r.id == "PRESS-1"]
     assert "use a smaller pool" in pressed.reason
 
 
+@pytest.mark.nightly
 def test_the_lora_3_case_is_minimal_and_has_its_cause(attached: tuple[int, Results, str, Path]) -> None:
     """The case has four steps, hit tokens above the bound, the class stale state, and fails every time."""
     _, results, _, _ = attached
@@ -140,6 +136,7 @@ def test_a_saved_case_replays(attached: tuple[int, Results, str, Path], server: 
     assert code == 1
 
 
+@pytest.mark.nightly
 def test_the_stand_alone_reproducer_reproduces(
     attached: tuple[int, Results, str, Path], server: ServerEngine, tmp_path: Path
 ) -> None:

@@ -326,8 +326,8 @@ def test_a_file_without_entries_waives_nothing(tmp_path: Path) -> None:
 def test_our_own_files_can_be_used(path: Path) -> None:
     """Runs use the known issues, and histories of releases the past ones."""
     assert read_known_issues(path)
-    engines = [name for name, spec in ENGINES.items() if spec.known_issues == path.resolve()]
-    assert all(named_issues(name) == ENGINES[name].known_issues for name in engines)
+    if path.stem == "known_issues":
+        assert named_issues(path.parent.name).samefile(path)
 
 
 def test_a_file_of_the_users_goes_before_that_of_an_engine(tmp_path: Path) -> None:

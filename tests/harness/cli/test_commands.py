@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from coldproof.harness.cli.main import PASSED_ON, SUBCOMMANDS, main
+from coldproof.harness.cli.main import PASSED_ON, SUBCOMMANDS, main, subcommand
 from coldproof.harness.option_table import OPTIONS
 from coldproof.harness.session.pytest_command import pytest_command
 
@@ -33,7 +33,7 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
     assert stop.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"usage: coldproof {name} ")
-    assert SUBCOMMANDS[name].purpose[1:] in said
+    assert subcommand(name).purpose[1:] in said
 
 
 @pytest.mark.parametrize("name", sorted(PASSED_ON))
@@ -76,7 +76,7 @@ def test_run_adds_nothing_of_its_own(words: list[str], started: list[str]) -> No
 def test_replay_is_run_with_the_case(started: list[str]) -> None:
     """Any options may follow the case."""
     main(["replay", "case.json", "--engine", "llamacpp"])
-    assert started == ["--replay", "case.json", "--engine", "llamacpp"]
+    assert started == ["--replay=case.json", "--engine", "llamacpp"]
 
 
 def test_cells_are_those_of_the_engine(capfd: pytest.CaptureFixture[str]) -> None:

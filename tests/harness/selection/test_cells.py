@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from itertools import groupby
 
 import msgspec
 import pytest
 from support.declared_requirements import declared_requirements, declared_tests
-from support.paths import ROOT
+from support.suite_runs import run_pytest
 
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
@@ -28,10 +25,10 @@ REQUIREMENTS = declared_requirements()
 
 def collected(*arguments: str) -> list[tuple[str, str]]:
     """Return the test and the cell of each test that a run would make, in order."""
-    command = [sys.executable, "-m", "pytest", "suites", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
     plugins = ["-p", "_hypothesis_pytestplugin", "-p", "pytest_timeout"]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-    done = subprocess.run([*command, *plugins], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    given = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = run_pytest(["suites", "--collect-only", "-q", *arguments, *plugins], given)
+    assert done.returncode == 0, done.stdout
     return re.findall(r"::(test_\w+)\[([\w-]+)\]", done.stdout)
 
 

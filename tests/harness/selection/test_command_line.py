@@ -1,16 +1,14 @@
 """Bad input ends the run with one clear line, the right exit code and no traceback, and a run that began always
 reports.
 
-Each test is a run of its own: `python -m pytest suites ...`. No engine starts, because a stub replaces vLLM. The
-tests that end before a run begins share one process, which imports Coldproof once.
+Each test is a run of its own: `pytest suites ...`. No engine starts, because a stub replaces vLLM. The processes are
+forked from one that has imported Coldproof, and the tests that end before a run begins share a process.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,14 +19,17 @@ from support.fake_reply import ServerBehaviour
 from support.fake_server import serving
 from support.one_after_another import outcomes
 from support.paths import ROOT
+from support.suite_runs import forked_pytest
 
 from coldproof import IMPORT_ROOT
+from coldproof.adapters.common import forked
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.option_table import OPTIONS
+from coldproof.harness.option_words import join_values
 from coldproof.harness.schema.case import SCHEMA_VERSION
 from coldproof.harness.schema.results import Results, encode, read_results
-from coldproof.harness.selection.command_line import join_values
+from coldproof.harness.session.pytest_command import PLUGIN
 
 DECLARED = re.compile(r'@requirement\(\s*"([A-Z]+-\d+)"')
 # Only what a run needs: other plugins take as long to import as the run itself.
@@ -85,20 +86,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 Coldproof = Callable[..., Run]
 
 
+@pytest.fixture(scope="module")
+def imported(environment: dict[str, str]) -> str:
+    """Return the address of a fork server of that environment, which has imported Coldproof."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in environment.items():
+            patch.setenv(name, text)
+        server, address = forked.begin(PLUGIN)
+        forked.await_imports(server, address)
+    return str(address)
+
+
 @pytest.fixture
-def coldproof(tmp_path: Path, environment: dict[str, str]) -> Coldproof:
+def coldproof(tmp_path: Path, environment: dict[str, str], imported: str) -> Coldproof:
     """Return a function that runs the suites with its arguments, and reports into `tmp_path / "report"`."""
 
     def run(*arguments: str | Path, report: Path = tmp_path / "report", **variables: str) -> Run:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words(report, *arguments)],
-            cwd=ROOT,
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Run(done.returncode, done.stdout + done.stderr, report)
+        done = forked_pytest(words(report, *arguments), imported, {**environment, **variables}, ROOT)
+        return Run(done.returncode, done.stdout, report)
 
     return run
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT
+from support.suite_runs import run_pytest
 
 from coldproof.harness.options import UsageError
 from coldproof.harness.selection.shards import Shard, assign_shards, read_shard
@@ -56,8 +55,7 @@ SUITES = ("suites/test_cache_salt.py", "suites/test_control.py", "suites/test_gr
 
 def collected(*words: str) -> list[str]:
     """Return the tests that a run would make."""
-    command = [sys.executable, "-m", "pytest", *SUITES, "--collect-only", "-q", "-p", "no:cacheprovider", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_pytest([*SUITES, "--collect-only", "-q", *words])
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 

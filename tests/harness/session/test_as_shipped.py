@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from support.paths import PLUGIN_PATH, ROOT
+from support.paths import COUNTED, ROOT
 from support.report_samples import case as sample_case
 from support.report_samples import results as sample_results
+from support.suite_runs import run_coldproof
 
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_finding, read_records
@@ -146,19 +144,14 @@ def test_a_run_of_replays_that_broke_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.nightly
 def test_a_run_draws_on_the_repaired_engine_behind_its_known_causes(tmp_path: Path) -> None:
     """The case fails on the engine as it is shipped. With its repair it is gone, and all examples conform."""
-    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", "--budget", "10s"]
+    words = ["--engine", "vllm-inproc", "--worker", "fingerprint", "--cells", "events", *COUNTED]
     words += ["--requirements", "EVENT-3,EVENT-5", "--repairs", "known", "--report-dir", str(tmp_path / "run")]
     words += ["--known-issues", str(ROOT / "adapters" / "vllm" / "known_issues.toml")]
-    done = subprocess.run(
-        [sys.executable, "-m", "coldproof", "run", "-q", *words],
-        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_coldproof(["-q", *words])
+    assert done.returncode == 0, done.stdout
     results = read_results(tmp_path / "run" / "results.json")
     replayed = {(one.finding, one.repaired): one.result for one in results.findings}
     assert replayed == {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
@@ -30,25 +28,12 @@ def ran(
 ) -> tuple[Results, list[dict[str, Any]]]:
     """Run both cells on the crashing engine. Return the results, and the events without the examples."""
     folder.mkdir(exist_ok=True)
-    given = {"COLDPROOF_CRASHING": kind, "COLDPROOF_CRASHING_TIMES": str(folder / "times"), "PYTHONPATH": PLUGIN_PATH}
+    given = {"COLDPROOF_CRASHING": kind, "COLDPROOF_CRASHING_TIMES": str(folder / "times")}
     given |= {"COLDPROOF_CRASHING_NOISE": "1"} if noise else {}
-    words = [
-        "-m",
-        "pytest",
-        "-p",
-        "support.crashing_engine",
-        "-p",
-        "no:cacheprovider",
-        "suites",
-        "--engine",
-        "crashing",
-    ]
-    words += ["--model", "none", "--requirements", requirements, "--cells", "crashing,crashing-too", *COUNTED]
-    words += ["--report-dir", str(folder), *more]
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, check=False
-    )
-    assert (folder / "results.json").is_file(), done.stdout + done.stderr
+    words = ["-p", "support.crashing_engine", "--engine", "crashing", "--model", "none"]
+    words += ["--requirements", requirements, "--cells", "crashing,crashing-too", *COUNTED]
+    done = run_coldproof([*words, "--report-dir", str(folder), *more], given)
+    assert (folder / "results.json").is_file(), done.stdout
     events = [json.loads(line) for line in (folder / "events.ndjson").read_text().splitlines()]
     return read_results(folder / "results.json"), [event for event in events if event["event"] != "example"]
 

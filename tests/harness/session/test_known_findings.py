@@ -5,13 +5,11 @@ violations.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.case.finding_folder import write_case
@@ -60,14 +58,11 @@ environment = {{}}
 def ran(folder: Path, flaw: str, findings: Path, *more: str) -> Results:
     """Return the results of a run of REUSE-1 on a scripted engine."""
     folder.mkdir()
-    given = {"COLDPROOF_FLAW": flaw, "COLDPROOF_FINDINGS": str(findings), "PYTHONPATH": PLUGIN_PATH}
-    words = ["-m", "pytest", "-p", "support.flawed_engine", "-p", "no:cacheprovider", "suites", "--engine", "scripted"]
-    words += ["--cells", "scripted", "--requirements", "REUSE-1", *COUNTED]
-    words += ["--diagnose", "none", "--report-dir", str(folder), *more]
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, check=False
-    )
-    assert (folder / "results.json").is_file(), done.stdout + done.stderr
+    given = {"COLDPROOF_FLAW": flaw, "COLDPROOF_FINDINGS": str(findings)}
+    words = ["-p", "support.flawed_engine", "--engine", "scripted", "--cells", "scripted"]
+    words += ["--requirements", "REUSE-1", *COUNTED, "--diagnose", "none", "--report-dir", str(folder), *more]
+    done = run_coldproof(words, given)
+    assert (folder / "results.json").is_file(), done.stdout
     return read_results(folder / "results.json")
 
 

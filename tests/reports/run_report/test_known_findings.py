@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
-from support.nightly import with_samples
 from support.report_samples import HOSTILE, SCRIPT, case, results, waiver
 
 from coldproof.harness.schema.findings import FindingReplay, ReplayResult
@@ -66,7 +65,8 @@ def test_messages_of_an_engine_are_inert() -> None:
     assert SCRIPT not in render_html(results(case(), findings=[hostile]))
 
 
-@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_section_is_readable_in_a_browser(tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
     """The section fits desktop and phone."""
     folder = tmp_path_factory.mktemp(scheme)

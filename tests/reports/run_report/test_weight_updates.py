@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Browser
 from support import report_samples as samples
 from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, serious_violations
-from support.nightly import with_samples
 from support.page import Page
 from support.run_events import FINISHED, SOUND, STARTED, announced, concluded
 
@@ -241,7 +240,8 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", with_samples(["light", "dark"], "light"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_table_is_readable_in_a_browser(browser: Browser, tmp_path: Path, scheme: str) -> None:
     """axe-core finds no serious violation, and the table fits every screen."""
     with pages_of(browser, tmp_path) as open_page:

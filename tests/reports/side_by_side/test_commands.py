@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,11 +28,19 @@ BOTH_CELLS = samples.requirement("LORA-1", "in-place reload", samples.cell("hybr
 CLEAN = samples.results(requirements=[BOTH_CELLS, *FAILING.requirements[1:]])
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the report folders of two runs, of which each test gets a copy."""
+    folder = tmp_path_factory.mktemp("written")
+    write_all(run(), folder / "vllm")
+    write_all(run("SGLang", "0.5"), folder / "sglang")
+    return folder
+
+
 @pytest.fixture
-def reports(tmp_path: Path) -> Path:
+def reports(written: Path, tmp_path: Path) -> Path:
     """A folder with the report folders of two runs."""
-    write_all(run(), tmp_path / "vllm")
-    write_all(run("SGLang", "0.5"), tmp_path / "sglang")
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.faults import Stoppable, plant
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -92,24 +93,9 @@ def test_a_run_with_a_fault_detects_and_reports_it(tmp_path: Path) -> None:
     """The run is VIOLATED and confirmed on a fresh engine with the fault. The report says that the fault was
     injected.
     """
-    command = [sys.executable, "-m", "pytest", "suites", "--worker", "fingerprint", "--cells", "default", "-q"]
-    command += [
-        "--fault",
-        "hashes-lack-the-salt-and-the-adapter",
-        "--requirements",
-        "SALT-1",
-        *COUNTED,
-        "-p",
-        "no:logging",
-    ]
-    run = subprocess.run(
-        [*command, "--report-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["--worker", "fingerprint", "--cells", "default", "-q", "--requirements", "SALT-1", *COUNTED]
+    words += ["--fault", "hashes-lack-the-salt-and-the-adapter", "-p", "no:logging"]
+    run = run_coldproof([*words, "--report-dir", str(tmp_path)])
     assert run.returncode == 1, run.stdout
     results = read_results(tmp_path / "results.json")
     (salts,) = results.requirements

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.fake_server import ServerBehaviour, serving
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED
+from support.suite_runs import run_coldproof
 
 from coldproof.harness.options import Options, UsageError
 from coldproof.harness.schema.results import Results, read_results
@@ -21,17 +19,9 @@ from coldproof.harness.selection.validation import check_options
 
 def run(folder: Path, *words: str) -> Results:
     """Return the results of a short run of one requirement on attached servers."""
-    command = [sys.executable, "-m", "coldproof", "run", *words, "--requirements", "REUSE-1", *COUNTED]
-    command += ["--diagnose", "none", "--report-dir", str(folder / "report"), "--allow-not-exercised"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": PLUGIN_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (folder / "report" / "results.json").is_file(), done.stdout + done.stderr
+    words = (*words, "--requirements", "REUSE-1", *COUNTED, "--diagnose", "none", "--allow-not-exercised")
+    done = run_coldproof([*words, "--report-dir", str(folder / "report")])
+    assert (folder / "report" / "results.json").is_file(), done.stdout
     return read_results(folder / "report" / "results.json")
 
 

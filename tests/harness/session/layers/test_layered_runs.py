@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.one_after_another import outcomes
-from support.paths import COUNTED, PLUGIN_PATH, ROOT
+from support.paths import COUNTED, PLUGIN_PATH
+from support.suite_runs import run_pytest
 
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK, EXIT_USAGE
 from coldproof.harness.schema.results import Results, read_results
@@ -31,8 +31,7 @@ def environment(moment: str = "") -> dict[str, str]:
 
 def run(folder: Path, *arguments: str, moment: str = "") -> subprocess.CompletedProcess[str]:
     """Run the suites on the engine `layered`."""
-    command = [sys.executable, "-m", "pytest", *words(folder, *arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment(moment), capture_output=True, text=True, check=False)
+    return run_pytest(words(folder, *arguments), {"COLDPROOF_LAYERED": moment})
 
 
 def results(folder: Path) -> Results:
