@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coldproof.adapters.registry import ATTACHED, title_of
-from coldproof.harness.case.bug_report import bug_report
+from coldproof.adapters.registry import ATTACHED
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.finding_issue import issue_text
 from coldproof.harness.case.finding_records import CASE, ISSUE, REPRODUCER, StoredFinding
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.findings import FindingRecord
 from coldproof.harness.schema.results import encode
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.reports.exports.write import write_text
@@ -28,7 +27,6 @@ PATH = re.compile(rf"(?<![\w./:-])(?!/v1/|/inference/|{KEPT})(?:/[\w.+-]+)+/(?=[
 LOG_LINES = 30
 EXPLAINED_BY_LOGS = (FailureClass.CRASH, FailureClass.HANG, FailureClass.NOT_THE_CACHE, FailureClass.API)
 MANY_SAMPLES = 40
-NEW_LINE = "\n"
 
 
 def portable(case: Case, identity: str) -> Case:
@@ -65,36 +63,24 @@ def without_paths(value: Any) -> Any:
     return value
 
 
-def issue_text(record: FindingRecord, case: Case, statement: str) -> str:
-    """Return the report to file: that of the case, with the root cause."""
-    report = bug_report(case, statement=statement, environment=record.found.environment)
-    report = f"{heading(record, case)}\n{report.partition(NEW_LINE)[2]}"
-    report = report.replace(f"`coldproof replay {case.id}.json`", f"`{case.replay}`")
-    report = report.replace(f"{case.id}.json", CASE)
-    places = "\n".join(f"* `{place}`" for place in record.source)
-    upstream = f"\n\nRelated: {', '.join(record.upstream)}" if record.upstream else ""
-    rate = "" if record.rate is None else f"\n\n{record.rate}"
-    return f"{report.rstrip()}\n\n## Cause\n\n{record.cause.strip()}\n\n{places}{rate}{upstream}\n"
+def script_of(finding: StoredFinding, *, from_case: bool = False) -> str:
+    """Return the hand-made script of a finding or, without one, that which is made from its case. Raises OSError.
 
-
-def heading(record: FindingRecord, case: Case) -> str:
-    """Return the title of the report."""
-    return f"# [Bug] {title_of(record.engine)} {case.engine_version}: {record.title}"
-
-
-def script_of(finding: StoredFinding) -> str:
-    """Return the script of a finding: made from its case or, without one, stored beside its record. Raises OSError."""
+    `from_case`: the latter also where there is the former.
+    """
+    if finding.script is not None and not from_case:
+        return finding.script
     return (finding.folder / REPRODUCER).read_text() if finding.case is None else reproducer(finding.case)
 
 
-def report_of(finding: StoredFinding, statement: Callable[[str], str]) -> str:
+def report_of(finding: StoredFinding, *, repair: Repair | None = None, diff: str = "") -> str:
     """Return the report of a finding: made from its case or, without one, stored beside its record. Raises OSError.
 
-    `statement`: of a requirement.
+    `repair`: what removes its cause. `diff`: the repair as one, if the engine is installed.
     """
     if finding.case is None:
         return (finding.folder / ISSUE).read_text()
-    return issue_text(finding.record, finding.case, statement(finding.case.requirement))
+    return issue_text(finding.record, finding.case, script=finding.script, repair=repair, diff=diff)
 
 
 def write_case(case: Case, identity: str, folder: Path) -> Case:

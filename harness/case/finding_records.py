@@ -1,7 +1,8 @@
 """Reads the findings: for each root cause found in an engine, its record and its case.
 
 A folder `ENGINE/NAME` has `record.toml` and `case.json`; without a case, it has a script and a report that somebody
-wrote (`reproducer.py` and `issue.md`). Known issues name it as their `finding`.
+wrote (`reproducer.py` and `issue.md`). Many have a short hand-made script, `script.py`, that uses the engine's own API.
+Known issues name it as their `finding`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from coldproof.harness.schema.stored_files import read_toml
 from coldproof.harness.workload.steps import Workload
 
 FOLDER = Path(package.__file__ or "").resolve().parent
-RECORD, CASE, REPRODUCER, ISSUE = "record.toml", "case.json", "reproducer.py", "issue.md"
+RECORD, CASE, SCRIPT, REPRODUCER, ISSUE = "record.toml", "case.json", "script.py", "reproducer.py", "issue.md"
+REGRESSION = "regression_test.py"  # in the style of the engine's own tests
 ENGINES = Path(adapters.__file__ or "").resolve().parent
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*")
 MIN_QUERIES = 3
@@ -43,6 +45,17 @@ class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Return the name of its folder, as `vllm/some-name`."""
         return self.record.id
+
+    @property
+    def script(self) -> str | None:
+        """Return the hand-made script; None if there is none. Raises OSError."""
+        path = self.folder / SCRIPT
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def scripted(records: Iterable[FindingRecord]) -> set[str]:
+    """Return the ids of those findings that have a hand-made script."""
+    return {record.id for record in records if (FOLDER / record.id / SCRIPT).is_file()}
 
 
 def read_records(root: Path | None = None) -> dict[str, FindingRecord]:

@@ -8,13 +8,14 @@ repair removes a case that it does not name, or leaves one that it does.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.repair import RepairError
 from coldproof.harness.case.finding_folder import report_of, script_of
-from coldproof.harness.case.finding_records import read_findings, read_records
+from coldproof.harness.case.finding_records import read_findings, read_records, scripted
 from coldproof.harness.case.repair_patch import patch_of
 from coldproof.harness.case.repairs import NONE, read_repairs, repairing
 from coldproof.harness.cli.finding_matrix import drawn, square_of
@@ -22,7 +23,6 @@ from coldproof.harness.cli.finding_proposals import proposals, written_proposal
 from coldproof.harness.cli.finding_runs import Outcome, replays_of
 from coldproof.harness.cli.io import FAILED, Subcommand, added_to, argument, say, write, write_stdout
 from coldproof.harness.options import UsageError
-from coldproof.harness.release.requirements.statements import statements
 from coldproof.harness.schema.exit_codes import EXIT_NOTHING
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.session.environment import coldproof_version
@@ -43,14 +43,17 @@ def run(options: argparse.Namespace) -> int:
         return replay(records, options.report_dir, options.repairs)
     if options.collect:
         return collect(options.collect, options.out)
-    if options.script or options.issue:
-        write_stdout(made(record_of(options.script or options.issue), script=bool(options.script)))
+    if options.script:
+        write_stdout(script(record_of(options.script), from_case=options.from_case))
+        return 0
+    if options.issue:
+        write_stdout(issue(record_of(options.issue)))
         return 0
     if options.patch:
         write_stdout(patch(record_of(options.patch)))
         return 0
     if options.markdown is not None:
-        write(options.markdown, findings_markdown(records, titles()))
+        write(options.markdown, findings_markdown(records, titles(), scripted(records)))
     if options.html is not None:
         write(options.html, render_findings(records, titles(), version=coldproof_version()))
     if not (options.markdown or options.html):
@@ -67,14 +70,30 @@ def chosen(names: Sequence[str]) -> list[FindingRecord]:
     return [record for record in records.values() if not names or {record.id, record.engine} & set(names)]
 
 
-def made(record: FindingRecord, *, script: bool) -> str:
-    """Return the script of a finding, or its report. Raises UsageError for a finding that has none."""
+def script(record: FindingRecord, *, from_case: bool) -> str:
+    """Return the script of a finding. Raises UsageError for a finding that has none."""
     (finding,) = read_findings([record])
     try:
-        return script_of(finding) if script else report_of(finding, lambda name: statements().get(name, ""))
+        return script_of(finding, from_case=from_case)
     except FileNotFoundError:
-        what = "script" if script else "report"
-        raise UsageError(f"{record.id} has no {what}, because it has no case: {record.no_case}") from None
+        raise UsageError(f"{record.id} has no script, because it has no case: {record.no_case}") from None
+
+
+def issue(record: FindingRecord) -> str:
+    """Return the report of a finding, with its repair as a diff if the engine is installed.
+
+    Raises UsageError for a finding that has no report.
+    """
+    (finding,) = read_findings([record])
+    repair = repairing(record.id, read_repairs(record.engine).values())
+    diff = ""
+    if repair is not None:
+        with contextlib.suppress(RepairError):  # not installed, another release, or no diff: the text says what changes
+            diff = patch_of(repair)
+    try:
+        return report_of(finding, repair=repair, diff=diff)
+    except FileNotFoundError:
+        raise UsageError(f"{record.id} has no report, because it has no case: {record.no_case}") from None
 
 
 def patch(record: FindingRecord) -> str:
@@ -189,7 +208,8 @@ FINDINGS = Subcommand(
     ),
     argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
     argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),
-    argument("--script", metavar="NAME", help="print the stand-alone script of a finding"),
+    argument("--script", metavar="NAME", help="print the script of a finding: the short one, if there is one"),
+    argument("--from-case", action="store_true", help="with --script: the long one, which is made from the case"),
     argument("--patch", metavar="NAME", help="print its repair as a diff of the engine that is installed"),
     argument("--issue", metavar="NAME", help="print the report of a finding, to file with the maintainers"),
     argument(

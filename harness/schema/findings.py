@@ -104,6 +104,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
+    `prints`: the line that its hand-made script prints while the bug is there: what is seen, and what is expected.
     """
 
     id: str = ""
@@ -125,6 +126,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rate: str | None = None
     no_case: str | None = None
     contract: Contract | None = None
+    prints: str | None = None
     search: Search | None = None
     shows: list[Shows] = []
     found: FoundBy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from coldproof.harness.schema.findings import FindingRecord
 from coldproof.reports.findings.tables import (
@@ -19,8 +19,9 @@ from coldproof.reports.format.text import report_name
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
 however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
-record and the smallest case. `coldproof findings --script NAME` makes its stand-alone script from them, and
-`--issue NAME` the report to file.
+record and the smallest case, and many a script of at most 25 lines that uses the engine's own API and nothing of
+Coldproof. `coldproof findings --script NAME` prints it or, without one, makes a longer one from the case, and
+`--issue NAME` makes the report to file.
 
 * **Severity** is the worst effect that was shown. *Foreign data*: an answer has content of another request, adapter or
   tenant. *Remark*: nothing that the engine documents forbids it, so that it is not counted as a root cause.
@@ -38,12 +39,14 @@ tests the engine with all of them, and `coldproof findings --matrix` replays eve
 [repairs](guide.md#repairs)."""
 
 
-def findings_markdown(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> str:
-    """Return the page. `titles`: of the engines, by their folders."""
-    return "\n".join(lines(records, titles)).rstrip() + "\n"
+def findings_markdown(
+    records: Sequence[FindingRecord], titles: Mapping[str, str], scripted: Container[str] = ()
+) -> str:
+    """Return the page. `titles`: of the engines, by their folders. `scripted`: the ids of those with a short script."""
+    return "\n".join(lines(records, titles, scripted)).rstrip() + "\n"
 
 
-def lines(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> Iterator[str]:
+def lines(records: Sequence[FindingRecord], titles: Mapping[str, str], scripted: Container[str]) -> Iterator[str]:
     """Yield the lines of the page."""
     severities, statuses = counts_in_words(records)
     yield from ("# Findings", "", f"{headline(records)}.", "", f"* {severities}.", f"* {statuses}.", "")
@@ -55,7 +58,7 @@ def lines(records: Sequence[FindingRecord], titles: Mapping[str, str]) -> Iterat
     for engine, group in groups.items():
         yield from (f"## {titles.get(engine, engine)}", "")
         for record in group:
-            yield from section(record)
+            yield from section(record, short=record.id in scripted)
 
 
 def row(record: FindingRecord) -> tuple[str, ...]:
@@ -74,8 +77,8 @@ def anchor(record: FindingRecord) -> str:
     return record.id.replace("/", "")
 
 
-def section(record: FindingRecord) -> Iterator[str]:
-    """Yield the section of one finding."""
+def section(record: FindingRecord, *, short: bool) -> Iterator[str]:
+    """Yield the section of one finding. `short`: it has a short script."""
     yield from (f"### {record.id}", "", f"**{record.title}.** {record.cause.strip()}", "")
     yield f"* Severity: {record.severity.value}"
     yield from status(record)
@@ -87,7 +90,8 @@ def section(record: FindingRecord) -> Iterator[str]:
     if record.rate:
         yield f"* Rate: {record.rate}"
     where = f"no case: {record.no_case}" if record.no_case else f"[record and case](../findings/{record.id})"
-    yield from (f"* Files: {where}", "")
+    script = f"[script](../findings/{record.id}/script.py), " if short else ""
+    yield from (f"* Files: {script}{where}", "")
 
 
 def status(record: FindingRecord) -> Iterator[str]:

@@ -27,11 +27,11 @@ def code(text: str) -> str:
     return f"{fence}{gap}{line}{gap}{fence}"
 
 
-def fenced(text: str) -> str:
-    """Return the text as a code block."""
+def fenced(text: str, language: str = "") -> str:
+    """Return the text as a code block. `language`: of which it is highlighted."""
     shown = visible(text)
     fence = "`" * max(3, _longest(shown) + 1)
-    return f"{fence}\n{shown}\n{fence}"
+    return f"{fence}{language}\n{shown}\n{fence}"
 
 
 def section(title: str, items: Iterable[str], *, elsewhere: str = "") -> list[str]:

@@ -7,6 +7,7 @@ import datetime
 import fnmatch
 import re
 import socket
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from support.case_samples import stale
 from support.paths import ROOT
 
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES
-from coldproof.harness.case.finding_folder import issue_text, portable, report_of, script_of
+from coldproof.harness.case.finding_folder import portable, report_of, script_of
+from coldproof.harness.case.finding_issue import issue_text
 from coldproof.harness.case.finding_records import (
     CASE,
     FOLDER,
     ISSUE,
     RECORD,
+    REGRESSION,
     REPRODUCER,
+    SCRIPT,
     StoredFinding,
     inconsistent,
     is_regression,
@@ -35,7 +39,7 @@ from coldproof.harness.case.known_issues import Accepted, is_alike, read_known_i
 from coldproof.harness.case.repairs import REPAIR, read_repairs, repairing
 from coldproof.harness.case.reproducer.script import reproduction
 from coldproof.harness.options import UsageError
-from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Search
+from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Hit, Search
 from coldproof.harness.schema.verdict import FailureClass
 
 RECORDS = read_records()
@@ -44,7 +48,11 @@ WAIVERS = {
 }
 MACHINE = re.compile(r"(?<![\w.-])/(?:work|home|root|Users|mnt|var)/")
 MIN_FINDINGS = 40
-MAX_LINES = 820  # lines of a script: images, and the model that takes them
+MAX_LINES = 820  # lines of a script that is made from a case: images, and the model that takes them
+MAX_SHORT_LINES = 25
+NEW_LINE = "\n"
+MAX_WORDS, MEDIAN_WORDS = 500, 300  # of a report without its diff
+REPAIRS = read_repairs()
 REQUIRED_PYTHON = re.compile(r"Needs Python 3\.11")
 
 
@@ -73,7 +81,7 @@ def test_each_case_is_that_of_its_record_and_can_be_replayed(record: FindingReco
     assert case.known_issue is None
     assert not case.history_dependent
     assert record.id in case.replay
-    assert {CASE, RECORD} <= files_of(finding) <= {CASE, RECORD, REPAIR}  # its script and its report are generated
+    assert {CASE, RECORD} <= files_of(finding) <= {CASE, RECORD, REPAIR, SCRIPT, REGRESSION}  # its report is generated
 
 
 def files_of(finding: StoredFinding) -> set[str]:
@@ -86,7 +94,7 @@ def test_each_script_can_be_generated(record: FindingRecord) -> None:
     """It compiles, defines each name once, imports nothing of Coldproof, and calls only methods of its client."""
     finding = read_finding(record)
     assert finding.case is not None
-    source = script_of(finding)
+    source = script_of(finding, from_case=True)
     tree = ast.parse(source)
     compile(source, f"{record.id}.py", "exec")
     assert "import coldproof" not in source
@@ -120,9 +128,10 @@ def methods_of(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
 
 @pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
 def test_each_report_can_be_generated(record: FindingRecord) -> None:
-    """The report has the title and the cause of the record, and its commands exist."""
-    text = report_of(read_finding(record), lambda _requirement: "what is required")
-    assert text.startswith("# [Bug] ")
+    """The report has the title and the cause of the record, and its commands exist. It is one screen."""
+    text = report_of(read_finding(record), repair=repairing(record.id, REPAIRS.values()))
+    assert text.startswith(("# [Bug] ", "# [Question] "))
+    assert len(text.split()) <= MAX_WORDS
     assert record.title in text
     assert record.cause.strip() in text
     for name in re.findall(r"coldproof findings --\w+ (\S+?)`", text):
@@ -135,7 +144,7 @@ def test_a_finding_without_a_case_has_only_files_written_by_hand() -> None:
         if record.no_case is not None:
             finding = read_finding(record)
             names = files_of(finding)
-            assert names <= {RECORD, REPRODUCER, ISSUE, REPAIR}
+            assert names <= {RECORD, REPRODUCER, ISSUE, REPAIR, SCRIPT}
             if REPRODUCER in names:
                 compile(script_of(finding), record.id, "exec")
 
@@ -211,7 +220,12 @@ def test_a_case_loses_the_paths_of_its_machine() -> None:
     assert kept.replay == "coldproof findings --replay vllm/x"
 
 
-SEARCH = Search(date=datetime.date(2026, 11, 28), queries=["issues: a", "docs: b", "pages: c"])
+LINK_OF_SEARCH = "https://github.com/vllm-project/vllm/pull/1"
+SEARCH = Search(
+    date=datetime.date(2026, 11, 28),
+    queries=["issues: a", "docs: b", "pages: c"],
+    nearest=[Hit(link=LINK_OF_SEARCH, note="another cause")],
+)
 RECORD_OF_CASE = msgspec.structs.replace(
     next(record for record in with_case() if record.id == "vllm/failed-load-stays-in-the-cache"),
     status=FindingStatus.NEW,
@@ -305,15 +319,56 @@ def test_a_regression_is_a_failure_of_a_release_that_has_the_fix(
     assert is_regression(msgspec.structs.replace(RECORD_OF_CASE, fixed_in=fixed_in), version) is expected
 
 
-def test_the_report_to_file_has_the_cause_and_the_names_of_its_files() -> None:
-    """Its title is that of the record, and it has the requirement, the source file and the script."""
+def test_reports_are_short() -> None:
+    """Half of them have at most as many words as a screen."""
+    texts = (report_of(read_finding(one), repair=repairing(one.id, REPAIRS.values())) for one in with_case())
+    assert statistics.median(len(text.split()) for text in texts) <= MEDIAN_WORDS
+
+
+def test_the_report_to_file_has_cause_script_and_repair_in_this_order() -> None:
+    """Its title is that of the record. The script's own line says what is seen, and the diff is a block of its own."""
+    finding = read_finding(msgspec.structs.replace(RECORD_OF_CASE, prints="hits: 3; expected: 0"))
+    assert finding.script is not None
+    text = report_of(finding, repair=REPAIRS[RECORD_OF_CASE.id], diff="-a\n+```b\n")
+    assert RECORD_OF_CASE.title in text.splitlines()[0]
+    parts = (
+        RECORD_OF_CASE.cause.strip(),
+        f"`{RECORD_OF_CASE.source[0]}`",
+        f"```python\n{finding.script.partition(NEW_LINE * 2)[2].rstrip()}\n```",
+        "`hits: 3; expected: 0`",
+        REPAIRS[RECORD_OF_CASE.id].title,
+        "````diff\n-a\n+```b\n````",
+        LINK_OF_SEARCH,
+        f"`coldproof findings --replay {RECORD_OF_CASE.id}`",
+    )
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_report_of_a_finding_without_a_short_script_has_the_steps_of_its_case() -> None:
+    """It says what was observed and expected, and text of the engine cannot leave its place."""
     case = read_finding(RECORD_OF_CASE).case
     assert case is not None
-    text = issue_text(RECORD_OF_CASE, case, "what is required")
-    assert RECORD_OF_CASE.title in text.splitlines()[0]
-    assert "what is required" in text
-    assert f"`{RECORD_OF_CASE.source[0]}`" in text
-    assert f"python {case.id}.py" in text
+    hostile = msgspec.structs.replace(case, sentence="Request 1 <b>failed</b>\n# owned")
+    text = issue_text(RECORD_OF_CASE, hostile)
+    assert "Observed: Request 1 &lt;b&gt;failed&lt;/b&gt; \\# owned" in text
+    assert "1. send: " in text
+    assert f"`coldproof findings --script {RECORD_OF_CASE.id}`" in text
+    assert "requirement TIER-4" in text
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob(f"*/*/{SCRIPT}")), ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_a_short_script_stands_alone(path: Path) -> None:
+    """It compiles, has at most 25 lines, uses nothing of Coldproof, and says what it expects."""
+    source = path.read_text()
+    tree = ast.parse(source)
+    assert len(source.splitlines()) <= MAX_SHORT_LINES
+    assert re.search(r"Exit status 1: (the bug|as described)\.$", ast.get_docstring(tree) or "")
+    assert "coldproof" not in source
+    assert "expected" in source
+    record = RECORDS["/".join(path.parts[-3:-1])]
+    assert record.prints is not None
+    assert "expected" in record.prints
 
 
 def test_engines_of_findings_are_known_or_have_no_case() -> None:

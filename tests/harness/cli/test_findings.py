@@ -12,7 +12,8 @@ from support.paths import ROOT
 from support.report_samples import results
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.case.finding_records import RECORD, read_finding, read_record, read_records
+from coldproof.adapters.spec.repair import Repair, RepairError
+from coldproof.harness.case.finding_records import FOLDER, RECORD, SCRIPT, read_finding, read_record, read_records
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli import finding_runs
 from coldproof.harness.cli import findings as command
@@ -28,6 +29,7 @@ FIXED = next(record for record in RECORDS.values() if record.status is FindingSt
 CURRENT = next(
     record for record in RECORDS.values() if record.status is not FindingStatus.FIXED and record.rate is None
 )
+SCRIPTED = "vllm/failed-load-stays-in-the-cache"
 LUCKY = next(record for record in RECORDS.values() if record.rate is not None)
 
 
@@ -232,6 +234,31 @@ def test_pages_are_written(tmp_path: Path) -> None:
     assert main(["findings", "--html", str(page), "--markdown", str(text)]) == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert text.read_text().startswith("# Findings\n")
+
+
+def test_a_short_script_comes_before_the_one_of_the_case(capfd: pytest.CaptureFixture[str]) -> None:
+    """A finding without a short one has that of its case."""
+    assert main(["findings", "--script", SCRIPTED]) == 0
+    assert capfd.readouterr().out == (FOLDER / SCRIPTED / SCRIPT).read_text()
+    for words in ([SCRIPTED, "--from-case"], ["llamacpp/slot-keeps-the-adapter"]):
+        assert main(["findings", "--script", *words]) == 0
+        assert "def scenario(" in capfd.readouterr().out
+
+
+def test_a_report_has_the_repair_as_a_diff_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Else it has the words of the repair."""
+
+    def no_diff(_repair: Repair) -> str:
+        raise RepairError("not this release")
+
+    for made, block in ((lambda _: "-old\n+new\n", True), (no_diff, False)):
+        monkeypatch.setattr(command, "patch_of", made)
+        assert main(["findings", "--issue", SCRIPTED]) == 0
+        text = capfd.readouterr().out
+        assert ("```diff\n-old\n+new\n```" in text) is block
+        assert "## A change that mends it" in text
 
 
 @pytest.mark.engine

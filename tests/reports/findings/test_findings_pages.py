@@ -14,7 +14,7 @@ from support.browsing import a_browser, assert_it_fits_every_screen, pages_of, s
 from support.paths import ROOT
 from support.report_samples import HOSTILE, SCRIPT
 
-from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.finding_records import read_records, scripted
 from coldproof.harness.cli.findings import titles
 from coldproof.harness.schema.findings import Contract, FindingRecord, FindingStatus, Hit, Search, Severity
 from coldproof.reports.findings.markdown import findings_markdown
@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 
 def test_the_page_of_the_documentation_is_what_the_records_give() -> None:
     """`coldproof findings --markdown docs/findings.md` writes the page."""
-    assert PAGE.read_text() == findings_markdown(RECORDS, titles())
+    assert PAGE.read_text() == findings_markdown(RECORDS, titles(), scripted(RECORDS))
 
 
 def test_links_lead_to_folders_and_sections_that_exist() -> None:

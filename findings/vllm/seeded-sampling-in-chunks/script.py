@@ -1,0 +1,18 @@
+"""vLLM 0.32.0 on a CPU: a seeded request whose prompt has two chunks ends the engine. Exit status 1: the bug."""
+
+import os, sys, tempfile
+
+from transformers import LlamaConfig
+from vllm import LLM, SamplingParams
+
+os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+folder = tempfile.mkdtemp()
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+LlamaConfig(architectures=["LlamaForCausalLM"], vocab_size=128, **sizes).save_pretrained(folder)
+options = {"load_format": "dummy", "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32"}
+llm = LLM(folder, max_model_len=256, max_num_batched_tokens=64, **options)
+try:
+    llm.generate({"prompt_token_ids": list(range(1, 101))}, SamplingParams(seed=1, max_tokens=4, detokenize=False))
+    print("the prompt of 100 tokens is answered, as expected")
+except RuntimeError as problem:
+    sys.exit(f"the prompt of 100 tokens ends the engine: {problem}; expected: an answer")
