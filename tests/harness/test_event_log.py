@@ -151,18 +151,22 @@ def test_the_last_verdict_has_no_estimate(shown: tuple[Terminal, io.StringIO]) -
     assert "left" not in file.getvalue()
 
 
+UNEXPLAINED = (Verdict.CONFORMS, Verdict.UNSUPPORTED, Verdict.KNOWN_ISSUE)
+
+
 @pytest.mark.parametrize("outcome", Verdict)
 def test_a_verdict_that_is_no_pass_gives_its_reason(shown: tuple[Terminal, io.StringIO], outcome: Verdict) -> None:
-    """A pass needs no reason, and the report has that of an unsupported requirement."""
+    """A pass needs no reason; the report has that of an unsupported requirement and of a known issue."""
     terminal, file = shown
     terminal.on_event("verdict", verdict(outcome))
     assert outcome.value in file.getvalue()
-    assert ("because" in file.getvalue()) is (outcome not in (Verdict.CONFORMS, Verdict.UNSUPPORTED))
+    assert ("because" in file.getvalue()) is (outcome not in UNEXPLAINED)
 
 
 def test_hostile_text_is_shown_literally(shown: tuple[Terminal, io.StringIO]) -> None:
     """Markup stays text in every kind of event that has text of an engine or a server."""
     terminal, file = shown
+    terminal.reporter.config.option.verbose = 1  # with -v, the log of an engine that ended is shown, too
     terminal.on_event("verdict", verdict(Verdict.VIOLATED, reason=HOSTILE, title=HOSTILE))
     terminal.on_event("engine_lost", {"log_tail": HOSTILE})
     terminal.on_event("phase", {"words": HOSTILE})

@@ -134,7 +134,9 @@ def test_a_finding_that_nothing_waives_is_a_violation_at_once(case: Case, tmp_pa
     said = "It matches scripted/overcount, with no public report known, not accepted in this run: by signature alone"
     assert said in found.reason
     assert (results.exit_code, results.causes[0].finding) == (1, "scripted/overcount")
-    assert said in (tmp_path / "run" / "summary.md").read_text()
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert "**known, not waived**" in summary
+    assert "matches scripted/overcount by signature alone" in summary
     assert results.cases[0].workload == case.workload
     assert results.cases[0].reproduction.fresh_failed
     assert not results.findings[0].regression

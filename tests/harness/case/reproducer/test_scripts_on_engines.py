@@ -39,7 +39,7 @@ def installed(name: str) -> bool:
 def test_a_script_shows_its_bug(name: str, tmp_path: Path) -> None:
     """The exit code is 1, because the installed release has the bug."""
     script = tmp_path / "script.py"
-    script.write_text(script_of(read_finding(RECORDS[name])))
+    script.write_text(script_of(read_finding(RECORDS[name]), from_case=True))
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE, str(ROOT / "src"), str(script)],
         cwd=tmp_path,
