@@ -81,7 +81,9 @@ class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a finding without a repair shows itself: only its signature can tell that a failure is of this cause.
+    """How a finding shows itself where only its signature can tell that a failure is of this cause.
+
+    It has no repair, or it is in the process of a server, in whose layer nothing is replayed with repairs.
 
     `cell` and `signature` are shell patterns. `says`: words of what failed or of the engine's log: a signature tells
     crashes apart by what was sent, and these words by how the engine ended. `rate`: how often runs find it, if not
