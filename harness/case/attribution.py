@@ -38,7 +38,7 @@ class Candidates(msgspec.Struct, frozen=True):
         *,
         first: Collection[str] = (),
     ) -> Candidates:
-        """Return the candidates for a case. `first`: the findings of earlier cases with its signature or requirement."""
+        """Return the candidates for a case. `first`: findings of earlier cases with its signature or requirement."""
         ordered = sorted(in_order_of_likeness(case, records), key=lambda one: one.id not in first)
         mends = {name: repair for repair in repairs for name in repair.mends}
         return cls(ordered, list(dict.fromkeys(mends[one.id] for one in ordered if one.id in mends)))
