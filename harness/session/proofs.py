@@ -104,11 +104,13 @@ class Proofs:
         """
         if self.attributor is None or trial.problem is not None:
             return
+        waivers = self.waivers(sut.engines.engine.version)
+        accepted = {one.finding for one in waivers.issues if one.finding is not None and waivers.in_force(one)}
         known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
         for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
             alike = trial.alike.pop(mark_of_case(case), [])
             try:
-                found = self.attributor.behind(case, alike, trial.requirement) if alike else Behind()
+                found = self.attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
             except OutOfTime:
                 return
             trial.looked_behind += found.passed

@@ -6,7 +6,7 @@ one requirement and cell with one signature are attributed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -151,12 +151,16 @@ class Attributor:
         """Return the part of the time for replays that is over."""
         return self.replays.seconds / max(LEAST_SECONDS, SHARE * self.options.seconds)
 
-    def behind(self, case: Case, alike: Sequence[Failing], requirement: Requirement) -> Behind:
+    def behind(
+        self, case: Case, alike: Sequence[Failing], requirement: Requirement, accepted: Collection[str] = ()
+    ) -> Behind:
         """Replay examples that failed like a case with the repair of its cause, until one fails with it as well.
 
-        Nothing passes if the case's cause has no repair that can be planted here. Raises OutOfTime.
+        One that fails with it may have another cause that the run accepts: it is replayed with the repairs of all
+        `accepted` findings as well. Nothing passes if the case's cause has no repair that can be planted here. Raises
+        OutOfTime.
         """
-        nothing, passed = Behind(), Behind(passed=len(alike))
+        nothing = Behind()
         local, cause = local_engine(self.options, case), case.attribution
         if (
             isinstance(local, str)
@@ -170,17 +174,22 @@ class Attributor:
             return nothing
         if self.spent() > BEHIND:
             raise OutOfTime
-        left = list(alike)
+        others = (repairing(name, local.repairs) for name in sorted({cause.finding, *accepted}))
+        of_accepted = tuple(dict.fromkeys(one.name for one in others if one is not None))
+        left, passed = list(alike), len(alike)
         while left:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
             end = self.replay(case, runs, requirement, local, (repair.name,))
             if end.result not in FAILED:
-                return passed if end.result is ReplayResult.PASSES else nothing
-            alone = self.replay(case, runs[end.run : end.run + 1], requirement, local, (repair.name,))
-            if alone.result in FAILED:  # not because of the runs before it
-                return Behind(failing=left[end.run], words=alone.words)
+                return Behind(passed=passed) if end.result is ReplayResult.PASSES else nothing
+            only = runs[end.run : end.run + 1]  # what follows is not because of the runs before it
+            alone = self.replay(case, only, requirement, local, (repair.name,))
+            if alone.result in FAILED:
+                if self.replay(case, only, requirement, local, of_accepted).result is not ReplayResult.PASSES:
+                    return Behind(failing=left[end.run], words=alone.words)
+                passed -= 1
             left = left[end.run + 1 :]
-        return passed
+        return Behind(passed=passed)
 
     def stop(self) -> None:
         """End the replay that runs, and let no other one begin."""

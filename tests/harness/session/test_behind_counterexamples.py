@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,7 +295,7 @@ class AlwaysOne:
         """Return the one."""
         return self.found
 
-    def behind(self, _: Case, alike: list[Failing], __: Requirement) -> Behind:
+    def behind(self, _: Case, alike: list[Failing], __: Requirement, ___: Collection[str]) -> Behind:
         """Return the first example, if there is anything to say."""
         return Behind(passed=len(alike)) if self.said is None else Behind(failing=alike[0], words=self.said)
 

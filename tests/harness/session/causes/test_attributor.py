@@ -233,6 +233,20 @@ def test_of_what_failed_alike_it_finds_what_fails_with_the_repair(
     assert {tuple(names) for names in replays.repaired} == {(CONTENTS,)}
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_what_another_accepted_cause_explains_is_not_new(tmp_path: Path, *, new: bool) -> None:
+    """An example that fails with the repair of one cause passes with those of all accepted ones, or it is new."""
+
+    def answer(job: ReplayJob) -> ReplayEnd:
+        both = {one.name for one in job.options.repairs} == {CONTENTS, ROWS}
+        return ReplayEnd(PASSES if both and not new else ReplayResult.OTHERWISE, "words")
+
+    one, replays = attributor(tmp_path, answer)
+    found = one.behind(attributed_case(), [failing(0)], REQUIREMENT, accepted=[ROWS])
+    assert (found.failing is not None, found.passed) == (new, 0)
+    assert set(replays.repaired[-1]) == {CONTENTS, ROWS}
+
+
 @pytest.mark.parametrize(
     ("basis", "result"), [(Basis.SIGNATURE, PASSES), (Basis.LOCAL, PASSES), (Basis.REPAIR, ReplayResult.NOT_RUN)]
 )
