@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -18,6 +18,11 @@ class Token(msgspec.Struct, frozen=True):
     at: float
     logprob: float | None = None
     gap: float | None = None
+
+
+def ids_of(tokens: Iterable[Token]) -> tuple[int, ...]:
+    """Return the token ids."""
+    return tuple(token.id for token in tokens)
 
 
 class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.pooling import Rows
 from coldproof.adapters.protocol.provenance import WrongRead
-from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Stage, Token, ids_of
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Return the token ids of the answer."""
-        return tuple(token.id for token in self.tokens)
+        return ids_of(self.tokens)
 
     @property
     def hit_at_least(self) -> int:
@@ -352,7 +352,7 @@ def written_tokens(outcome: Outcome) -> tuple[int, ...]:
 def written_sequences(outcome: Outcome) -> list[tuple[int, ...]]:
     """Return the written tokens of each answer: another prompt may continue as a sampled answer does."""
     answers = (outcome.tokens, *outcome.others)
-    return [outcome.prompt + tuple(token.id for token in tokens[:-1]) for tokens in answers]
+    return [outcome.prompt + ids_of(tokens[:-1]) for tokens in answers]
 
 
 def requests_with_same_identity(history: History, outcome: Outcome) -> list[Outcome]:

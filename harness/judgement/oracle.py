@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from coldproof.adapters.protocol.pooling import Rows
-from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token, ids_of
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.harness.history.records import History, Identity, Outcome
 from coldproof.harness.history.weights import is_comparable
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def ids(self) -> tuple[int, ...]:
         """Return the token ids."""
-        return tuple(token.id for token in self.tokens)
+        return ids_of(self.tokens)
 
 
 Answers = dict[Question, Answer]

@@ -96,7 +96,7 @@ def table_of(
     spec = served_engine(engine, config)
     absent = absent_switches(spec.switches, server)
     now, most = server.testable(requirements), with_switches(server, absent, absent).testable(requirements)
-    rows = [row_of(switch, absent, server, requirements) for switch in absent]
+    rows = [row_of(switch, absent, server, requirements, now=now, most=most) for switch in absent]
     return ServerSwitches(
         engine=spec.title or spec.name,
         known=bool(spec.switches),
@@ -139,13 +139,21 @@ def with_switches(server: Server, chosen: Sequence[Switch], absent: Sequence[Swi
 
 
 def row_of(
-    switch: Switch, absent: Sequence[Switch], server: Server, requirements: Sequence[Requirement]
+    switch: Switch,
+    absent: Sequence[Switch],
+    server: Server,
+    requirements: Sequence[Requirement],
+    *,
+    now: set[str],
+    most: set[str],
 ) -> MissingSwitch:
-    """Return the row of one absent switch: what is testable with all of them and not with all others; and with it."""
+    """Return the row of one absent switch: what is testable with all of them and not with all others; and with it.
+
+    `now`, `most`: what is testable without any of them, and with all.
+    """
     others = [one for one in absent if one is not switch]
-    most = with_switches(server, absent, absent).testable(requirements)
     added = most - with_switches(server, others, absent).testable(requirements)
-    alone = with_switches(server, [switch], absent).testable(requirements) - server.testable(requirements)
+    alone = with_switches(server, [switch], absent).testable(requirements) - now
     blocks = server.fits // server.block
     return MissingSwitch(
         name=switch.name,

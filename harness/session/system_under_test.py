@@ -186,10 +186,10 @@ class SystemUnderTest:
                 guide_generation(judgement)
                 self.note_reach(workload, states, failed=bool(judgement.findings))
             if judgement.findings:
+                trial.waits = waits_for_proof(trial, [one.failure_class for one in judgement.findings])
                 self.keep_counterexample(
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
                 )
-                trial.waits = waits_for_proof(trial, [one.failure_class for one in judgement.findings])
                 if trial.waits:
                     raise TrialEnded  # it is minimised when it is proved
                 raise_violation(judgement.worst().sentence)
@@ -271,8 +271,8 @@ class SystemUnderTest:
         return since is not None and time.monotonic() - since > seconds
 
     def keep_counterexample(self, trial: Trial, key: bytes, failing: Failing) -> None:
-        """Keep the smallest counterexample. At the first one, order a fresh engine for its confirmation."""
-        if trial.search.first is None and not trial.waived_at_once and not trial.may_wait:
+        """Keep the smallest counterexample. At the first one, order a fresh engine, unless its confirmation waits."""
+        if trial.search.first is None and not trial.waived_at_once and not trial.waits:
             self.engines.standby.order(caching=not trial.requirement.without_cache)
         if trial.marks and trial.search.kind is None:
             trial.search.kind = kind_of(failing.judgement.worst())

@@ -65,6 +65,7 @@ def verdict_sentence(results: Results, causes: Sequence[CauseView]) -> VerdictSe
 def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     count = {verdict: number for verdict, number in overview.counts(results) if number}
     total = many(len(results.requirements), "requirement")
+    all_of = f"all {total}" if len(results.requirements) > 1 else "the requirement that was tested"
     failing = [cause for cause in causes if not cause.is_waived]
     waived = [cause for cause in causes if cause.is_waived]
     subject = tested_engine(results)
@@ -75,7 +76,7 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         what = _numbered(failing)
         yield f"{subject} does not conform: {what} broke {count[Verdict.VIOLATED]} of {total}. {worst(failing)}"
     elif results.exit_code == 0 and set(count) == {Verdict.CONFORMS}:
-        yield f"{subject} conforms to all {total}."
+        yield f"{subject} conforms to {all_of}."
         return
     elif results.exit_code == 0:
         yield f"{subject} shows no new violation of {total}."

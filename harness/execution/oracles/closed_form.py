@@ -25,7 +25,7 @@ from coldproof.adapters.protocol.images import (
     pixels,
 )
 from coldproof.adapters.protocol.pooling import QUERY, Task
-from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token
+from coldproof.adapters.protocol.requests import PLAIN, ResponseOptions, Token, ids_of
 from coldproof.adapters.protocol.shape import ImageShape
 from coldproof.adapters.server.completions import SEED
 from coldproof.adapters.vllm.fingerprint.digest import (
@@ -156,7 +156,7 @@ def same(question: Question, left: Answer, right: Answer) -> bool:
 
 def parts(answer: Answer) -> tuple[object, ...]:
     """Return what must be equal: the token ids of all answers, the scores of the prompt, the vectors."""
-    ids = tuple(tuple(token.id for token in tokens) for tokens in (answer.tokens, *answer.others))
+    ids = tuple(ids_of(tokens) for tokens in (answer.tokens, *answer.others))
     return ids, answer.prompt_logprobs, answer.pooled
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coldproof.adapters.protocol.requests import ids_of
 from coldproof.harness.history.non_prefix_reuse import may_be_changed
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.checkers.sampled_answers import ids_of, with_rounding
+from coldproof.harness.judgement.checkers.sampled_answers import with_rounding
 from coldproof.harness.judgement.checkers.tokens import closest
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding, Rule

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from coldproof.adapters.protocol.requests import Token
+from coldproof.adapters.protocol.requests import Token, ids_of
 from coldproof.harness.history.records import History, Outcome, common_prefix
 from coldproof.harness.judgement.oracle import Answer, Answers, question, scoring_question
 from coldproof.harness.schema.case import NoiseBand
@@ -62,7 +62,7 @@ def places(tokens: Sequence[Token], length: int, forced: Answer, own: Answer | N
     """
     cold = forced.prompt_logprobs or ()
     reported = forced.prompt_best or ()
-    shared = 0 if own is None else common_prefix(own.ids, tuple(token.id for token in tokens))
+    shared = 0 if own is None else common_prefix(own.ids, ids_of(tokens))
     chosen = () if own is None else tuple(token.logprob for token in own.tokens[: shared + 1])
     found = []
     for position, token in enumerate(tokens):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from coldproof.adapters.protocol.requests import Token
+from coldproof.adapters.protocol.requests import Token, ids_of
 from coldproof.harness.history.records import Outcome, common_prefix
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.oracle import SCORED, Answer, Answers, Question
@@ -77,8 +77,3 @@ def with_rounding(
         f"{rule.cold.step:.2g}, so that rounding decides."
     )
     return msgspec.structs.replace(made, noise=True, explained=nats is not None, sentence=which + said)
-
-
-def ids_of(tokens: tuple[Token, ...]) -> tuple[int, ...]:
-    """Return the token ids."""
-    return tuple(token.id for token in tokens)
