@@ -12,11 +12,12 @@ from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import CLOSED_FORM, is_other_engine
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.divergences import describe
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 
+UNPROVED = "a counterexample was found, and not confirmed for lack of time; `coldproof prove` does it"
 LEAST_INSENSITIVE = 5  # examples: fewer of a trained model may all have the same short answer for either prompt
 
 
@@ -28,6 +29,8 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     no known one, of a server that cannot be started without its cache, has to be wrong in each replay.
     """
     tried = case.reproduction
+    if case.unfinished is Unfinished.PROOF:
+        return Verdict.INCONCLUSIVE, f"{UNPROVED}: {case.sentence}"
     if not tried.failed_again:
         where = "on a fresh engine" if tried.fresh_tries else "on the running engine"
         again = f"did not reproduce {where}" if tried.fresh_tries or tried.running_tries else "could not be replayed"
@@ -45,6 +48,8 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
     if cause is not None:
         reason.append(cause.not_accepted)
+    if case.unfinished is Unfinished.CAUSE:
+        reason.append("`coldproof prove` looks for its cause.")
     if is_other_engine(case.oracle) and tried.note:
         reason.append(tried.note)
     return Verdict.VIOLATED, " ".join(reason)

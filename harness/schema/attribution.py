@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+NO_TIME = "not tried (budget)"
+
 
 class Basis(enum.StrEnum):
     """How a case was attributed, or why it was not."""
@@ -41,6 +43,11 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.finding)
 
     @property
+    def lacked_time(self) -> bool:
+        """Return whether repairs were not tried because the time was over."""
+        return self.basis is Basis.NOT_TRIED or self.words == NO_TIME
+
+    @property
     def said(self) -> str:
         """Return in a few words to what the case belongs."""
         if self.basis in (Basis.REPAIR, Basis.LOCAL):
@@ -52,7 +59,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
             return f"undecided {'between' if several else 'whether it is'} {', '.join(self.candidates)}"
         if self.basis is Basis.OTHERWISE:
             return Basis.NEW.value
-        return f"{self.basis.value} (budget)" if self.basis is Basis.NOT_TRIED else self.basis.value
+        return NO_TIME if self.basis is Basis.NOT_TRIED else self.basis.value
 
     @property
     def sentence(self) -> str:

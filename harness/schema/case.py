@@ -239,6 +239,13 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Rate = Rate()
 
 
+class Unfinished(enum.StrEnum):
+    """What a run had no time for. `coldproof prove` goes on with it."""
+
+    PROOF = "proof"  # it was not confirmed, so that it shows no violation
+    CAUSE = "cause"  # it was confirmed, and the repairs of known causes were not tried
+
+
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A saved counterexample: everything needed to replay it and to draw it.
 
@@ -284,6 +291,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     noise_nats: float | None = None  # what the rule lets pass; None: every token counts
     band: NoiseBand | None = None  # where answers are judged by their scores
     vector: VectorRow | None = None  # of the failing request, where it asked for vectors
+    test: str = ""  # that drew it; "" in the file of a finding
+    unfinished: Unfinished | None = None
     mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
 
     @property

@@ -1,14 +1,16 @@
 """Divides the time of a run over its trials by weight. A trial that lacks evidence may take more than its share.
 
-A budget ends the drawing of examples; it never interrupts an example. Calibration and the confirmation of
-counterexamples take extra time, but a run as a whole has an end as well (`RunClock`).
+A budget ends the drawing of examples; it never interrupts an example. The starts of engines are beside it. All else is
+within it, or within half as much more: calibrations, the confirmation of counterexamples, the search for their causes
+(`RunClock`, `ProofTime`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from coldproof.harness.judgement.trial import Trial
 
@@ -21,13 +23,16 @@ PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evide
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
 RESERVED = 0.6
-# A run with a budget of the user's ends within twice the budget, but a short one has at least this time besides.
-LEAST_EXTRA = 60.0
+# A run with a budget of the user's ends within one and a half times the budget; a short one has at least so many
+# seconds more.
+EXTRA, LEAST_EXTRA = 0.5, 15.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
+FEW = 5  # examples of a trial at its first visit, however many its requirement has in other cells
 # After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
+USUAL_PROOF = 4.0  # seconds of a proof, as long as none was made
 OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
@@ -43,17 +48,75 @@ class RunClock:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin now. `seconds`: the budget. `strict`: the user chose it."""
-        self.limit = max(2 * seconds, seconds + LEAST_EXTRA) if strict else PATIENT_RUN * seconds
+        self.seconds, self.strict = seconds, strict
+        self.extra = max(EXTRA * seconds, LEAST_EXTRA) if strict else (PATIENT_RUN - 1) * seconds
         self._starts, self._clock = starts, clock
         self._began = clock()
 
+    def elapsed(self) -> float:
+        """Return the seconds so far, without those of engine starts."""
+        return self._clock() - self._began - self._starts()
+
     def left(self) -> float:
         """Return the seconds that are left, at least 0."""
-        return max(0.0, self.until_cut() - CUT_SECONDS)
+        return max(0.0, self.seconds + self.extra - self.elapsed())
+
+    def left_for_drawing(self) -> float:
+        """Return the seconds until no example is drawn any more: what was found by then has to be proved as well."""
+        return max(0.0, self.left() - (self.extra / 2 if self.strict else 0.0))
+
+    def left_of_budget(self) -> float:
+        """Return what is left of a budget of the user's, at least 0. A profile's is for drawing examples alone."""
+        return max(0.0, self.seconds - self.elapsed()) if self.strict else math.inf
 
     def until_cut(self) -> float:
         """Return the seconds until requests that are still in flight are cut off; 0 or less after that."""
-        return self.limit + CUT_SECONDS + self._starts() - (self._clock() - self._began)
+        return self.seconds + self.extra + CUT_SECONDS - self.elapsed()
+
+
+class ProofTime:
+    """The time for proofs: to minimise and confirm counterexamples, to run their controls and to find their causes.
+
+    With a budget of the user's it is half of that, and no proof begins when it is used up.
+    """
+
+    def __init__(self, clock: Callable[[], RunClock]) -> None:
+        self.clock = clock
+        self.spent = 0.0
+        self.proofs = 0  # those that were made
+        self._running = False
+
+    def left(self) -> float:
+        """Return the seconds that are left for proofs, at least 0."""
+        clock = self.clock()
+        return max(0.0, min(clock.left(), clock.extra - self.spent if clock.strict else math.inf))
+
+    def is_over(self) -> bool:
+        """Return whether no proof begins any more. Without a budget of the user's, each one is made, in a hurry."""
+        return self.clock().strict and not self.left()
+
+    def is_short(self) -> bool:
+        """Return whether half of the time that a user's budget has for proofs is used up."""
+        clock = self.clock()
+        return clock.strict and self.left() < clock.extra / 2
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Count the time that the block takes, without engine starts. A block within another one counts once."""
+        if self._running:
+            yield
+            return
+        clock, self._running = self.clock(), True
+        began = clock.elapsed()
+        try:
+            yield
+        finally:
+            self.spent += max(0.0, clock.elapsed() - began)
+            self._running = False
+
+    def expected(self, waiting: int) -> float:
+        """Return the seconds that so many proofs will take, as far as known."""
+        return min(self.left(), waiting * (self.spent / self.proofs if self.proofs else USUAL_PROOF))
 
 
 class OutOfTime(Exception):
@@ -75,14 +138,30 @@ class Budget:
     what the others leave over.
     """
 
-    def __init__(self, seconds: float, weight: float, time_left: Callable[[], float] = lambda: math.inf) -> None:
-        """Divide `seconds`. `time_left`: the seconds until the run has to end."""
-        self.time_left = time_left
+    def __init__(
+        self,
+        seconds: float,
+        weight: float,
+        time_left: Callable[[], float] = lambda: math.inf,
+        *,
+        of_budget: Callable[[], float] = lambda: math.inf,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """Divide `seconds`. `time_left`: the seconds until no example is drawn any more. `of_budget`: those that are
+        left of a budget which is for more than drawing. `grace`: seconds of a trial with too few examples.
+        """
+        self.time_left, self.of_budget, self.grace = time_left, of_budget, grace
         self.total, self.left, self.weight = seconds, seconds, weight
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
         self.share = self.longest = self.patience = 0.0
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
         self.slow = False
+        self.later = self.later_seconds = 0.0  # weight of the trials that return, and seconds to their last examples
+        self.proofs_expected: Callable[[], float] = lambda: 0.0  # seconds of the proofs that wait
+
+    def remaining(self) -> float:
+        """Return the seconds that are left for drawing, at least 0."""
+        return max(0.0, min(self.left, self.of_budget()))
 
     def drop(self, weight: float) -> None:
         """Remove trials with this total weight: they will not run."""
@@ -92,7 +171,7 @@ class Budget:
     def begin(self, weight: float) -> float:
         """Begin a trial and return its share in seconds. Time that earlier trials did not use is divided again."""
         of_rest = weight / max(weight, self.weight)
-        fair = max(0.0, self.left) * of_rest
+        fair = self.remaining() * of_rest
         self.share = max(fair, RESERVED * self.at_first * weight)
         self.weight = max(0.0, self.weight - weight)
         unneeded = self.unneeded()
@@ -101,15 +180,29 @@ class Budget:
             self.share = self.time_left() * of_rest
             self.longest, self.patience = SLOW_PATIENCE * self.share, unneeded
             return self.share
-        spare = self.left - RESERVED * self.at_first * self.weight
+        spare = self.remaining() - RESERVED * self.at_first * self.weight
         self.longest = max(self.share, min(PATIENCE_FACTOR * self.share, spare))
-        self.patience = max(self.longest, GRACE_SECONDS, self.time_left() * of_rest, unneeded)
+        self.patience = max(self.longest, self.grace, self.time_left() * of_rest, unneeded)
         return self.share
 
     def resume(self, share: float) -> None:
         """Go on with a trial that has drawn its examples: it gets the rest of its share, and no more."""
         self.share = self.longest = share
         self.patience = 0.0
+
+    def put_off(self, trial: Trial) -> None:
+        """Count a trial that has its floor, and returns for more examples if time is left."""
+        self.later += trial.requirement.weight
+        self.later_seconds += seconds_to_enough(trial)
+
+    def resume_later(self, trial: Trial) -> float:
+        """Go on with a trial that has its floor. Return the seconds that it gets: its part of what is left."""
+        self.weight, self.later = self.weight + self.later, 0.0
+        self.later_seconds = max(0.0, self.later_seconds - seconds_to_enough(trial))
+        more = self.remaining() * trial.requirement.weight / max(trial.requirement.weight, self.weight)
+        self.weight = max(0.0, self.weight - trial.requirement.weight)
+        self.resume(trial.drawing() + more)
+        return more
 
     def unneeded(self) -> float:
         """Return the seconds until the run has to end that the trials to come will hardly need; 0 if unknown.
@@ -126,9 +219,18 @@ class Budget:
         self.spent += seconds
 
     def expected(self) -> float:
-        """Return the seconds that the trials to come are expected to use: at the pace so far, or what is left."""
+        """Return the seconds until the run ends, as expected by what it has done so far.
+
+        The trials to come need what those before them needed to their floor; then come the proofs that wait, and at
+        last further examples, until there are enough or the budget is used up.
+        """
+        if self.slow:
+            return self.time_left()
         pace = self.spent / self.begun if self.begun else self.at_first
-        return self.time_left() if self.slow else max(0.0, min(self.left, pace * self.weight, self.time_left()))
+        first = min(self.remaining(), pace * self.weight)
+        later = self.later_seconds * (1 + self.weight / self.begun if self.begun and self.later else 1)
+        last = min(later, max(0.0, self.remaining() - first))
+        return min(first + self.proofs_expected() + last, max(self.time_left(), self.proofs_expected()))
 
     def is_spent(self, trial: Trial) -> bool:
         """Return whether a trial should end: after its share if it has its evidence and least examples, else later."""
@@ -143,9 +245,19 @@ class Budget:
             enough = not missing and trial.drawn_examples >= trial.enough
             most = max(self.longest if missing else self.share, self.patience if few else 0.0)
             return trial.examples > 0 and (enough or used > most)
+        if trial.returns and not missing and trial.drawn_examples >= FEW and not few:
+            return True  # the floor: it goes on when the others have theirs
         short = few or (bool(missing) and trial.examples < LEAST_DRAWN)
         if not trial.examples or (short and used <= self.patience):
             return False
         if missing:
             return used > self.longest
         return trial.drawn_examples >= trial.enough or used > self.share
+
+
+def seconds_to_enough(trial: Trial) -> float:
+    """Return how long a trial will take to draw all of its examples, at its pace so far."""
+    drawn = trial.drawn_examples
+    if drawn <= 0 or not math.isfinite(trial.enough):
+        return 0.0
+    return trial.drawing() / drawn * max(0.0, trial.enough - drawn)

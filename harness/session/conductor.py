@@ -12,6 +12,7 @@ import functools
 import shutil
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import psutil
@@ -42,7 +43,7 @@ from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.record import keep_known_issues, qualification
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS, EXIT_NOTHING, EXIT_USAGE
 from coldproof.harness.session.as_shipped import ShippedReplays
-from coldproof.harness.session.budget import OUT_OF_TIME, Budget, OutOfTime, RunClock
+from coldproof.harness.session.budget import GRACE_SECONDS, OUT_OF_TIME, Budget, OutOfTime, ProofTime, RunClock
 from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.environment import coldproof_version
 from coldproof.harness.session.layers.processes import LayerProcesses
@@ -92,7 +93,8 @@ class ConformanceRun:
         self.plan = RunPlan()
         self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)
         asked = options.replay is None or options.known_issues is not None
-        self.attributor = Attributor(options, self.log, time_left=lambda: self.clock.left()) if asked else None
+        self.proof_time = ProofTime(lambda: self.clock)
+        self.attributor = self.attributor_of(options) if asked else None
         self.trials = TrialRunner(
             options,
             self.log,
@@ -100,6 +102,7 @@ class ConformanceRun:
             case=case,
             waivers=self.waivers,
             save_case=self.reports.save_case,
+            time=self.proof_time,
             attributor=self.attributor,
         )
         self.shipped = ShippedReplays(options, self.log, save_case=self.reports.save_case)
@@ -108,13 +111,20 @@ class ConformanceRun:
         self.open_cells: list[SystemUnderTest] = []
         self.monitor: ResourceMonitor | None = None
         self.suites_began: float | None = None
-        self.puts_off_proofs = False  # until the other tests of a cell have drawn their examples
         self.replays_shipped = False  # of several processes that share the tests, one does
         self.exit_code = 0
         self.signals = EndingSignals(self.release)
         self.log.on_failure = lambda: self.signals.interrupt("a file of the report cannot be written")
         if leads:
             self.emit_start()
+
+    def attributor_of(self, options: Options) -> Attributor:
+        """Return what looks for the causes of cases. The import of the engine for its replays is an engine start."""
+
+        def starting() -> AbstractContextManager[None]:
+            return contextlib.nullcontext() if self.pool is None else self.pool.start_clock.running()
+
+        return Attributor(options, self.log, time=self.proof_time, starting=starting)
 
     def emit_start(self) -> None:
         """Emit the facts about the run as a whole."""
@@ -228,16 +238,23 @@ class ConformanceRun:
         self.log.emit("problem", message=message, usage=usage)
         pytest.exit(f"coldproof: {redacted(message)}", returncode=EXIT_HARNESS)
 
-    def open_cell(self, cell: Cell) -> SystemUnderTest:
-        """Start a cell's engines and calibrate. With only one cell, a failure ends the run. Raises OutOfTime."""
+    def open_cell(self, cell: Cell) -> SystemUnderTest | None:
+        """Start a cell's engines and calibrate. With only one cell, a failure ends the run. Raises OutOfTime.
+
+        Return None for a second visit for which no time is left.
+        """
         if self.pool is None:
             raise RuntimeError("the run has not begun")
-        if not self.clock.left():
+        again = cell.name in self.trials.schedule.starts
+        if again and not self.is_time_for(cell.name):
+            return None
+        if not self.clock.left_for_drawing() and not again:
             raise OutOfTime(OUT_OF_TIME)
+        before = self.pool.start_clock.seconds()
         self.log.emit("phase", words=f"starting the engine for cell '{cell.name}' ({cell.about})")
         try:
             engines = CellEngines.open(self.pool, cell, on_start=lambda engine: self.show_switches(engine, cell))
-            sut = SystemUnderTest(engines, self.budget)
+            sut = SystemUnderTest(engines, self.budget, self.proof_time.left)
         except UsageError as problem:
             self.stop(str(problem), usage=True)
         except (EngineError, OracleError, RequestOverdue) as problem:
@@ -245,6 +262,9 @@ class ConformanceRun:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
+        self.trials.schedule.opened(cell.name, self.pool.start_clock.seconds() - before)
+        if again:
+            return sut
         self.log.emit(
             "engine",
             engine=engine_facts(engines),
@@ -259,6 +279,13 @@ class ConformanceRun:
             self.suites_began = time.monotonic()
         self.order_standby(engines)
         return sut
+
+    def is_time_for(self, cell: str) -> bool:
+        """Return whether time is left for what the tests of a cell wait for."""
+        schedule, drawing = self.trials.schedule, min(self.budget.remaining(), self.clock.left_for_drawing())
+        return (schedule.proofs(cell) > 0 and not self.proof_time.is_over()) or (
+            schedule.has_more(cell) and drawing > 0
+        )
 
     def show_switches(self, engine: CheckedEngine, cell: Cell) -> None:
         """Emit what an attached server lets this run test, and what each switch that it lacks would add."""
@@ -294,14 +321,24 @@ class ConformanceRun:
     @functools.cached_property
     def budget(self) -> Budget:
         """Return the budget for drawing examples."""
-        return Budget(self.options.seconds, self.plan.weight(), self.clock.left)
+        clock = self.clock
+        budget = Budget(
+            self.options.seconds,
+            self.plan.weight(),
+            clock.left_for_drawing,
+            of_budget=clock.left_of_budget,
+            grace=0.0 if clock.strict else GRACE_SECONDS,
+        )
+        schedule = self.trials.schedule
+        budget.proofs_expected = lambda: self.proof_time.expected(schedule.proofs())
+        return budget
 
     @functools.cached_property
     def clock(self) -> RunClock:
         """Return the clock of the run, which begins when the first cell is opened."""
         # To attach is no start: a server that is slow or wrong gets no time for it.
-        starts = self.pool.starts if self.pool is not None and not self.options.attached else []
-        return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=lambda: sum(starts))
+        starts = self.pool.start_clock.seconds if self.pool is not None and not self.options.attached else lambda: 0.0
+        return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=starts)
 
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""

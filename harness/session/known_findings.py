@@ -127,7 +127,8 @@ class KnownFindings:
     def obstacle(self, sut: SystemUnderTest, finding: StoredFinding, requirement: Requirement) -> str:
         """Return why a finding cannot be replayed here; empty if it can."""
         engines, case = sut.engines, finding.case
-        if self.options.findings == FIRST and self.seconds > max(LEAST_SECONDS, SHARE * sut.budget.total):
+        least = 0.0 if self.options.budget is not None else LEAST_SECONDS
+        if self.options.findings == FIRST and self.seconds > max(least, SHARE * sut.budget.total):
             return "the time for known findings is over"
         if not sut.budget.time_left():
             return "the time of the run is over"
@@ -154,12 +155,20 @@ class KnownFindings:
 
         def counted(**arguments: Any) -> None:
             while done:  # it is called again behind a failure
+                self.let_wait(trial, done[0])
                 self.count(sut, trial, done.pop(0))
             if self.options.findings == ONLY:
                 raise TrialEnded
             test(**arguments)
 
         return counted
+
+    def let_wait(self, trial: Trial, one: Replayed) -> None:
+        """End the first visit of a trial whose finding fails again: its cause is looked for when others have drawn."""
+        if one.failing is not None and trial.may_wait:
+            trial.take(one.failing)
+            trial.waits = True
+            raise TrialEnded
 
     def count(self, sut: SystemUnderTest, trial: Trial, one: Replayed) -> None:
         """Add the examples of a replay to a trial. Raises Violation for a failure that no known issue waives."""

@@ -16,9 +16,10 @@ import secrets
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+from _pytest.runner import call_and_report
 from hypothesis import settings
 
 from coldproof.adapters.common.redact import redacted
@@ -52,8 +53,8 @@ from coldproof.harness.session.autoload import names_our_suites
 from coldproof.harness.session.budget import OutOfTime, TrialEnded
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.hypothesis_profile import database, load_settings
-from coldproof.harness.session.later_proofs import in_one_cell
 from coldproof.harness.session.pytest_command import SUITES_FOLDER
+from coldproof.harness.session.schedule import Schedule
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.quiet import is_quiet, leave_out_test_reports, quieten
 from coldproof.reports.format.text import one_line
@@ -216,7 +217,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     run = open_run(config, Role.WORKER if worker or config.getoption("--joined") else Role.ALONE, cells)
     run.plan.workers = parallel.get("workercount", 1)
     # A worker of xdist takes its tests one by one, and a run up to its first failure has to prove it at once.
-    run.puts_off_proofs = worker is None and not config.option.maxfail and run.options.profile != SOAK
+    single = config.option.maxfail or run.options.profile == SOAK or run.options.replay is not None
+    run.trials.schedule.in_rounds = worker is None and not single
     run.replays_shipped = worker in (None, "gw0")
     run.plan.expected = [(trial.cell, trial.requirement) for _, trial in items]
     if worker in (None, "gw0"):  # every worker collects the same tests
@@ -267,12 +269,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 @pytest.fixture(scope="session")
-def sut(request: pytest.FixtureRequest) -> Iterator[SystemUnderTest]:
-    """Open a cell: its engines and oracle. If they cannot start, all requirements of the cell get the verdict ERROR."""
+def sut(request: pytest.FixtureRequest) -> Iterator[SystemUnderTest | None]:
+    """Open a cell: its engines and oracle. If they cannot start, all requirements of the cell get the verdict ERROR.
+
+    None if no time is left for what tests of a cell that was visited before wait for.
+    """
     run = request.config.stash[RUN]
     opened = run.open_cell(request.param)
     yield opened
-    run.close_cell(opened)
+    if opened is not None:
+        run.close_cell(opened)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -283,24 +289,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         return (yield)
     run = pyfuncitem.config.stash[RUN]
     opened = pyfuncitem.funcargs["sut"]
+    waiting = run.trials.schedule.take(pyfuncitem.nodeid)
+    if waiting is not None and opened is None:
+        pyfuncitem.obj = lambda **_: run.trials.conclude_unvisited(waiting)
+        return (yield)
     assert isinstance(opened, SystemUnderTest)
-    waiting = run.trials.later.take(pyfuncitem.nodeid)
     if waiting is not None:
         trial, test = waiting.trial, run.trials.resume(opened, waiting)
     else:
         test = run.trials.begin(opened, trial, pyfuncitem.obj)
     pyfuncitem.obj = test
     problem: BaseException | None = None
+    ended = False
     try:
         yield
         trial.exhausted = 0 < trial.examples < settings().max_examples and not trial.aside
     except pytest.exit.Exception:
         raise
     except TrialEnded:
-        problem = trial.problem
+        problem, ended = trial.problem, True
     except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - it becomes the trial's verdict
         problem = failure
-    if trial.waits:
+    if trial.waits or (ended and run.trials.has_more(trial, problem)):
         run.trials.suspend(opened, pyfuncitem.nodeid, trial, test)
     else:
         run.trials.conclude(opened, trial, problem)
@@ -308,27 +318,32 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test whose proof may wait. If it does, the test runs again behind the others of its cell, and only then is
-    there a report of it.
-    """
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Run a test that may wait for a second visit of its cell. Only when it does not, there is a report of it."""
     run = item.config.stash.get(RUN, None)
-    if run is None or nextitem is None or requirement_of(item) is None or run.role is Role.CONTROLLER:
+    if run is None or requirement_of(item) is None or not run.trials.schedule.in_rounds:
         return None
-    later, items = run.trials.later, item.session.items
-    later.is_open = run.puts_off_proofs and item.nodeid not in later.waiting and in_one_cell(item, nextitem)
-    if not later.is_open:
-        return None
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    later.is_open = False
-    if item.nodeid in later.waiting:
-        items.insert(later.place(item.nodeid, items, items.index(item)), item)
-        return True
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    schedule, reports = run.trials.schedule, run_phases(item, run.trials.schedule)
+    if item.nodeid not in schedule.waiting:
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def run_phases(item: pytest.Item, schedule: Schedule) -> list[pytest.TestReport]:
+    """Run the phases of a test as pytest does, but for the test that follows: it is known when this one has run."""
+    function: Any = item
+    if not function._request:  # it has run before
+        function._initrequest()
+    reports = [call_and_report(item, "setup", log=False)]
+    if reports[0].passed:
+        reports.append(call_and_report(item, "call", log=False))
+    following = schedule.next_after(item, item.session.items)
+    reports.append(call_and_report(item, "teardown", log=False, nextitem=following))
+    function._request, function.funcargs = False, None
+    return reports
 
 
 @pytest.hookimpl(wrapper=True)

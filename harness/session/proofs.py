@@ -18,9 +18,9 @@ from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without
 from coldproof.harness.option_table import option_words
 from coldproof.harness.options import Options
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.session.budget import TrialEnded
+from coldproof.harness.session.budget import ProofTime, TrialEnded
 from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -33,7 +33,7 @@ FURTHER_SECONDS = 5.0
 
 class Proofs:
     """Proves counterexamples. `waivers`: returns the known issues for an engine version. `save_case`: writes the files
-    of a case. `attributor`: finds the cause of a case; None: nobody asks for it.
+    of a case. `time`: that for proofs. `attributor`: finds the cause of a case; None: nobody asks for it.
     """
 
     def __init__(
@@ -43,16 +43,18 @@ class Proofs:
         *,
         waivers: Callable[[str | None], Waivers],
         save_case: Callable[[Case, str], None],
+        time: ProofTime,
         attributor: Attributor | None = None,
     ) -> None:
         self.options, self.log, self.waivers, self.save_case = options, log, waivers, save_case
-        self.attributor = attributor
+        self.attributor, self.time = attributor, time
         self.causes: set[str] = set()  # signatures of the counterexamples confirmed so far
         self.seconds = 0.0  # spent on minimising, confirming and diagnosing counterexamples of trials that ended
 
     def hurry(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Let the counterexamples of a trial take less time if the run has spent much of its time on proofs."""
-        trial.hurried = self.seconds + trial.proving - trial.attributing > PROOF_SHARE * sut.budget.total
+        long = self.seconds + trial.proving - trial.attributing > PROOF_SHARE * sut.budget.total
+        trial.hurried = long or self.time.is_short()
 
     def go_on_behind(self, sut: SystemUnderTest, trial: Trial, failure: BaseException) -> bool:
         """Put the counterexample of a trial aside. Return whether the trial goes on; False where there is none.
@@ -78,11 +80,17 @@ class Proofs:
             if isinstance(failure, Exception):
                 trial.problem = trial.problem or failure
             return False
-        marks, put = sut.current().marks, None
+        marks, put, over = sut.current().marks, None, self.time.is_over()
         marks.masked = 0
         try:
-            if trial.search.saved or not trial.marks or not self.is_same_again(sut, trial):
-                put = self.proved(sut, trial)
+            if over:
+                put = self.unproved(sut, trial)
+                self.save_unproved(put, trial)
+            else:
+                with self.time.taken():
+                    if trial.search.saved or not trial.marks or not self.is_same_again(sut, trial):
+                        put = self.proved(sut, trial)
+                self.time.proofs += 1
         except pytest.exit.Exception:
             raise
         except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
@@ -95,7 +103,21 @@ class Proofs:
         trial.next_search(put, found if put is None or put.verdict in PROVED else ())
         self.hurry(sut, trial)
         trial.causes = frozenset(self.causes)
-        return self.goes_on(sut, trial)
+        return not over and self.goes_on(sut, trial)
+
+    def unproved(self, sut: SystemUnderTest, trial: Trial) -> PutAside:
+        """Return what is put aside of a counterexample that is not proved: its case as it was seen, for later."""
+        assert trial.search.best is not None
+        seen = sut.current().proof.as_seen(
+            trial.requirement, trial.search.best, note="not replayed for lack of time", controlled=False
+        )
+        case = msgspec.structs.replace(seen, test=trial.test, unfinished=Unfinished.PROOF)
+        return PutAside(*verdict_of_case(case), case)
+
+    def save_unproved(self, put: PutAside, trial: Trial) -> None:
+        """Save the case of a counterexample that was not proved."""
+        if put.case is not None:
+            self.save_case(put.case, trial.statement)
 
     def look_behind(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Replay examples that failed like a known cause with its repair. Put aside one that fails with it as well.
@@ -104,13 +126,18 @@ class Proofs:
         """
         if self.attributor is None or trial.problem is not None:
             return
+        with self.time.taken():
+            self.look_behind_known(sut, trial, self.attributor)
+
+    def look_behind_known(self, sut: SystemUnderTest, trial: Trial, attributor: Attributor) -> None:
+        """Do so for each known cause, as long as there is time."""
         waivers = self.waivers(sut.engines.engine.version)
         accepted = {one.finding for one in waivers.issues if one.finding is not None and waivers.in_force(one)}
         known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
         for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
             alike = trial.alike.pop(mark_of_case(case), [])
             try:
-                found = self.attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
+                found = attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
             except OutOfTime:
                 return
             trial.looked_behind += found.passed
@@ -161,6 +188,9 @@ class Proofs:
             case = beside(case, trial.search.cause, {one.case.id for one in trial.aside if one.case is not None})
         elif not trial.search.regression:
             case = self.mark_known_issue(case, sut, attribute=again)
+        if case.attribution is not None and case.attribution.lacked_time:
+            case = msgspec.structs.replace(case, unfinished=Unfinished.CAUSE)
+        case = msgspec.structs.replace(case, test=trial.test)
         if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
@@ -185,7 +215,8 @@ class Proofs:
         """
         if self.attributor is not None and attribute:
             trial, began = sut.current().trial, time.monotonic()
-            found = self.attributor.attribution(case, trial.requirement, sut.engines, fails_now=fails_now)
+            with self.time.taken():
+                found = self.attributor.attribution(case, trial.requirement, sut.engines, fails_now=fails_now)
             trial.spend_on_causes(time.monotonic() - began)
             case = msgspec.structs.replace(case, attribution=found)
         issue = self.waivers(sut.engines.engine.version).waive(case)

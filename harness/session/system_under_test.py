@@ -5,6 +5,7 @@ A verdict follows from the recorded evidence and findings, never from how a test
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -38,8 +39,8 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.evidence import ReportedEvidence
 from coldproof.harness.session.budget import Budget, TrialEnded
 from coldproof.harness.session.failure_marks import FailureMarks, Waive, filtered, kind_of
-from coldproof.harness.session.later_proofs import waits_for_proof
 from coldproof.harness.session.reach_corpus import ReachCorpus, read_corpus, write_corpus
+from coldproof.harness.session.schedule import waits_for_proof
 from coldproof.harness.session.workload_limits import pool_hint, scale_note, workload_limits
 from coldproof.harness.workload.request_kinds import probe_of
 from coldproof.harness.workload.steps import Workload
@@ -58,9 +59,14 @@ class CurrentTrial(msgspec.Struct, frozen=True):
 class SystemUnderTest:
     """The engines of one cell. Requirements are tested on them one after the other."""
 
-    def __init__(self, engines: CellEngines, budget: Budget) -> None:
-        """Take running engines and the budget of the run. `limits` bounds the workloads that generators draw."""
-        self.engines, self.budget = engines, budget
+    def __init__(
+        self, engines: CellEngines, budget: Budget, proof_left: Callable[[], float] = lambda: math.inf
+    ) -> None:
+        """Take running engines and the budget of the run. `limits` bounds the workloads that generators draw.
+
+        `proof_left`: the seconds that are left for proofs.
+        """
+        self.engines, self.budget, self.proof_left = engines, budget, proof_left
         self.limits = workload_limits(engines, trial_seconds=budget.at_first)
         budget.slow = self.limits.slow
         engines.note(scale_note(self.limits, engines.calibration.answer_seconds, budget.at_first))
@@ -100,7 +106,7 @@ class SystemUnderTest:
 
         def limits() -> ProofLimits:
             of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
-            return of_trial.within(self.budget.time_left(), slow=self.budget.slow)
+            return of_trial.within(self.proof_left(), slow=self.budget.slow and engines.pool.options.budget is None)
 
         proof = ProofPipeline(
             filtered(observe, marks.without_put_aside),

@@ -26,21 +26,22 @@ from coldproof.harness.judgement.requirement import (
     capabilities_of,
     missing_everywhere,
 )
-from coldproof.harness.judgement.trial import Trial, Violation
+from coldproof.harness.judgement.trial import PutAside, Search, Trial, Violation
 from coldproof.harness.judgement.verdict import (
     verdict_of_put_aside,
+    verdict_without_case,
     verdict_without_counterexample,
 )
 from coldproof.harness.options import SOAK, Options, UsageError
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.session.budget import OUT_OF_TIME, TrialEnded
+from coldproof.harness.session.budget import OUT_OF_TIME, ProofTime, TrialEnded
 from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
-from coldproof.harness.session.later_proofs import UNCONFIRMED, LaterProofs, Waiting
 from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
+from coldproof.harness.session.schedule import Conclusion, Schedule, Stage, Waiting
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
@@ -77,7 +78,7 @@ class TrialRunner:
     """Begins and concludes trials.
 
     `case`: replayed instead of drawing examples. `save_case`: writes the files of a case. `waivers`: returns the known
-    issues for an engine version. `attributor`: finds the cause of a case.
+    issues for an engine version. `time`: that for proofs. `attributor`: finds the cause of a case.
     """
 
     def __init__(
@@ -89,13 +90,14 @@ class TrialRunner:
         case: tuple[Case, Workload] | None,
         waivers: Callable[[str | None], Waivers],
         save_case: Callable[[Case, str], None],
+        time: ProofTime,
         attributor: Attributor | None = None,
     ) -> None:
         self.options, self.log, self.plan, self.case = options, log, plan, case
         self.waivers = waivers
-        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, attributor=attributor)
+        self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, time=time, attributor=attributor)
         self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
-        self.later = LaterProofs()
+        self.schedule = Schedule(options.seconds)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
         self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it
@@ -113,6 +115,7 @@ class TrialRunner:
         if not absent:
             self.set_least(trial)
             trial.share = budget.begin(trial.requirement.weight)
+            trial.returns = self.may_return(sut, trial)
         trial.replaying = self.case is not None
         self.log.emit(
             "trial",
@@ -127,7 +130,7 @@ class TrialRunner:
         trial.waivable = self.waivers(engines.engine.version).may_waive(trial.requirement.id, trial.cell)
         trial.waived_at_once = trial.waivable and self.options.waives_at_once(trial.requirement.suits)
         trial.causes = frozenset(self.proofs.causes)
-        trial.may_wait = self.case is None and self.later.may_wait(trial)
+        trial.may_wait = self.case is None and self.schedule.proof_may_wait(trial)
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
@@ -141,34 +144,98 @@ class TrialRunner:
         drawn = self.findings.before(drawn, sut, trial)
         return behind_failures(drawn, self.options.seed, lambda failure: self.proofs.go_on_behind(sut, trial, failure))
 
+    def may_return(self, sut: SystemUnderTest, trial: Trial) -> bool:
+        """Return whether a trial ends with its floor at first, because its cell is worth a second visit."""
+        if not self.schedule.in_rounds or self.case is not None or sut.budget.slow or trial.obstacle:
+            return False
+        here = sum(requirement.weight for requirement in self.plan.in_cell(trial.cell))
+        return self.schedule.is_worth_a_visit(trial.cell, sut.budget.total * here / self.plan.weight())
+
+    def has_more(self, trial: Trial, problem: BaseException | None) -> bool:
+        """Return whether a trial that has ended its first visit has its floor and nothing else, and more to draw."""
+        clean = problem is None and not (trial.has_failed or trial.aside or trial.known or trial.marks or trial.exceeds)
+        return trial.returns and clean and 0 < trial.drawn_examples < trial.enough and not trial.missing()
+
     def suspend(self, sut: SystemUnderTest, nodeid: str, trial: Trial, test: Callable[..., None]) -> None:
-        """Let a trial wait for the proof of its counterexample. `test`: what draws its examples."""
+        """Let a trial wait for the proof of its counterexample, or for more examples. `test`: what draws these."""
         self.settle(sut, trial)
+        if trial.search.best is not None:
+            stage = Stage.REPLAY if trial.search.saved else Stage.PROOF
+            try:
+                put = self.proofs.unproved(sut, trial)
+            except (EngineError, OracleError) as problem:
+                put = PutAside(*verdict_without_case(trial, problem))
+
+            def conclude() -> Conclusion:
+                self.proofs.save_unproved(put, trial)
+                trial.next_search(put, ())
+                return Conclusion(*verdict_of_put_aside(trial))
+        else:
+            stage, now = Stage.MORE, self.without_counterexample(sut, trial, None)
+            sut.budget.put_off(trial)
+
+            def conclude() -> Conclusion:
+                return now
+
         sut.end()
-        self.later.put(nodeid, trial, test)
+        self.schedule.put(nodeid, trial, test, stage, conclude)
+        self.log.emit(
+            "waits",
+            requirement=trial.requirement.id,
+            cell=trial.cell,
+            test=trial.test,
+            stage=stage.name.lower(),
+            examples=trial.examples,
+            of=self.plan.announced,
+            left=round(sut.budget.expected(), 1),
+        )
 
     def resume(self, sut: SystemUnderTest, waiting: Waiting) -> Callable[..., None]:
-        """Return the function to run for a trial that has waited: prove its counterexample, and draw on behind it."""
+        """Return the function to run for a trial that has waited: prove its counterexample and draw on behind it, or
+        draw more examples.
+        """
         trial = waiting.trial
         self.proofs.hurry(sut, trial)
         sut.begin(trial, lambda seen: self.proofs.waive_seen(seen, sut))
-        sut.budget.resume(trial.share)
         trial.causes = frozenset(self.proofs.causes)
+        self.log.emit(
+            "trial",
+            requirement=trial.requirement.id,
+            title=trial.requirement.title,
+            cell=trial.cell,
+            of=self.plan.announced,
+        )
+        if waiting.stage is Stage.MORE:
+            trial.share += sut.budget.resume_later(trial)
+        else:
+            sut.budget.resume(trial.share)
+        if waiting.stage is Stage.REPLAY:
+            trial.search = Search()  # the test begins with the replays, and looks for their causes now
 
-        def proved(**arguments: Any) -> None:
-            if self.proofs.go_on_behind(sut, trial, TrialEnded()):
-                with other_seed(f"{self.options.seed}, behind a later proof"):
+        def resumed(**arguments: Any) -> None:
+            if waiting.stage is not Stage.PROOF or self.proofs.go_on_behind(sut, trial, TrialEnded()):
+                with other_seed(f"{self.options.seed}, a second visit"):
                     waiting.test(**arguments)
 
-        return proved
+        return resumed
+
+    def conclude_unvisited(self, waiting: Waiting) -> None:
+        """Conclude a trial whose cell has no second visit by what is known of it, and raise pytest's outcome."""
+        conclusion = self.emit_conclusion(waiting)
+        raise_outcome(conclusion.verdict, waiting.trial, conclusion.reason, None, allowed_verdicts(self.options))
 
     def conclude_waiting(self) -> None:
-        """Emit the verdict of the trials whose counterexamples were not proved, because the run ended before."""
-        for waiting in self.later.waiting.values():
-            best = waiting.trial.search.best
-            said = f"{UNCONFIRMED}: {best.judgement.worst().sentence}" if best is not None else UNCONFIRMED
-            self.emit_verdict(waiting.trial, Verdict.INCONCLUSIVE, said, None, left=None)
-        self.later.waiting.clear()
+        """Emit the verdicts of all trials that still wait, because the run ends."""
+        for nodeid in list(self.schedule.waiting):
+            waiting = self.schedule.take(nodeid)
+            if waiting is not None:
+                self.emit_conclusion(waiting)
+
+    def emit_conclusion(self, waiting: Waiting) -> Conclusion:
+        """Emit what is known of a trial that has waited, as its verdict, and return it."""
+        conclusion = waiting.conclude()
+        self.emit_verdict(waiting.trial, *conclusion, left=None)
+        return conclusion
 
     def settle(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Count what a trial has drawn since it was last counted."""
@@ -279,11 +346,7 @@ class TrialRunner:
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
         else:
-            _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
-            with_rare = self.waivers(sut.engines.engine.version).with_rare
-            ended = self.ended_cells.get(trial.cell)
-            verdict, reason = verdict_without_counterexample(trial, problem, rule, ended=ended, with_rare=with_rare)
-            case = next(iter(trial.known), None)
+            verdict, reason, case = self.without_counterexample(sut, trial, problem)
         if trial.obstacle and case is not None and verdict in (Verdict.VIOLATED, Verdict.KNOWN_ISSUE):
             self.ended_cells[trial.cell] = case
         sut.end()
@@ -291,6 +354,14 @@ class TrialRunner:
         if isinstance(problem, RequestOverdue):
             self.end_run(problem)
         raise_outcome(verdict, trial, reason, problem, allowed_verdicts(self.options))
+
+    def without_counterexample(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> Conclusion:
+        """Return what a trial shows that has no counterexample besides its replayed findings."""
+        _, rule = sut.engines.oracle_and_rule(ground=trial.requirement.without_cache)
+        with_rare = self.waivers(sut.engines.engine.version).with_rare
+        ended = self.ended_cells.get(trial.cell)
+        verdict, reason = verdict_without_counterexample(trial, problem, rule, ended=ended, with_rare=with_rare)
+        return Conclusion(verdict, reason, next(iter(trial.known), None))
 
     def end_run(self, problem: RequestOverdue) -> NoReturn:
         """End the run after a request was cut off: what the server still does with it would change later answers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -51,6 +52,32 @@ class EnginePlace(msgspec.Struct, frozen=True, kw_only=True):
     changed: EngineChange
 
 
+class StartClock:
+    """The time in which engines start. Two that start at once count once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starting, self._since, self._seconds = 0, 0.0, 0.0
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        with self._lock:
+            return self._seconds + (time.monotonic() - self._since if self._starting else 0.0)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time that the block takes. Any thread may run it."""
+        with self._lock:
+            self._since = self._since if self._starting else time.monotonic()
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting -= 1
+                self._seconds += 0.0 if self._starting else time.monotonic() - self._since
+
+
 class EnginePool:
     """All engines of one run, with their files, oracles and folders. It outlives a single requirement."""
 
@@ -73,6 +100,7 @@ class EnginePool:
         self.looked_again: set[str] = set()  # those of which more answers were measured
         self.dropped = DroppedKinds(log)
         self.starts: list[float] = []
+        self.start_clock = StartClock()
         self.started_engines = 0
         self.injected = contextlib.ExitStack()
         self.inject()
@@ -129,15 +157,16 @@ class EnginePool:
         if self.closing:
             raise KeyboardInterrupt("the run is ending")
         began = time.monotonic()
-        if other is not None:
-            engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
-        elif self.options.attached:
-            engine = self.attach(cell, caching=caching)
-        else:
-            name, arguments = self.options.engine, self.options.engine_args
-            engine = self.start(
-                cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights, place=place
-            )
+        with self.start_clock.running():
+            if other is not None:
+                engine = self.start(cell, caching=caching, purpose=purpose, name=other, arguments=())
+            elif self.options.attached:
+                engine = self.attach(cell, caching=caching)
+            else:
+                name, arguments = self.options.engine, self.options.engine_args
+                engine = self.start(
+                    cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights, place=place
+                )
         checked = CheckedEngine(engine)
         self.engines.append(checked)
         self.configurations[checked] = (cell, caching)

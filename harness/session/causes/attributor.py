@@ -6,7 +6,9 @@ one requirement and cell with one signature are attributed once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -19,10 +21,11 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.attribution import NO_TIME, Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
+from coldproof.harness.session.budget import ProofTime
 from coldproof.harness.session.causes.forked_replays import ForkedReplays
 from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
@@ -33,7 +36,6 @@ SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine
 # the layers of a run share two processors; the run's end is the bound.
 LEAST_SECONDS = 900.0
 BEHIND = 0.5  # of this time, after which nothing is replayed any more that only looks like a known cause
-OUT_OF_TIME = "not tried (budget)"
 LOCALLY = "a local engine of its release"
 SHOWN = {
     ReplayResult.PASSES: "does not fail",
@@ -60,11 +62,21 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 class Attributor:
-    """The attributions of one process of a run. `time_left`: the seconds until the run has to end."""
+    """The attributions of one process of a run. `time`: that for proofs, which a budget of the user's bounds.
 
-    def __init__(self, options: Options, log: EventLog, *, time_left: Callable[[], float]) -> None:
-        self.options, self.log, self.time_left = options, log, time_left
-        self.replays = ForkedReplays()
+    `starting`: counts the time in which it imports an engine.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        log: EventLog,
+        *,
+        time: ProofTime,
+        starting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        self.options, self.log, self.time = options, log, time
+        self.replays = ForkedReplays(starting)
         self.found: dict[Place, Attribution] = {}
         self.calibrations: dict[Basis, dict[str, tuple[Calibration, Rule]]] = {}
 
@@ -84,7 +96,10 @@ class Attributor:
             records = [one for one in read_records().values() if one.engine == family_of(case)]
             if not records:
                 return None
-            self.found[place] = self.attributed(case, records, requirement, engines, fails_now=fails_now)
+            found = self.attributed(case, records, requirement, engines, fails_now=fails_now)
+            if found.lacked_time:
+                return found  # a later one may have time
+            self.found[place] = found
         return self.found[place]
 
     def attributed(
@@ -122,14 +137,14 @@ class Attributor:
                     return by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
             found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
         except OutOfTime:
-            return undecided(case, candidates, OUT_OF_TIME, without=Basis.NOT_TRIED)
+            return undecided(case, candidates, NO_TIME, without=Basis.NOT_TRIED)
         return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
 
     def replay(
         self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
     ) -> ReplayEnd:
         """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
-        if self.spent() > 1 or not self.time_left():
+        if self.spent() > 1 or not self.time.left():
             raise OutOfTime
         chosen = [one for one in local.repairs if one.name in names]
         job = ReplayJob(
@@ -142,13 +157,15 @@ class Attributor:
             signature=case.signature,
             calibrations=self.calibrations.get(local.basis, {}),
         )
-        end = self.replays.run(job, seconds=min(local.seconds, self.time_left()))
+        end = self.replays.run(job, seconds=min(local.seconds, self.time.left()))
         if end.calibrations:
             self.calibrations[local.basis] = end.calibrations
         return end
 
     def spent(self) -> float:
         """Return the part of the time for replays that is over."""
+        if self.time.clock().strict:
+            return self.time.spent / self.time.clock().extra
         return self.replays.seconds / max(LEAST_SECONDS, SHARE * self.options.seconds)
 
     def behind(

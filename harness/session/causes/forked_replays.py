@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -22,9 +24,10 @@ END_SECONDS = 5.0  # for the end of a replay that took too long
 
 
 class ForkedReplays:
-    """Runs one replay at a time."""
+    """Runs one replay at a time. `starting`: counts the time in which an engine is imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, starting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
+        self.starting = starting
         self.process: ForkedProcess | None = None
         self.ended = False
         self.seconds = 0.0  # of all replays, without the import of the engine
@@ -36,7 +39,8 @@ class ForkedReplays:
         try:
             own = msgspec.structs.replace(job.options, report_dir=scratch.path, json=None)  # for logs of its engines
             write_job(job_file, msgspec.structs.replace(job, options=own))
-            address = fork_server(replay_job.__name__, *preloads([ENGINES[job.options.engine]]))
+            with self.starting():
+                address = fork_server(replay_job.__name__, *preloads([ENGINES[job.options.engine]]))
             if self.ended:
                 return ReplayEnd(ReplayResult.NOT_RUN, "the run is ending")
             began = time.monotonic()
