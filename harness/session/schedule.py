@@ -27,7 +27,8 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.selection.select import cell_name, requirement_of
 
 AT_ONCE = (FailureClass.CRASH, FailureClass.HANG)
-LONG_START, PART_OF_BUDGET = 5.0, 0.05  # seconds, or this part of the budget: engines that take longer start once
+LONG_START, PART_OF_BUDGET = 5.0, 0.05  # seconds, or this part of the budget: servers that take longer start once
+IN_PROCESS_START = 1.0  # seconds at most of an engine in process once it is imported, with which the first start begins
 WORTH = 10  # times as long as its engines take to start, a cell's second visit has to draw
 
 
@@ -64,25 +65,26 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule:
-    """The tests of a run that wait, by their ids. `seconds`: the budget of the run.
+    """The tests of a run that wait, by their ids. `seconds`: the budget. `quick`: the engines are in process.
 
     `in_rounds`: whether tests may wait at all. They do not where a run ends at its first failure, or shares its tests
     with other processes.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, *, quick: bool) -> None:
+        self.seconds, self.quick = seconds, quick
         self.in_rounds = False
         self.waiting: dict[str, Waiting] = {}
         self.starts: dict[str, float] = {}  # of each cell that was visited, how long its engines took to start
 
     def opened(self, cell: str, seconds: float) -> None:
         """Record how long the engines of a cell took to start at its first visit."""
-        self.starts.setdefault(cell, seconds)
+        first = self.quick and not self.starts
+        self.starts.setdefault(cell, min(seconds, IN_PROCESS_START) if first else seconds)
 
     def is_visited_once(self, cell: str) -> bool:
         """Return whether the engines of a cell take so long to start that nothing waits for a second visit."""
-        return self.starts.get(cell, 0.0) > max(LONG_START, PART_OF_BUDGET * self.seconds)
+        return not self.quick and self.starts.get(cell, 0.0) > max(LONG_START, PART_OF_BUDGET * self.seconds)
 
     def is_worth_a_visit(self, cell: str, drawing: float) -> bool:
         """Return whether a cell is visited again to draw examples for so many seconds."""

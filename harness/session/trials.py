@@ -97,7 +97,7 @@ class TrialRunner:
         self.waivers = waivers
         self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, time=time, attributor=attributor)
         self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
-        self.schedule = Schedule(options.seconds)
+        self.schedule = Schedule(options.seconds, quick=options.quick)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
         self.ended_cells: dict[str, Case | None] = {}  # cells whose engine ended at once, with the case about it

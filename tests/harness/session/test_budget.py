@@ -17,12 +17,15 @@ from coldproof.harness.options import PROFILES, Options, UsageError, parse_durat
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
 from coldproof.harness.session.budget import (
+    FEW,
     LEAST_DRAWN,
     LEAST_EXTRA,
     PATIENCE_FACTOR,
     PATIENT_RUN,
     RESERVED,
+    USUAL_PROOF,
     Budget,
+    ProofTime,
     RunClock,
     TrialEnded,
 )
@@ -194,7 +197,7 @@ def test_the_clock_of_the_run_ends_every_trial(examples: int, slow: bool) -> Non
     budget.begin(1)
     made = trial(used=0, examples=examples)
     made.least_examples, made.least_requests = 5, 100
-    clock.now += 199
+    clock.now += 149
     assert not budget.is_spent(made)
     clock.now += 2
     assert budget.is_spent(made)
@@ -268,9 +271,11 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("seconds", "strict", "limit"),
-    [(240, True, 480), (10, True, 10 + LEAST_EXTRA), (240, False, 240 * PATIENT_RUN)],
+    [(240, True, 360), (30, True, 45), (10, True, 10 + LEAST_EXTRA), (240, False, 240 * PATIENT_RUN)],
 )
-def test_a_run_as_a_whole_ends_within_twice_its_budget(seconds: float, *, strict: bool, limit: float) -> None:
+def test_a_run_as_a_whole_ends_within_one_and_a_half_times_its_budget(
+    seconds: float, *, strict: bool, limit: float
+) -> None:
     """Engine starts do not count. A profile's own budget is an estimate with a looser limit."""
     clock, starts = Clock(), [0.0]
     run = RunClock(seconds, strict=strict, starts=lambda: sum(starts), clock=clock)
@@ -366,7 +371,9 @@ def test_the_server_layer_draws_its_examples_however_many_requests_they_have(tmp
     given = Options(engine="vllm", report_dir=tmp_path, joined=layers)
     plan = RunPlan(expected=[("default", requirement)])
     log = EventLog(tmp_path / "events.ndjson")
-    runner = TrialRunner(given, log, plan, case=None, waivers=cast(Any, None), save_case=cast(Any, None))
+    runner = TrialRunner(
+        given, log, plan, case=None, waivers=cast(Any, None), save_case=cast(Any, None), time=cast(Any, None)
+    )
     made = trial(used=0, examples=MIN_SERVER_EXAMPLES - 1, evidence=SHOWN)
     made.requirement, made.requests = requirement, 10 * MIN_REQUESTS
     runner.set_least(made)
@@ -398,3 +405,86 @@ def test_examples_that_repeat_a_failure_are_not_drawn_ones() -> None:
     assert budget.is_spent(failed)
     failed.minimising_examples = 30
     assert not budget.is_spent(failed)
+
+
+def strict_clock(seconds: float) -> tuple[Clock, RunClock]:
+    """Return a clock that is set by hand, and that of a run with a budget of the user's."""
+    clock = Clock()
+    return clock, RunClock(seconds, strict=True, clock=clock)
+
+
+def test_a_users_budget_holds_all_that_a_run_does() -> None:
+    """Time that went elsewhere is no time for drawing. What was found in the end still has time for a proof."""
+    clock, run = strict_clock(60.0)
+    budget = Budget(60.0, 2.0, run.left_for_drawing, of_budget=run.left_of_budget, grace=0.0)
+    clock.now += 20.0  # a calibration
+    assert budget.begin(1) == pytest.approx(20.0)
+    clock.now += 54.0
+    assert budget.remaining() == 0
+    assert [run.left_for_drawing(), run.left()] == pytest.approx([1.0, 16.0])
+    assert not budget.is_spent(trial(used=0, examples=0))
+    clock.now += 2.0
+    assert budget.is_spent(trial(used=0, examples=0))
+
+
+def test_proofs_have_half_of_a_users_budget() -> None:
+    """A block within another one counts once, and none begins when the time is used up."""
+    clock, run = strict_clock(60.0)
+    proofs = ProofTime(lambda: run)
+    assert proofs.left() == pytest.approx(30.0)
+    assert proofs.expected(2) == pytest.approx(2 * USUAL_PROOF)
+    with proofs.taken(), proofs.taken():
+        clock.now += 14.0
+    assert not proofs.is_short()
+    with proofs.taken():
+        clock.now += 6.0
+    proofs.proofs = 2
+    assert proofs.is_short()
+    assert not proofs.is_over()
+    assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([10.0, 10.0, 10.0])
+    with proofs.taken():
+        clock.now += 10.0
+    assert proofs.is_over()
+
+
+def test_without_a_budget_each_counterexample_is_proved() -> None:
+    """A profile's budget is an estimate."""
+    clock = Clock()
+    run = RunClock(60.0, strict=False, clock=clock)
+    proofs = ProofTime(lambda: run)
+    clock.now += 1000.0
+    assert proofs.left() == 0
+    assert not proofs.is_over()
+    assert run.left_of_budget() == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("examples", "evidence", "spent"), [(FEW - 1, SHOWN, False), (FEW, SHOWN, True), (FEW, {}, False)]
+)
+def test_a_trial_that_returns_ends_with_its_floor(examples: int, evidence: dict[str, float], *, spent: bool) -> None:
+    """The others have their turn before it draws many."""
+    budget = Budget(1000, 10)
+    budget.begin(1)
+    made = trial(used=1, examples=examples, evidence=evidence)
+    made.returns, made.enough = True, 60
+    assert budget.is_spent(made) is spent
+    made.least_examples, made.least_requests = FEW + 1, 100
+    assert not budget.is_spent(made)
+
+
+def test_a_trial_that_returned_gets_its_part_of_what_is_left() -> None:
+    """What those have needed that came first, and what proofs have taken, is not left."""
+    budget = Budget(100, 2)
+    made = [trial(used=10, examples=10, evidence=SHOWN) for _ in range(2)]
+    for one in made:
+        one.enough = 60
+        budget.begin(1)
+        budget.settle(10)
+        budget.put_off(one)
+    assert budget.expected() == pytest.approx(80, abs=1)
+    assert budget.resume_later(made[0]) == pytest.approx(40)
+    assert not budget.is_spent(made[0])
+    budget.settle(20)
+    assert budget.resume_later(made[1]) == pytest.approx(60)
+    made[1].started -= 61
+    assert budget.is_spent(made[1])
