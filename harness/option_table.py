@@ -60,6 +60,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         "ways to run the requirements: exact (fingerprint worker in process), model (in process), server (over HTTP); "
         "default: all that the default engine has, or the one of --engine and --worker",
     ),
+    "--prove": {"default": None, "help": argparse.SUPPRESS},  # the report of the run whose counterexamples are proved
     "--joined": {"default": "", "help": argparse.SUPPRESS},  # all layers of the run of which this process is one
     "--model": valued("PATH", "serve this model instead of the generated one"),
     "--adapter": repeated("PATH", "LoRA adapter (PEFT); give at least two, with different contents"),

@@ -134,6 +134,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     known_issues: Path | None = None
     proposals: Path | None = None
     replay: Path | None = None
+    prove: Path | None = None  # a report: no example is drawn, and its unfinished cases are proved
     fault: str | None = None
     repairs: tuple[Repair, ...] = ()  # of known findings, planted into every engine
     noise: str | None = None

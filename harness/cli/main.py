@@ -18,6 +18,7 @@ from coldproof.reports.format.text import one_line
 SUBCOMMANDS = {  # where each one is declared, in this folder
     "run": "run.RUN",
     "replay": "run.REPLAY",
+    "prove": "prove.PROVE",
     "connector": "connector.CONNECTOR",
     "cells": "listings.CELLS",
     "faults": "listings.FAULTS",
@@ -39,7 +40,7 @@ SUBCOMMANDS = {  # where each one is declared, in this folder
     "history": "releases.HISTORY",
     "bisect": "releases.BISECT",
 }
-PASSED_ON = {"run", "replay", "connector"}  # pytest reads the arguments of these
+PASSED_ON = {"run", "replay", "prove", "connector"}  # pytest reads the arguments of these
 HELP = (["-h"], ["--help"])
 
 

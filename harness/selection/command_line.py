@@ -29,7 +29,7 @@ AS_GIVEN = (
     *("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided", "weight_policy", "noise"),
     *("fault", "prefill_apart"),
 )
-PATHS = ("replay", "json", "shared_dir", "calibration")
+PATHS = ("replay", "prove", "json", "shared_dir", "calibration")
 
 
 def add_options(parser: pytest.Parser) -> None:

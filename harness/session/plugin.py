@@ -57,6 +57,7 @@ from coldproof.harness.session.pytest_command import SUITES_FOLDER
 from coldproof.harness.session.schedule import Schedule
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.terminal.quiet import is_quiet, leave_out_test_reports, quieten
+from coldproof.harness.session.unfinished import Place, open_cases
 from coldproof.reports.format.text import one_line
 
 RUN = pytest.StashKey[ConformanceRun]()
@@ -135,6 +136,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         case, _ = load_case(Path(config.getoption("--replay")), follow=True)
         able = [item for item in items if is_selected(item, [case.requirement])]
         keep_items(config, items, sorted(able, key=number_of_needs)[:1])
+    if config.getoption("--prove") is not None:
+        keep_unfinished(config, items, Path(config.getoption("--prove")))
     try:
         if is_qualification(config) and not config.option.collectonly:
             check_items(config, items)
@@ -144,6 +147,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if hasattr(config, "workerinput"):  # a worker's output is not shown; write to the controller's report
             open_run(config, Role.WORKER, ()).log.emit("problem", message=str(problem), usage=True)
         pytest.exit(f"coldproof: {problem}", EXIT_USAGE)
+
+
+def keep_unfinished(config: pytest.Config, items: list[pytest.Item], report: Path) -> None:
+    """Deselect the tests of which the report has no unfinished case, and sort the others: the gravest cells first."""
+    layers = layers_of(config)
+    left = open_cases(report, layers[0].name if len(layers) == 1 else "")
+    gravest: dict[str, tuple[bool, int]] = {}
+    for one, cases in left.items():
+        gravest[one.cell] = min(cases[0].gravity, gravest.get(one.cell, cases[0].gravity))
+    if in_layers(config):
+        return  # each layer's process selects its own
+    kept = {item: place for item in items if (place := place_of(item)) is not None and place in left}
+    keep_items(config, items, list(kept))
+    items.sort(key=lambda one: (gravest[kept[one].cell], kept[one].cell, left[kept[one]][0].gravity))
+
+
+def place_of(item: pytest.Item) -> Place | None:
+    """Return which test of which requirement in which cell an item is; None for one without a requirement."""
+    requirement = requirement_of(item)
+    return None if requirement is None else Place(requirement.id, cell_name(item), test_name(item))
 
 
 def keep_shard(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -218,6 +241,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     run.plan.workers = parallel.get("workercount", 1)
     # A worker of xdist takes its tests one by one, and a run up to its first failure has to prove it at once.
     single = config.option.maxfail or run.options.profile == SOAK or run.options.replay is not None
+    single = single or run.options.prove is not None
     run.trials.schedule.in_rounds = worker is None and not single
     run.replays_shipped = worker in (None, "gw0")
     run.plan.expected = [(trial.cell, trial.requirement) for _, trial in items]

@@ -230,11 +230,25 @@ class SystemUnderTest:
                 self.keep_counterexample(trial, msgspec.json.encode(workload), failing)
                 return
 
-    def observe(self, engine: CheckedEngine, workload: Workload) -> Judgement:
+    def fails_again(self, workload: Workload, nonce: str) -> Failing | None:
+        """Replay a workload that has failed until it fails again, first under its own nonce; None if it does not."""
+        trial = self.current().trial
+        for attempt in range(1, self.engines.pool.profile.replays + 1):
+            cold = self.engines.oracle_engine if trial.requirement.without_cache else None
+            engine = self.engines.live_engine(cold or self.engines.engine)
+            earlier = self.engines.runs_of(engine)
+            judgement = self.observe(engine, workload, nonce if attempt == 1 else None)
+            trial.add(judgement)
+            self.emit_example(judgement, trial, reached(judgement.history))
+            if judgement.findings:
+                return Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
+        return None
+
+    def observe(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
         """Run a workload once and judge it. A failure that is no finding ends the trial: it would occur again."""
         current = self.current()
         try:
-            return current.observe(engine, workload)
+            return current.observe(engine, workload, nonce)
         except Exception as problem:
             current.trial.problem = problem
             raise TrialEnded from problem

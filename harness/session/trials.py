@@ -43,6 +43,7 @@ from coldproof.harness.session.proofs import Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
 from coldproof.harness.session.schedule import Conclusion, Schedule, Stage, Waiting
 from coldproof.harness.session.system_under_test import SystemUnderTest
+from coldproof.harness.session.unfinished import Place, open_cases
 from coldproof.harness.workload.request_kinds import plain_requests
 from coldproof.harness.workload.steps import Workload
 from coldproof.reports.assemble.evidence_floor import MIN_EXAMPLES, MIN_REQUESTS, MIN_SERVER_EXAMPLES
@@ -97,6 +98,7 @@ class TrialRunner:
         self.waivers = waivers
         self.proofs = Proofs(options, log, waivers=waivers, save_case=save_case, time=time, attributor=attributor)
         self.findings = KnownFindings(options, log, waiver_of=self.proofs.mark_known_issue, save_case=save_case)
+        self.unfinished = open_cases(options.prove, options.layer) if options.prove is not None else {}
         self.schedule = Schedule(options.seconds, quick=options.quick)
         self.lacking: dict[Capability, str] = {}  # capabilities that no cell of the engine has, with the evidence
         self.opened_cells: set[str] = set()  # cells whose engine has reported its capabilities
@@ -134,6 +136,8 @@ class TrialRunner:
         trial.requirement = trial.requirement.on([c for c, s in engines.engine.capabilities.items() if s.present])
         if self.case is not None:
             return lambda **_: self.replay(sut, trial)
+        if self.options.prove is not None:
+            return lambda **_: self.prove(sut, trial)
         if trial.obstacle:
             return self.findings.before(self.plain_requests(sut, trial), sut, trial)
         if self.options.profile == SOAK:
@@ -324,6 +328,17 @@ class TrialRunner:
         for _ in range(sut.engines.pool.profile.replays):
             (sut.check_without_cache if trial.requirement.without_cache else sut.check)(workload)
             trial.search.passed.clear()
+
+    def prove(self, sut: SystemUnderTest, trial: Trial) -> None:
+        """Prove the counterexamples of a test that an earlier run had no time for."""
+        for one in self.unfinished.get(Place(trial.requirement.id, trial.cell, trial.test), ()):
+            failing = sut.fails_again(one.workload, one.case.nonce)
+            if failing is not None:
+                trial.search.keep(failing)
+                self.proofs.put_aside(sut, trial)
+            elif (put := one.not_reproduced(sut.engines.pool.profile.replays)) is not None:
+                self.proofs.save_unproved(put, trial)
+                trial.next_search(put, ())
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""

@@ -132,7 +132,7 @@ def assemble(events: list[Event]) -> Results:
     if first is None:
         raise LookupError("the events have no start of a run")
     finished = last_of(events, "run_finished") or {}
-    events = without_forbidden_mixtures(events)
+    events = without_forbidden_mixtures(without_replaced_cases(events))
     requirements = requirement_results(events)
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     problem = last_of(events, "problem") or {}
@@ -225,6 +225,16 @@ def switches_of(events: list[Event]) -> ServerSwitches | None:
     """Return what an attached server lets the run test; None if the run started its engines, or reached no server."""
     found = last_of(events, "switches")
     return msgspec.convert(found["switches"], ServerSwitches) if found else None
+
+
+def without_replaced_cases(events: list[Event]) -> list[Event]:
+    """Return the events without the cases that were proved later: what they became follows."""
+    kept: list[Event] = []
+    for event in events:
+        if event["event"] == "proved":
+            kept = [one for one in kept if one["event"] != "case" or one["case"]["id"] not in event["cases"]]
+        kept.append(event)
+    return kept
 
 
 def tests_of(events: list[Event], kind: str) -> set[tuple[str, str, str]]:

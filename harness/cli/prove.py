@@ -1,0 +1,197 @@
+"""`coldproof prove REPORT`: goes on with the counterexamples for which a run had no time.
+
+It replays, minimises and confirms them, runs their controls, looks for their causes, and writes the report again with
+what that showed. Exit code: that of the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.common.scratch import ScratchFolder
+from coldproof.harness.case.bug_report import bug_report
+from coldproof.harness.case.finding_facts import facts_of
+from coldproof.harness.case.reproducer.script import reproducer
+from coldproof.harness.cli.io import FAILED, USAGE, Parser, Refusal, Subcommand, added_to, argument, loaded, say
+from coldproof.harness.option_table import OPTIONS, option_words
+from coldproof.harness.option_words import join_values
+from coldproof.harness.options import OFF
+from coldproof.harness.release.bundle.run_folder import EVENTS
+from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.exit_codes import CONCLUDED
+from coldproof.harness.schema.results import Results, encode
+from coldproof.harness.schema.stored_files import read_lines
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.harness.session.pytest_command import pytest_command
+from coldproof.harness.session.run_reports import CASES
+from coldproof.reports.assemble.assemble import assemble, events_of, last_of, read_events
+from coldproof.reports.exports.write import write_all, write_bytes, write_text
+from coldproof.reports.files.own_folder import SEAL
+
+Event = dict[str, Any]
+# Options of the run that are not those of the proofs: what it drew, how long, and what it wrote where.
+OF_DRAWING = (
+    *("--report-dir", "--json", "--budget", "--requirements", "--findings", "--update-known-issues", "--replay"),
+    *("--prove", "--shard", "--guided", "--examples-from", "--joined"),
+)
+KEY = ("layer", "requirement", "cell", "test")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prove what is left of a report, and return the report's exit code. Raises Refusal."""
+    report: Path = options.report
+    results = loaded(report)
+    left = [case for case in results.cases if case.unfinished is not None]
+    if not left:
+        say("nothing is left to prove in this report")
+        return results.exit_code
+    if (report / SEAL).is_file():
+        raise Refusal(USAGE, f"{report} is the bundle of a qualification, which stays as it is")
+    scratch = ScratchFolder()
+    try:
+        folder = scratch.path / "proofs"
+        words = proof_words(results, left, report=report, folder=folder)
+        command = pytest_command(map(str, join_values([*words, *options.words])))
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        if code not in CONCLUDED and not (folder / EVENTS).is_file():
+            raise Refusal(FAILED, f"the proofs came to nothing: their run ended with exit code {code}")
+        with added_to(report):
+            proved = with_proofs(report, folder, left)
+    finally:
+        scratch.remove()
+    still = sum(case.unfinished is not None for case in proved.cases)
+    say(f"{len(left)} counterexamples were open, {still} still are: {report / 'index.html'}")
+    return proved.exit_code
+
+
+def proof_words(results: Results, left: Iterable[Case], *, report: Path, folder: Path) -> list[str]:
+    """Return the options of the run that proves cases of a report: those of the report's run about its engines.
+
+    pytest's own options are left out: a report may come from anybody, and some of them run code.
+    """
+    parser = Parser(prog="coldproof", add_help=False, allow_abbrev=False)
+    for name, settings in OPTIONS.items():
+        parser.add_argument(name, **settings)
+    given, _ = parser.parse_known_args(list(map(str, join_values(shlex.split(results.command)[1:]))))
+    of_engines = [name.removeprefix("--").replace("-", "_") for name in OPTIONS if name not in OF_DRAWING]
+    values = {name: value for name in of_engines if (value := getattr(given, name)) != parser.get_default(name)}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    layers = tuple(dict.fromkeys(case.layer for case in left if case.layer))
+    if layers:
+        values["layers"] = layers
+    return ["-q", "-p", "no:cacheprovider", *option_words(**values, prove=report, findings=OFF, report_dir=folder)]
+
+
+def with_proofs(report: Path, folder: Path, left: list[Case]) -> Results:
+    """Add to a report what its proofs showed, write it again, and return its results. `folder`: of the proofs' run."""
+    before, shown = read_events(report / EVENTS), events_of(read_lines(folder / EVENTS))
+    several = any(case.layer for case in left)
+    cases = [
+        moved(msgspec.convert(one["case"], Case), folder, report, layer=one.get("layer", "") if several else "")
+        for one in shown
+        if one["event"] == "case"
+    ]
+    ended = last_of(before, "run_finished") or before[-1]
+    replaced = replaced_cases(left, cases, shown)
+    added: list[Event] = [{"event": "proved", "cases": replaced}]
+    added += [{"event": "case", "case": msgspec.to_builtins(case)} for case in cases]
+    added += new_verdicts(before, shown, set(replaced))
+    added.append({"event": "waivers", "waivers": joined_waivers(before, shown)})
+    stamped = [{"event": one["event"], "at": ended["at"], **one} for one in added]
+    results = assemble([*before, *stamped])
+    records = {"event": "records", "at": ended["at"], "records": msgspec.to_builtins(facts_of(results))}
+    with (report / EVENTS).open("ab") as file:
+        file.writelines(msgspec.json.encode(one) + b"\n" for one in (*stamped, records))
+    statements = {one.id: one.statement for one in results.requirements}
+    for case in cases:
+        write_bytes(report / CASES / f"{case.id}.json", encode(case))
+        write_text(report / CASES / f"{case.id}.py", reproducer(case))
+        said = bug_report(case, statement=statements.get(case.requirement, ""), environment=results.environment)
+        write_text(report / CASES / f"{case.id}.md", said)
+    results = assemble(read_events(report / EVENTS))
+    write_all(results, report)
+    return results
+
+
+def moved(case: Case, folder: Path, report: Path, *, layer: str) -> Case:
+    """Return a case with its layer, and with the command that replays it from the report."""
+    replay = case.replay.replace(str(folder), str(report))
+    if layer and not case.layer:
+        replay = f"{replay} {shlex.join(option_words(layers=layer))}"
+    return msgspec.structs.replace(case, replay=replay, layer=layer)
+
+
+def replaced_cases(left: Iterable[Case], cases: Iterable[Case], shown: Iterable[Event]) -> list[str]:
+    """Return the ids of the unfinished cases of which there is a new one: of the same test, which has its verdict."""
+    ended = {place(one)[1:] for one in shown if one["event"] == "verdict"}
+    proved = {(case.layer, case.requirement, case.cell, case.test) for case in cases}
+    places = ((one.id, (one.layer, one.requirement, one.cell, one.test)) for one in left)
+    return [name for name, where in places if where in proved and where[1:] in ended]
+
+
+def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) -> list[Event]:
+    """Return the verdicts of the tests whose counterexamples were proved, with all else that their trials showed.
+
+    A verdict that rests on another case stays if it is the worse one.
+    """
+    earlier = {place(one): one for one in before if one["event"] == "verdict"}
+    found = []
+    for new in (one for one in shown if one["event"] == "verdict" and one["case"] is not None):
+        old = earlier.get(place(new))
+        if old is None:
+            continue
+        rests_on_others = old["case"] is not None and old["case"] not in replaced
+        order = list(Verdict)
+        stays = rests_on_others and order.index(Verdict(old["verdict"])) >= order.index(Verdict(new["verdict"]))
+        others = [one for one in old["further"] if one["case"] not in replaced] + new["further"]
+        if stays:
+            further = [*others, {"case": new["case"], "verdict": new["verdict"]}]
+            found.append({**old, "reason": f"{old['reason']}; besides it, {new['verdict']}: {new['reason']}"})
+        else:
+            further = [*others, *([{"case": old["case"], "verdict": old["verdict"]}] if rests_on_others else [])]
+            found.append({**old, "verdict": new["verdict"], "reason": new["reason"], "case": new["case"]})
+        found[-1] |= {"further": further, "known": [*old["known"], *new["known"]]}
+        for stamp in ("process", "number"):
+            found[-1].pop(stamp, None)
+    return found
+
+
+def place(event: Event) -> tuple[str, ...]:
+    """Return of which test in which cell and layer a verdict is."""
+    return tuple(event.get(name, "") for name in KEY)
+
+
+def joined_waivers(before: list[Event], shown: list[Event]) -> list[Event]:
+    """Return the known issues of a report as its run used them, or its proofs."""
+    old, new = ((last_of(events, "waivers") or {}).get("waivers", []) for events in (before, shown))
+    used = {waiver_key(one): one["cases"] for one in new if one["state"] == "used"}
+    return [
+        {**one, "state": "used", "cases": [*one["cases"], *used[waiver_key(one)]]} if waiver_key(one) in used else one
+        for one in old
+    ]
+
+
+def waiver_key(waiver: Event) -> tuple[object, ...]:
+    """Return what tells a known issue from others."""
+    return tuple(waiver[name] for name in ("requirement", "cell", "signature", "finding", "reason"))
+
+
+def words_of_run(parser: argparse.ArgumentParser) -> None:
+    """Declare the words that are passed on to pytest."""
+    parser.usage = f"{parser.prog} REPORT [OPTION ...]"
+    parser.add_argument("words", nargs="*", help="options of a run, for example --budget 5m")
+
+
+PROVE = Subcommand(
+    "go on with the counterexamples of a report that were put aside for lack of time, and write the report again",
+    run,
+    argument("report", type=Path, metavar="REPORT", help="the folder of a report"),
+    words_of_run,
+)

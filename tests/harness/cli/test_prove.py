@@ -1,0 +1,109 @@
+"""`coldproof prove` goes on with the counterexamples of a report that were put aside."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.paths import COUNTED, ended
+
+from coldproof.harness.cli.main import main
+from coldproof.harness.cli.prove import new_verdicts, proof_words
+from coldproof.harness.judgement.verdict import UNPROVED
+from coldproof.harness.schema.case import Unfinished
+from coldproof.harness.schema.exit_codes import EXIT_FAILED
+from coldproof.harness.schema.results import Results, read_results
+from coldproof.harness.schema.verdict import Verdict
+
+ENGINE = ("-p", "support.flawed_engine", "-p", "no:cacheprovider")
+FLAW = {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": "no-folder"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of a run that found a counterexample and had no time to prove it."""
+    folder = tmp_path_factory.mktemp("runs") / "report"
+    words = ["-m", "pytest", *ENGINE, "-p", "support.no_time_for_proofs", "suites", "--engine", "scripted"]
+    words += ["--cells", "scripted", "--requirements", "SALT-1,CHAT-1", "--findings", "off", *COUNTED]
+    done = ended([sys.executable, *words, "--report-dir", str(folder)], **FLAW)
+    assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
+    return folder
+
+
+def requirement(results: Results, name: str) -> tuple[Verdict, str]:
+    """Return the verdict of a requirement and its reason."""
+    return next((one.verdict, one.reason) for one in results.requirements if one.id == name)
+
+
+def test_what_was_put_aside_is_proved_later(report: Path) -> None:
+    """Before, it is no violation. Afterwards the report has what a run with time would have, and all else stays."""
+    before = read_results(report / "results.json")
+    verdict, reason = requirement(before, "SALT-1")
+    assert verdict is Verdict.INCONCLUSIVE
+    assert reason.startswith(UNPROVED)
+    (open_case,) = before.cases
+    assert open_case.unfinished is Unfinished.PROOF
+    (report / "mine.txt").write_text("not ours")
+    words = ["-m", "coldproof", "prove", str(report), *ENGINE, "-p", "support.counted_budget"]
+    done = ended([sys.executable, *words], **FLAW)
+    assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
+    after = read_results(report / "results.json")
+    (case,) = after.cases
+    assert case.unfinished is None
+    assert case.reproduction.fresh_failed == case.reproduction.fresh_tries
+    assert case.diagnosis is not None
+    assert len(str(case.workload)) <= len(str(open_case.workload))
+    assert f"{report}/cases/{case.id}.json" in case.replay
+    assert requirement(after, "SALT-1")[0] is Verdict.VIOLATED
+    assert requirement(after, "CHAT-1") == requirement(before, "CHAT-1")
+    assert (after.complete, after.totals["examples"]) == (before.complete, before.totals["examples"])
+    assert after.duration_s == before.duration_s
+    assert {"mine.txt", f"{case.id}.py"} <= {path.name for path in report.rglob("*")}
+    assert main(["prove", str(report)]) == EXIT_FAILED
+
+
+def test_a_report_without_open_cases_stays(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exit code is that of the report."""
+    results = read_results(report / "results.json")
+    done = [msgspec.structs.replace(case, unfinished=None) for case in results.cases]
+    copy = report.with_name("copy.json")
+    copy.write_bytes(msgspec.json.encode(msgspec.structs.replace(results, cases=done)))
+    assert main(["prove", str(copy)]) == EXIT_FAILED
+    assert "nothing is left" in capsys.readouterr().out
+
+
+def test_the_proofs_have_the_options_of_the_run_about_its_engines(report: Path, tmp_path: Path) -> None:
+    """What it drew and wrote is not among them, and no option of pytest's: a report may come from anybody."""
+    results = read_results(report / "results.json")
+    command = "pytest suites -p evil --rootdir=/ --engine scripted --budget 5s --report-dir=out --profile ci -k x"
+    said = msgspec.structs.replace(results, command=command)
+    words = proof_words(said, results.cases, report=report, folder=tmp_path)
+    pairs = set(zip(words[3::2], words[4::2], strict=True))
+    assert words[:3] == ["-q", "-p", "no:cacheprovider"]
+    assert pairs == {
+        ("--engine", "scripted"),
+        ("--profile", "ci"),
+        ("--prove", str(report)),
+        ("--findings", "off"),
+        ("--report-dir", str(tmp_path)),
+    }
+
+
+def verdict(name: str, case: str | None) -> dict[str, Any]:
+    """Return the event of a verdict."""
+    where = {"requirement": "SALT-1", "cell": "default", "test": "test", "layer": "exact"}
+    return {"event": "verdict", "verdict": name, "reason": name, "case": case, "further": [], "known": [], **where}
+
+
+def test_a_verdict_that_rests_on_another_case_stays_if_it_is_worse() -> None:
+    """One that rests on what was put aside is replaced."""
+    (violated,) = new_verdicts([verdict("INCONCLUSIVE", "open")], [verdict("VIOLATED", "new")], {"open"})
+    assert (violated["verdict"], violated["case"], violated["further"]) == ("VIOLATED", "new", [])
+    (kept,) = new_verdicts([verdict("VIOLATED", "other")], [verdict("KNOWN ISSUE", "new")], {"open"})
+    assert (kept["verdict"], kept["case"], kept["further"][0]["case"]) == ("VIOLATED", "other", "new")
+    (worse,) = new_verdicts([verdict("KNOWN ISSUE", "other")], [verdict("VIOLATED", "new")], {"open"})
+    assert (worse["verdict"], worse["case"], worse["further"][0]["case"]) == ("VIOLATED", "new", "other")
+    assert not new_verdicts([verdict("INCONCLUSIVE", "open")], [verdict("INCONCLUSIVE", None)], {"open"})
