@@ -347,8 +347,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     run = item.config.stash.get(RUN, None)
     if run is None or requirement_of(item) is None or not run.trials.schedule.in_rounds:
         return None
-    schedule, reports = run.trials.schedule, run_phases(item, run.trials.schedule)
-    if item.nodeid not in schedule.waiting:
+    again, reports = item.nodeid in run.trials.schedule.placed, run_phases(item, run.trials.schedule)
+    if again or item.nodeid not in run.trials.schedule.placed:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -364,7 +364,9 @@ def run_phases(item: pytest.Item, schedule: Schedule) -> list[pytest.TestReport]
     reports = [call_and_report(item, "setup", log=False)]
     if reports[0].passed:
         reports.append(call_and_report(item, "call", log=False))
-    following = schedule.next_after(item, item.session.items)
+    following: Any = schedule.next_after(item, item.session.items)
+    if following is item:  # it is set up anew; what is above it stays
+        following = item.parent
     reports.append(call_and_report(item, "teardown", log=False, nextitem=following))
     function._request, function.funcargs = False, None
     return reports

@@ -75,6 +75,7 @@ class Schedule:
         self.seconds, self.quick = seconds, quick
         self.in_rounds = False
         self.waiting: dict[str, Waiting] = {}
+        self.placed: set[str] = set()  # ids of tests that were put among the tests to come once more
         self.starts: dict[str, float] = {}  # of each cell that was visited, how long its engines took to start
 
     def opened(self, cell: str, seconds: float) -> None:
@@ -132,7 +133,8 @@ class Schedule:
         `items`: all tests of the session in their order, in which those to come are arranged.
         """
         at = len(items) - 1 - items[::-1].index(item)
-        if item.nodeid in self.waiting:
+        if item.nodeid in self.waiting and item.nodeid not in self.placed:
+            self.placed.add(item.nodeid)
             items[at + 1 :] = self.arranged(cell_name(item), [*items[at + 1 :], item])
         return items[at + 1] if at + 1 < len(items) else None
 

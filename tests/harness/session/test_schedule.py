@@ -61,6 +61,13 @@ def test_a_proof_waits_for_the_other_tests(tmp_path: Path) -> None:
     assert case.reproduction.fresh_failed == case.reproduction.fresh_tries
 
 
+def test_the_only_test_of_a_run_is_its_next_one(tmp_path: Path) -> None:
+    """It is set up a second time, on the engines that run."""
+    assert run(tmp_path / "run", "--requirements", VIOLATED) == EXIT_FAILED
+    assert verdicts(tmp_path / "run") == [(VIOLATED, Verdict.VIOLATED)]
+    assert len(events(tmp_path / "run", "engine")) == 1
+
+
 def test_a_run_up_to_its_first_failure_proves_it_at_once(tmp_path: Path) -> None:
     """Otherwise it would draw everything before it can stop."""
     assert run(tmp_path / "run", "--maxfail", "1") == EXIT_FAILED
@@ -174,6 +181,15 @@ def test_a_second_visit_has_to_be_worth_the_start_of_its_engines() -> None:
     assert in_process.is_worth_a_visit("first", WORTH)
     assert not in_process.is_worth_a_visit("second", WORTH)
     assert not in_process.is_visited_once("second")
+
+
+def test_a_test_is_put_off_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its second visit fails before it is taken up, it is not tried for ever."""
+    schedule = Schedule(600.0, quick=True)
+    tests = Session(monkeypatch, schedule, "a lost")
+    tests.ran(FailureClass.LOST_REUSE)
+    assert tests.left() == ["a lost"]
+    assert schedule.next_after(tests.items[1], tests.items) is None
 
 
 def test_a_trial_that_waits_does_not_use_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
