@@ -111,6 +111,12 @@ class EnginePool:
         """Return the chosen profile."""
         return PROFILES[self.options.profile]
 
+    @property
+    def calibration_seconds(self) -> float:
+        """Return the seconds by which calibrations are sized: of a budget of the user's, the part of one cell."""
+        options = self.options
+        return options.seconds / (max(1, len(options.cells)) if options.budget is not None else 1)
+
     def inject(self) -> None:
         """Start all engines of this run with the chosen repairs, the chosen fault and the chosen noise."""
         support = ENGINES[self.options.engine].repairs

@@ -61,6 +61,7 @@ class RunProgress:
         self.verdicts: Counter[Verdict] = Counter()
         self.left: float | None = None  # seconds that the budget expects, after the latest verdict
         self.requests = 0  # of the whole run
+        self.waiting: set[tuple[str, str]] = set()  # cells and tests that go on later
         self.in_trial = False
         self.losses = 0  # engines lost since the latest verdict
         self.requirements: dict[str, RequirementProgress] = {}
@@ -80,6 +81,8 @@ class RunProgress:
                 self.trial(fields)
             case "example":
                 self.example(fields)
+            case "waits":
+                self.waits(fields)
             case "verdict":
                 self.verdict(fields)
 
@@ -106,8 +109,15 @@ class RunProgress:
         self.failing += bool(fields.get("findings"))
         self.seen.update({name: fields.get("evidence", {}).get(name, 0) for name in SHOWN_EVIDENCE})
 
+    def waits(self, fields: dict[str, Any]) -> None:
+        """Record that a trial has ended the first visit of its cell, and goes on later."""
+        self.waiting.add((fields["cell"], fields["test"]))
+        self.left = fields["left"]
+        self.in_trial = False
+
     def verdict(self, fields: dict[str, Any]) -> None:
         """Record the verdict of a trial."""
+        self.waiting.discard((fields["cell"], fields["test"]))
         self.verdicts[Verdict(fields["verdict"])] += 1
         self.left = fields.get("left") if fields.get("left") is not None else self.left
         self.requests += fields.get("requests", 0)
@@ -143,6 +153,12 @@ class RunProgress:
         """Return the number of finished trials."""
         return self.verdicts.total()
 
+    @property
+    def done_text(self) -> str:
+        """Return how many trials are done, and how many have drawn and go on later."""
+        later = f", {len(self.waiting)} go on later" if self.waiting else ""
+        return f"{self.done} of {self.of} done{later}"
+
     def seconds_left(self, elapsed: float) -> float:
         """Return the budget's estimate, else one from the elapsed seconds; 0 if nothing is known or nothing is left."""
         if self.left is not None and self.done < self.of:
@@ -153,13 +169,13 @@ class RunProgress:
         """Return the lines of the panel: current phase or trial, its counts, and progress of the run."""
         left = estimate_text(self.seconds_left(elapsed))
         bad = [f"{self.verdicts[verdict]} {verdict.value}" for verdict in reversed(Verdict) if self.verdicts[verdict]]
-        done = [f"{self.done} of {self.of} done"] if self.of else []
+        done = [self.done_text] if self.of else []
         run = " · ".join([*done, *bad, f"{elapsed_text(elapsed)} elapsed", *([f"about {left} left"] if left else [])])
         return [self.now, *([self.shown()] if self.examples else []), run]
 
     def line(self, elapsed: float) -> str:
         """Return the progress of the run as one line."""
-        done = f"{self.done} of {self.of} done" if self.of else ""
+        done = self.done_text if self.of else ""
         requests = f"{self.requests:,} requests" if self.requests else ""
         left = estimate_text(self.seconds_left(elapsed))
         about = f"about {left} left" if left else ""

@@ -113,6 +113,11 @@ class Terminal:
                 self.engine_lost(fields)
             case "kind_dropped":
                 self.line(f"from now on, {fields['dropped'].words}")
+            case "waits":
+                self.progress.on_event(kind, fields)
+                self.panel()
+                if time.monotonic() - self.last_line_at > PHASE_LINE_SECONDS and not self.console.is_terminal:
+                    self.line(self.progress.line(time.monotonic() - self.began))
             case "verdict":
                 self.verdict(fields)
             case "proposed":

@@ -38,6 +38,7 @@ def concluded(folder: Path, need: Capability | None, *, opened: bool = True) -> 
         case=None,
         waivers=cast(Any, None),
         save_case=cast(Any, None),
+        time=cast(Any, None),
     )
     if opened:
         engine = SimpleNamespace(capabilities={c: ABSENT.get(c, Support(True, "")) for c in Capability})

@@ -29,6 +29,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import read_results
+from coldproof.harness.session.budget import PATIENT_RUN, ProofTime, RunClock
 from coldproof.harness.session.causes import local_engine
 from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run, read_job, write_job
@@ -85,7 +86,9 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def attributor(folder: Path, answer: Answer, *, left: float = 100.0, **options: Any) -> tuple[Attributor, Replays]:
     """Return the attributor of a run with these options, and its replays."""
     given = Options(report_dir=folder, **{**IN_PROCESS, **options})
-    one, replays = Attributor(given, EventLog(folder / "events.ndjson"), time_left=lambda: left), Replays(answer)
+    clock = RunClock(left / PATIENT_RUN, strict=False, clock=lambda: 0.0)
+    log, time = EventLog(folder / "events.ndjson"), ProofTime(lambda: clock)
+    one, replays = Attributor(given, log, time=time), Replays(answer)
     one.replays = replays  # type: ignore[assignment]
     return one, replays
 
