@@ -23,9 +23,9 @@ PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evide
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
 RESERVED = 0.6
-# A run with a budget of the user's ends within one and a half times the budget; a short one has at least so many
-# seconds more.
-EXTRA, LEAST_EXTRA = 0.5, 15.0
+# A run with a budget of the user's takes so much more of it, or so many seconds, and with what is in flight then it
+# ends within one and a half times the budget.
+EXTRA, LEAST_EXTRA = 0.4, 12.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
 FEW = 5  # examples of a trial at its first visit, however many its requirement has in other cells
@@ -77,7 +77,7 @@ class RunClock:
 class ProofTime:
     """The time for proofs: to minimise and confirm counterexamples, to run their controls and to find their causes.
 
-    With a budget of the user's it is half of that, and no proof begins when it is used up.
+    With a budget of the user's it is a part of that, and no proof begins when it is used up.
     """
 
     def __init__(self, clock: Callable[[], RunClock]) -> None:

@@ -79,6 +79,7 @@ class KnownFindings:
         self.options, self.log, self.waiver_of, self.save_case = options, log, waiver_of, save_case
         self.waiting: dict[tuple[str, str], list[StoredFinding]] = defaultdict(list)  # by cell and requirement
         self.replayed: dict[tuple[str, str], list[Replayed]] = defaultdict(list)
+        self.of_trials: dict[Trial, list[Replayed]] = {}  # of those that wait
         self.seconds = 0.0
         for finding in applicable(options):
             self.waiting[finding.record.found.cell, finding.record.requirement].append(finding)
@@ -149,13 +150,13 @@ class KnownFindings:
     def before(self, test: Callable[..., None], sut: SystemUnderTest, trial: Trial) -> Callable[..., None]:
         """Return a test that first counts the replays of its requirement, and then runs `test` unless they are all."""
         self.run_due(sut, trial.requirement)
-        done = self.replayed.pop((trial.cell, trial.requirement.id), [])
+        done = self.of_trials.pop(trial, None) or self.replayed.pop((trial.cell, trial.requirement.id), [])
         if not done and self.options.findings != ONLY:
             return test
 
         def counted(**arguments: Any) -> None:
             while done:  # it is called again behind a failure
-                self.let_wait(trial, done[0])
+                self.let_wait(trial, done)
                 self.count(sut, trial, done.pop(0))
             if self.options.findings == ONLY:
                 raise TrialEnded
@@ -163,11 +164,15 @@ class KnownFindings:
 
         return counted
 
-    def let_wait(self, trial: Trial, one: Replayed) -> None:
-        """End the first visit of a trial whose finding fails again: its cause is looked for when others have drawn."""
+    def let_wait(self, trial: Trial, done: list[Replayed]) -> None:
+        """End the first visit of a trial whose finding fails again: its cause is looked for when others have drawn.
+
+        `done`: its replays that were not counted yet.
+        """
+        one = done[0]
         if one.failing is not None and trial.may_wait:
             trial.take(one.failing)
-            trial.waits = True
+            trial.waits, self.of_trials[trial] = True, done
             raise TrialEnded
 
     def count(self, sut: SystemUnderTest, trial: Trial, one: Replayed) -> None:

@@ -319,10 +319,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         return (yield)
     assert isinstance(opened, SystemUnderTest)
     if waiting is not None:
-        trial, test = waiting.trial, run.trials.resume(opened, waiting)
+        trial, test = waiting.trial, waiting.test
+        pyfuncitem.obj = run.trials.resume(opened, waiting)
     else:
-        test = run.trials.begin(opened, trial, pyfuncitem.obj)
-    pyfuncitem.obj = test
+        test = pyfuncitem.obj
+        pyfuncitem.obj = run.trials.begin(opened, trial, test)
     problem: BaseException | None = None
     ended = False
     try:

@@ -49,7 +49,10 @@ class Conclusion(NamedTuple):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial that waits, with the test that draws its examples, since when, and what to conclude if it ends now."""
+    """A trial that waits, with its test function, since when, and what to conclude if it ends now.
+
+    The engines of its cell may be others when it goes on, so that nothing here may belong to them.
+    """
 
     trial: Trial
     test: Callable[..., None]

@@ -140,6 +140,11 @@ class TrialRunner:
             return lambda **_: self.prove(sut, trial)
         if trial.obstacle:
             return self.findings.before(self.plain_requests(sut, trial), sut, trial)
+        return self.drawing(sut, trial, test)
+
+    def drawing(self, sut: SystemUnderTest, trial: Trial, test: Callable[..., None]) -> Callable[..., None]:
+        """Return what draws the examples of a test in a visit of its cell, and goes on behind counterexamples."""
+        budget = sut.budget
         if self.options.profile == SOAK:
             drawn = in_rounds(test, self.options.seed, lambda: budget.is_spent(trial))
         else:
@@ -161,7 +166,7 @@ class TrialRunner:
         return trial.returns and clean and 0 < trial.drawn_examples < trial.enough and not trial.missing()
 
     def suspend(self, sut: SystemUnderTest, nodeid: str, trial: Trial, test: Callable[..., None]) -> None:
-        """Let a trial wait for the proof of its counterexample, or for more examples. `test`: what draws these."""
+        """Let a trial wait for the proof of its counterexample, or for more examples. `test`: the test function."""
         self.settle(sut, trial)
         if trial.search.best is not None:
             stage = Stage.REPLAY if trial.search.saved else Stage.PROOF
@@ -216,10 +221,12 @@ class TrialRunner:
         if waiting.stage is Stage.REPLAY:
             trial.search = Search()  # the test begins with the replays, and looks for their causes now
 
+        test = self.drawing(sut, trial, waiting.test)
+
         def resumed(**arguments: Any) -> None:
             if waiting.stage is not Stage.PROOF or self.proofs.go_on_behind(sut, trial, TrialEnded()):
                 with other_seed(f"{self.options.seed}, a second visit"):
-                    waiting.test(**arguments)
+                    test(**arguments)
 
         return resumed
 
