@@ -114,7 +114,7 @@ class ProofTime:
             self.spent += max(0.0, clock.elapsed() - began)
             self._running = False
 
-    def expected(self, waiting: int) -> float:
+    def expected(self, waiting: float) -> float:
         """Return the seconds that so many proofs will take, as far as known."""
         return min(self.left(), waiting * (self.spent / self.proofs if self.proofs else USUAL_PROOF))
 
@@ -157,7 +157,9 @@ class Budget:
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
         self.slow = False
         self.later = self.later_seconds = 0.0  # weight of the trials that return, and seconds to their last examples
-        self.proofs_expected: Callable[[], float] = lambda: 0.0  # seconds of the proofs that wait
+        # Seconds of the proofs that wait, times how many of them there will be, and those to open cells.
+        self.proofs_expected: Callable[[float], float] = lambda _: 0.0
+        self.openings_expected: Callable[[], float] = lambda: 0.0
 
     def remaining(self) -> float:
         """Return the seconds that are left for drawing, at least 0."""
@@ -221,16 +223,20 @@ class Budget:
     def expected(self) -> float:
         """Return the seconds until the run ends, as expected by what it has done so far.
 
-        The trials to come need what those before them needed to their floor; then come the proofs that wait, and at
-        last further examples, until there are enough or the budget is used up.
+        The trials to come need what those before them needed to their floor, and find as much, as far as there is time;
+        then come the proofs that wait, and at last further examples, until there are enough or the budget is used up.
         """
         if self.slow:
             return self.time_left()
         pace = self.spent / self.begun if self.begun else self.at_first
-        first = min(self.remaining(), pace * self.weight)
-        later = self.later_seconds * (1 + self.weight / self.begun if self.begun and self.later else 1)
-        last = min(later, max(0.0, self.remaining() - first))
-        return min(first + self.proofs_expected() + last, max(self.time_left(), self.proofs_expected()))
+        needed, left = pace * self.weight, min(self.remaining(), self.time_left())
+        turns = min(1.0, left / needed) if needed else 1.0  # part of the trials to come that will have a turn
+        to_come = (
+            1 + turns * self.weight / self.begun if self.begun else 1.0
+        )  # trials, in parts of those that have begun
+        first = turns * needed
+        last = min(self.later_seconds * (to_come if self.later else 1.0), self.remaining() - first)
+        return min(self.time_left(), first + last) + self.proofs_expected(to_come) + turns * self.openings_expected()
 
     def is_spent(self, trial: Trial) -> bool:
         """Return whether a trial should end: after its share if it has its evidence and least examples, else later."""

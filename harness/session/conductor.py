@@ -262,7 +262,8 @@ class ConformanceRun:
                 self.stop(str(problem))
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
-        self.trials.schedule.opened(cell.name, self.pool.start_clock.seconds() - before)
+        took = 0.0 if again else engines.calibration_seconds
+        self.trials.schedule.opened(cell.name, self.pool.start_clock.seconds() - before, calibration=took)
         if again:
             return sut
         self.log.emit(
@@ -330,7 +331,8 @@ class ConformanceRun:
             grace=0.0 if clock.strict else GRACE_SECONDS,
         )
         schedule = self.trials.schedule
-        budget.proofs_expected = lambda: self.proof_time.expected(schedule.proofs())
+        budget.proofs_expected = lambda part: self.proof_time.expected(schedule.proofs() * part)
+        budget.openings_expected = lambda: schedule.openings_expected(len(self.options.cells))
         return budget
 
     @functools.cached_property

@@ -79,12 +79,22 @@ class Schedule:
         self.in_rounds = False
         self.waiting: dict[str, Waiting] = {}
         self.placed: set[str] = set()  # ids of tests that were put among the tests to come once more
+        self.calibrations = 0.0  # seconds of all cells
         self.starts: dict[str, float] = {}  # of each cell that was visited, how long its engines took to start
 
-    def opened(self, cell: str, seconds: float) -> None:
-        """Record how long the engines of a cell took to start at its first visit."""
+    def opened(self, cell: str, seconds: float, *, calibration: float = 0.0) -> None:
+        """Record how long the engines of a cell took to start at its first visit, and its calibration."""
         first = self.quick and not self.starts
+        self.calibrations += calibration
         self.starts.setdefault(cell, min(seconds, IN_PROCESS_START) if first else seconds)
+
+    def openings_expected(self, cells: int) -> float:
+        """Return how long the openings of cells will take: of those to come, of so many, and for second visits."""
+        if not self.starts:
+            return 0.0
+        start, visited = sum(self.starts.values()) / len(self.starts), len(self.starts)
+        again = len({one.trial.cell for one in self.waiting.values()})
+        return max(0, cells - visited) * (start + self.calibrations / visited) + again * start
 
     def is_visited_once(self, cell: str) -> bool:
         """Return whether the engines of a cell take so long to start that nothing waits for a second visit."""

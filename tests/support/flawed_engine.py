@@ -1,4 +1,4 @@
-"""A plugin with an engine `scripted`, which has the bug that COLDPROOF_FLAW names, and findings from another folder.
+"""A plugin with an engine `scripted` in two cells, which has the bug that COLDPROOF_FLAW names, and findings from another folder.
 
 COLDPROOF_FINDINGS is that folder, in place of Coldproof's own.
 """
@@ -25,5 +25,6 @@ def start(setting: StartOptions) -> ScriptedEngine:
     return ScriptedEngine(FLAW if setting.caching else InjectedBug.CLEAN, caching=setting.caching)
 
 
-CELLS[NAME] = Cell(name=NAME, about="scripted", engine=NAME, alike=False)
-ENGINES[NAME] = EngineSpec(name=NAME, about="scripted", cells=(CELLS[NAME],), start=start, quick=True)
+MADE = [Cell(name=name, about="scripted", engine=NAME, alike=False) for name in (NAME, f"{NAME}-too")]
+CELLS.update({cell.name: cell for cell in MADE})
+ENGINES[NAME] = EngineSpec(name=NAME, about="scripted", cells=tuple(MADE), start=start, quick=True)

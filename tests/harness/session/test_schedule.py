@@ -61,6 +61,18 @@ def test_a_proof_waits_for_the_other_tests(tmp_path: Path) -> None:
     assert case.reproduction.fresh_failed == case.reproduction.fresh_tries
 
 
+def test_a_second_visit_goes_on_with_engines_of_its_own(tmp_path: Path) -> None:
+    """All cells have their floors before the first proof. Those that ran at the first visit have been stopped."""
+    assert run(tmp_path / "run", "--cells", "scripted,scripted-too") == EXIT_FAILED
+    every = [json.loads(line) for line in (tmp_path / "run" / "events.ndjson").read_text().splitlines()]
+    kinds = [one["event"] for one in every if one["event"] in ("waits", "case", "engine")]
+    assert kinds.index("case") > max(place for place, kind in enumerate(kinds) if kind == "waits")
+    reached = {(one["cell"], one["requirement"], one["verdict"]) for one in events(tmp_path / "run", "verdict")}
+    cells = ("scripted", "scripted-too")
+    assert reached >= {(cell, VIOLATED, Verdict.VIOLATED) for cell in cells}
+    assert reached >= {(cell, AFTER, Verdict.CONFORMS) for cell in cells}
+
+
 def test_the_only_test_of_a_run_is_its_next_one(tmp_path: Path) -> None:
     """It is set up a second time, on the engines that run."""
     assert run(tmp_path / "run", "--requirements", VIOLATED) == EXIT_FAILED
@@ -190,6 +202,17 @@ def test_a_test_is_put_off_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tests.ran(FailureClass.LOST_REUSE)
     assert tests.left() == ["a lost"]
     assert schedule.next_after(tests.items[1], tests.items) is None
+
+
+def test_the_openings_to_come_take_as_long_as_those_before() -> None:
+    """A second visit needs no calibration."""
+    schedule = Schedule(600.0, quick=True)
+    assert schedule.openings_expected(5) == 0
+    schedule.opened("a", 0.5, calibration=3.0)
+    schedule.opened("b", 0.7, calibration=1.0)
+    assert schedule.openings_expected(5) == pytest.approx(3 * 2.6)
+    schedule.put("one", trial(cell="a"), lambda: None, Stage.MORE, lambda: Conclusion(Verdict.CONFORMS, ""))
+    assert schedule.openings_expected(2) == pytest.approx(0.6)
 
 
 def test_a_trial_that_waits_does_not_use_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
