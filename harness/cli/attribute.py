@@ -11,10 +11,10 @@ import subprocess
 from pathlib import Path
 
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of
-from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.load import load_case
 from coldproof.harness.case.repairs import KNOWN, NONE, chosen_repairs
+from coldproof.harness.case.replay_command import replay_options
 from coldproof.harness.cli.io import Subcommand, argument, say
 from coldproof.harness.option_table import option_words
 from coldproof.harness.schema.attribution import Attribution, Basis
