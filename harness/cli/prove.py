@@ -16,9 +16,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.common.scratch import ScratchFolder
-from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_facts import facts_of
-from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.cli.io import FAILED, USAGE, Parser, Refusal, Subcommand, added_to, argument, loaded, say
 from coldproof.harness.option_table import OPTIONS, option_words
 from coldproof.harness.option_words import join_values
@@ -26,13 +24,13 @@ from coldproof.harness.options import OFF
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.exit_codes import CONCLUDED
-from coldproof.harness.schema.results import Results, encode
+from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.stored_files import read_lines
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.pytest_command import pytest_command
-from coldproof.harness.session.run_reports import CASES
+from coldproof.harness.session.run_reports import RESULTS, write_case_files
 from coldproof.reports.assemble.assemble import assemble, events_of, last_of, read_events
-from coldproof.reports.exports.write import write_all, write_bytes, write_text
+from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import SEAL
 
 Event = dict[str, Any]
@@ -86,6 +84,8 @@ def proof_words(results: Results, left: Iterable[Case], *, report: Path, folder:
     layers = tuple(dict.fromkeys(case.layer for case in left if case.layer))
     if layers:
         values["layers"] = layers
+    elif given.engine_url is not None and results.calibration is not None:
+        values.setdefault("calibration", report / RESULTS)  # which takes minutes on a server
     return ["-q", "-p", "no:cacheprovider", *option_words(**values, prove=report, findings=OFF, report_dir=folder)]
 
 
@@ -111,10 +111,8 @@ def with_proofs(report: Path, folder: Path, left: list[Case]) -> Results:
         file.writelines(msgspec.json.encode(one) + b"\n" for one in (*stamped, records))
     statements = {one.id: one.statement for one in results.requirements}
     for case in cases:
-        write_bytes(report / CASES / f"{case.id}.json", encode(case))
-        write_text(report / CASES / f"{case.id}.py", reproducer(case))
-        said = bug_report(case, statement=statements.get(case.requirement, ""), environment=results.environment)
-        write_text(report / CASES / f"{case.id}.md", said)
+        said = statements.get(case.requirement, "")
+        write_case_files(case, report, statement=said, environment=results.environment)
     results = assemble(read_events(report / EVENTS))
     write_all(results, report)
     return results

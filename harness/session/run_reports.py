@@ -65,15 +65,10 @@ class RunReports:
         return {**environment(), **(environment_facts(self.qualification) if self.qualification is not None else {})}
 
     def save_case(self, case: Case, statement: str) -> None:
-        """Write cases/ID.json, ID.py, ID.md and ID.trace.json, and emit the event that the report is made from."""
+        """Write the files of a case, and emit the event that the report is made from."""
         case = msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
-        folder = self.options.report_dir / CASES
-        report = bug_report(case, statement=statement, environment=self.environment)
         try:
-            write_bytes(folder / f"{case.id}.json", encode(case))
-            write_text(folder / f"{case.id}.py", reproducer(case))
-            write_text(folder / f"{case.id}.md", report)
-            write_text(folder / f"{case.id}{TRACE}", trace_json(case))
+            write_case_files(case, self.options.report_dir, statement=statement, environment=self.environment)
         except OSError as problem:
             self.log.failed(problem)
         self.log.emit("case", case=case)
@@ -152,6 +147,16 @@ class RunReports:
         with contextlib.suppress(OSError):
             for words in lines:
                 self.terminal.line(words)
+
+
+def write_case_files(case: Case, report: Path, *, statement: str, environment: dict[str, str]) -> None:
+    """Write cases/ID.json, ID.py, ID.md and ID.trace.json into the folder of a report. Raises OSError."""
+    folder = report / CASES
+    said = bug_report(case, statement=statement, environment=environment)
+    write_bytes(folder / f"{case.id}.json", encode(case))
+    write_text(folder / f"{case.id}.py", reproducer(case))
+    write_text(folder / f"{case.id}.md", said)
+    write_text(folder / f"{case.id}{TRACE}", trace_json(case))
 
 
 def unwritable(problem: OSError) -> str:

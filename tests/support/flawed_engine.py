@@ -1,6 +1,6 @@
-"""A plugin with an engine `scripted` in two cells, which has the bug that COLDPROOF_FLAW names, and findings from another folder.
+"""A plugin with an engine `scripted` in two cells, and findings from another folder.
 
-COLDPROOF_FINDINGS is that folder, in place of Coldproof's own.
+COLDPROOF_FLAW names the engine's bug, COLDPROOF_FINDINGS the folder in place of Coldproof's own.
 """
 
 from __future__ import annotations
