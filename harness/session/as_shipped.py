@@ -30,6 +30,7 @@ from coldproof.reports.format.text import many
 
 UNWAIVED = (Verdict.INCONCLUSIVE, Verdict.ERROR, Verdict.VIOLATED)
 FAILING = (ReplayResult.FAILS, ReplayResult.OTHERWISE)
+FOR_PROOFS = 40.0  # seconds more of the budget of the replays, a part of which is for proofs
 
 
 class ShippedReplays:
@@ -112,7 +113,7 @@ def shipped_command(options: Options, findings: Sequence[StoredFinding], *, repo
         diagnose="none",
         cells=tuple(sorted({one.record.found.cell for one in findings})),
         requirements=tuple(sorted({one.record.requirement for one in findings})),
-        budget=f"{max(LEAST_SECONDS, SHARE * options.seconds):.0f}s",
+        budget=f"{max(LEAST_SECONDS, SHARE * options.seconds) + FOR_PROOFS:.0f}s",
         known_issues=options.known_issues,
         allow_not_exercised=True,
         allow_inconclusive=True,
