@@ -117,7 +117,7 @@ class RunProgress:
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """Record the verdict of a trial."""
-        self.waiting.discard((fields["cell"], fields["test"]))
+        self.waiting.discard((fields.get("cell", ""), fields.get("test", "")))
         self.verdicts[Verdict(fields["verdict"])] += 1
         self.left = fields.get("left") if fields.get("left") is not None else self.left
         self.requests += fields.get("requests", 0)
