@@ -32,6 +32,7 @@ from coldproof.harness.session.run_reports import RESULTS, write_case_files
 from coldproof.reports.assemble.assemble import assemble, events_of, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import SEAL
+from coldproof.reports.format.text import many
 
 Event = dict[str, Any]
 # Options of the run that are not those of the proofs: what it drew, how long, and what it wrote where.
@@ -57,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
         folder = scratch.path / "proofs"
         words = proof_words(results, left, report=report, folder=folder)
         command = pytest_command(map(str, join_values([*words, *options.words])))
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        say(f"proving {many(len(left), 'counterexample')}: this takes minutes")
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        code = done.returncode
         if code not in CONCLUDED and not (folder / EVENTS).is_file():
             raise Refusal(FAILED, f"the proofs came to nothing: their run ended with exit code {code}")
         with added_to(report):
@@ -65,7 +68,10 @@ def run(options: argparse.Namespace) -> int:
     finally:
         scratch.remove()
     still = sum(case.unfinished is not None for case in proved.cases)
-    say(f"{len(left)} counterexamples were open, {still} still are: {report / 'index.html'}")
+    for one in proved.requirements:
+        if one.id in {case.requirement for case in left}:
+            say(f"{one.id} {one.verdict.value}: {one.reason}")
+    say(f"{many(len(left), 'counterexample')} waited for proof, {still} still do: {report / 'index.html'}")
     return proved.exit_code
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.exit_codes import (
     EXIT_FAILED,
     EXIT_HARNESS,
@@ -159,7 +159,7 @@ def assemble(events: list[Event]) -> Results:
         calibration=msgspec.convert(calibration["calibration"], Calibration) if calibration else None,
         requirements=requirements,
         cases=cases,
-        causes=causes(cases),
+        causes=causes([case for case in cases if case.unfinished is not Unfinished.PROOF]),
         waivers=msgspec.convert((last_of(events, "waivers") or {}).get("waivers", []), list[Waiver]),
         totals=totals(requirements, events),
         timing=timing(events, first["at"]),

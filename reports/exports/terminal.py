@@ -5,6 +5,7 @@ Invariant: the end of a run has at most MOST_LINES lines whatever happened, and 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def closing_lines(results: Results, page: Path) -> list[str]:
     head += [one_line(sentence.more, _SENTENCE)] if sentence.more else []
     end = first(notes(results), MOST_NOTES, "notes are in the report")
     end += [f"stopped: {one_line(results.problem, _SENTENCE)}"] if results.problem else []
+    waiting = sum(case.unfinished is not None for case in results.cases)
+    if waiting:
+        end.append(f"{many(waiting, 'proof')} left for lack of time: coldproof prove {shlex.quote(str(page.parent))}")
     left = MOST_LINES - len(head) - len(end) - 1
     return [*head, *cause_lines(causes, left), *end, f"report: {page}"]
 

@@ -67,6 +67,17 @@ def test_the_panel_shows_the_requirement_its_evidence_and_the_progress() -> None
     ]
 
 
+def test_trials_that_go_on_later_are_counted_apart() -> None:
+    """The time left is what they tell: verdicts come in the end."""
+    tally = RunProgress()
+    tally.trial(TRIAL)
+    tally.waits({"cell": "default", "test": "one", "left": 70.0})
+    tally.waits({"cell": "tight", "test": "one", "left": 65.0})
+    assert tally.line(10) == "0 of 4 done, 2 go on later · about 65 s left · LORA-3 in-place reload [default]"
+    tally.verdict({**verdict(Verdict.CONFORMS), "cell": "tight", "test": "one"})
+    assert tally.done_text == "1 of 4 done, 1 go on later"
+
+
 def test_each_requirement_is_counted_from_nothing() -> None:
     """The counts of the previous requirement are not carried over."""
     tally = RunProgress()
