@@ -79,7 +79,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PYTHONPATH": f"{stub}:{IMPORT_ROOT}",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
-        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
     }
 
 
