@@ -11,14 +11,14 @@ import subprocess
 from pathlib import Path
 
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of
-from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.load import load_case
 from coldproof.harness.case.repairs import KNOWN, NONE, chosen_repairs
+from coldproof.harness.case.replay_command import replay_options
 from coldproof.harness.cli.io import Subcommand, argument, say
 from coldproof.harness.option_table import option_words
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import TRACE, Case
 from coldproof.harness.schema.exit_codes import CONCLUDED, EXIT_FAILED, EXIT_HARNESS, EXIT_OK
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import results_in
@@ -39,7 +39,7 @@ LONGEST_NAME = 100
 
 def run(options: argparse.Namespace) -> int:
     """Attribute each case, print a line for each, and return the exit code. Raises UsageError."""
-    found = [attributed(path, options.report_dir) for path in options.cases]
+    found = [attributed(path, options.report_dir) for path in options.cases if not path.name.endswith(TRACE)]
     if any(one.basis is Basis.NOT_RUN for one in found):
         return EXIT_HARNESS
     return EXIT_OK if all(one.is_known for one in found) else EXIT_FAILED
