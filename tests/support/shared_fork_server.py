@@ -7,13 +7,11 @@ import os
 import pytest
 
 from coldproof.adapters.common import forked
-from coldproof.adapters.registry import ENGINES
+from coldproof.harness.power import forked_run
 from coldproof.harness.session.causes import replay_job
-from coldproof.harness.session.layers.processes import preloads
-from coldproof.harness.session.pytest_command import PLUGIN
 
 SHARED = "COLDPROOF_TESTS_FORK_SERVER"  # names its socket
-IMPORTED = (PLUGIN, replay_job.__name__, *preloads(ENGINES.values()))
+IMPORTED = (*forked_run.IMPORTED, replay_job.__name__)
 
 
 def share_fork_server(session: pytest.Session) -> None:

@@ -15,17 +15,17 @@ from pathlib import Path
 from support.paths import PLUGIN_PATH, ROOT
 
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
-from coldproof.adapters.registry import ENGINES
 from coldproof.harness.option_words import join_values
-from coldproof.harness.session.layers.processes import preloads, pytest_main
-from coldproof.harness.session.pytest_command import PLUGIN, pytest_command, suite_words
+from coldproof.harness.power import forked_run
+from coldproof.harness.session.layers.processes import pytest_main
+from coldproof.harness.session.pytest_command import pytest_command, suite_words
 
 NO_CACHE = ("-p", "no:cacheprovider")
 
 
 def imported() -> str:
     """Return the address of the fork server that has imported Coldproof and vLLM."""
-    return fork_server(PLUGIN, *preloads(ENGINES.values()))
+    return fork_server(*forked_run.IMPORTED)
 
 
 def run_pytest(
