@@ -7,11 +7,11 @@ import os
 import pytest
 
 from coldproof.adapters.common import forked
-from coldproof.harness.power import forked_run
 from coldproof.harness.session.causes import replay_job
+from coldproof.harness.session.layers.processes import all_imports
 
 SHARED = "COLDPROOF_TESTS_FORK_SERVER"  # names its socket
-IMPORTED = (*forked_run.IMPORTED, replay_job.__name__)
+IMPORTED = (*all_imports(), replay_job.__name__)
 
 
 def share_fork_server(session: pytest.Session) -> None:

@@ -16,8 +16,7 @@ from support.paths import PLUGIN_PATH, ROOT
 
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
 from coldproof.harness.option_words import join_values
-from coldproof.harness.power import forked_run
-from coldproof.harness.session.layers.processes import pytest_main
+from coldproof.harness.session.layers.processes import all_imports, pytest_main
 from coldproof.harness.session.pytest_command import pytest_command, suite_words
 
 NO_CACHE = ("-p", "no:cacheprovider")
@@ -25,7 +24,7 @@ NO_CACHE = ("-p", "no:cacheprovider")
 
 def imported() -> str:
     """Return the address of the fork server that has imported Coldproof and vLLM."""
-    return fork_server(*forked_run.IMPORTED)
+    return fork_server(*all_imports())
 
 
 def run_pytest(
