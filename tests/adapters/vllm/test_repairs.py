@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.faults import Stoppable
 from support.paths import ended
+from support.suite_runs import run_command
 
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.vllm import repairs
@@ -31,7 +32,7 @@ UNREPAIRED = "vllm/row-mask-is-not-in-the-key"
 def replayed(folder: Path, *words: str) -> tuple[Results, str]:
     """Return the results and the output of a run that only replays these findings."""
     records = [read_records()[name] for name in (*MENDED, UNREPAIRED)]
-    run = ended([*command_of(records, folder), *words], folder=folder.parent)
+    run = run_command([*command_of(records, folder), *words], folder=folder.parent)
     return read_results(folder / "results.json"), run.stdout
 
 
