@@ -7,17 +7,21 @@ one cause.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.finding_records import StoredFinding, read_findings
 from coldproof.harness.case.repairs import NONE, installed_release, read_repairs, repairing
-from coldproof.harness.cli.finding_runs import Outcome, no_repairs, obstacle, replays_of
+from coldproof.harness.cli.finding_runs import Outcome, no_repairs, obstacle
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
+from coldproof.harness.session.causes.local_engine import engine_of_case
+from coldproof.harness.session.causes.replay_job import ReplayEnd
+from coldproof.harness.session.causes.saved_replays import SavedReplays
 
 MARKS = {ReplayResult.FAILS: "F", ReplayResult.OTHERWISE: "~", ReplayResult.PASSES: ".", ReplayResult.NOT_RUN: " "}
 EXPLAINED = "F still there   ~ fails in a different way   . gone   (blank) not run   [ ] must be gone"
@@ -76,7 +80,10 @@ def said(one: Outcome) -> str:
 
 
 def square_of(
-    records: Sequence[FindingRecord], only: Sequence[str], folder: Path, say: Callable[[str], None]
+    records: Sequence[FindingRecord],
+    only: Sequence[str],
+    say: Callable[[str], None],
+    replays: SavedReplays | None = None,
 ) -> Square:
     """Replay these findings on the engine that is shipped, and under each repair for it.
 
@@ -86,13 +93,33 @@ def square_of(
     repairs = fitting_repairs(here, only)
     if not here or not repairs:
         raise UsageError("--matrix: no case and repair of an engine that is installed")
+    replays, found = replays or SavedReplays(), read_findings(here)
     outcomes: dict[tuple[str, str], Outcome] = {}
     for number, name in enumerate([NONE, *(one.name for one in repairs)]):
         say(f"{number} of {len(repairs)} repairs: {name}")
-        of_engine = [one for one in here if name in (NONE, one.id) or one.engine == name.split("/")[0]]
-        for one in replays_of(of_engine, folder / str(number), say, name):
-            outcomes[name, one.record.id] = one
+        for one in found:
+            if name in (NONE, one.id) or one.record.engine == name.split("/")[0]:
+                outcomes[name, one.id] = replayed(one, name, replays)
     return Square(records=here, repairs=repairs, outcomes=outcomes)
+
+
+def replayed(finding: StoredFinding, repair: str, replays: SavedReplays) -> Outcome:
+    """Replay the case of a finding under one repair, or NONE, and return the outcome."""
+    assert finding.case is not None
+    assert finding.workload is not None
+    began, local = time.monotonic(), engine_of_case(finding.case, model=finding.record.found.model)
+    if isinstance(local, str):
+        end = ReplayEnd(ReplayResult.NOT_RUN, local)
+    else:
+        end = replays.run(finding.case, finding.workload, local, (repair,))
+    return Outcome(
+        finding.record,
+        end.result,
+        end.words,
+        installed_release(ENGINES[finding.record.found.adapter]),
+        time.monotonic() - began,
+        broken=end.broken,
+    )
 
 
 def fitting_repairs(records: Sequence[FindingRecord], only: Sequence[str]) -> list[Repair]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of, undecided
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, undecided
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.repairs import repairing
 from coldproof.harness.event_log import EventLog
@@ -25,7 +25,7 @@ from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.session.causes.forked_replays import ForkedReplays
 from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
-from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
+from coldproof.harness.session.causes.replay_job import ReplayEnd, Run, job_of
 from coldproof.harness.workload.steps import Workload
 
 SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine takes five times as long
@@ -131,17 +131,7 @@ class Attributor:
         """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
         if self.spent() > 1 or not self.time_left():
             raise OutOfTime
-        chosen = [one for one in local.repairs if one.name in names]
-        job = ReplayJob(
-            options=msgspec.structs.replace(local.options, repairs=(*local.options.repairs, *chosen)),
-            cell=local.cell,
-            requirement=requirement,
-            runs=runs,
-            tries=tries_of(case, runs[0].workload) if len(runs) == 1 else 1,
-            failure_class=case.failure_class,
-            signature=case.signature,
-            calibrations=self.calibrations.get(local.basis, {}),
-        )
+        job = job_of(case, runs, [requirement], local, names, self.calibrations.get(local.basis, {}))
         end = self.replays.run(job, seconds=min(local.seconds, self.time_left()))
         if end.calibrations:
             self.calibrations[local.basis] = end.calibrations

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.finding_records import StoredFinding, read_findings, read_records
 from coldproof.harness.case.repairs import NONE, read_repairs
 from coldproof.harness.cli import finding_matrix
 from coldproof.harness.cli import findings as command
@@ -16,6 +14,9 @@ from coldproof.harness.cli.finding_runs import Outcome
 from coldproof.harness.cli.main import main
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.session.causes import local_engine
+from coldproof.harness.session.causes.replay_job import ReplayEnd
+from coldproof.harness.session.causes.saved_replays import SavedReplays
 
 HEADS, WAITS, SESSION = (
     "vllm/failed-load-heads-the-queue",
@@ -90,29 +91,46 @@ def test_what_cannot_run_or_takes_luck_is_not_off_the_diagonal() -> None:
     assert list(square(at1_2=Outcome(lucky, PASSES)).off()) == []
 
 
-def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--only` chooses the repairs."""
-    asked: list[tuple[str, list[str]]] = []
+    asked: list[tuple[str, str]] = []
 
-    def replays(records: list[object], _folder: Path, _say: object, repairs: str) -> list[Outcome]:
-        asked.append((repairs, [one.record.id for one in made(repairs)]))
-        return made(repairs)
+    def replayed(finding: StoredFinding, repair: str, _replays: object) -> Outcome:
+        asked.append((repair, finding.id))
+        return square().outcomes[repair, finding.id]
 
-    def made(repairs: str) -> list[Outcome]:
-        return [one for (name, _), one in square().outcomes.items() if name == repairs]
-
-    monkeypatch.setattr(finding_matrix, "replays_of", replays)
+    monkeypatch.setattr(finding_matrix, "replayed", replayed)
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
     monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
-    found = square_of(RECORDS, [HEADS, SESSION], tmp_path, lambda _words: None)
-    assert [name for name, _ in asked] == [NONE, HEADS, SESSION]
-    assert all(rows == list(NAMES) for _, rows in asked)
+    found = square_of(RECORDS, [HEADS, SESSION], lambda _words: None)
+    assert asked == [(repair, name) for repair in (NONE, HEADS, SESSION) for name in NAMES]
     assert list(found.off()) == []
     with pytest.raises(UsageError, match="'vllm/no-such' has no repair"):
-        square_of(RECORDS, ["vllm/no-such"], tmp_path, lambda _words: None)
+        square_of(RECORDS, ["vllm/no-such"], lambda _words: None)
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "not installed")
     with pytest.raises(UsageError, match="no case and repair of an engine that is installed"):
-        square_of(RECORDS, [], tmp_path, lambda _words: None)
+        square_of(RECORDS, [], lambda _words: None)
+
+
+@pytest.mark.parametrize(
+    ("end", "broken"),
+    [(ReplayEnd(NOT_RUN, "no engine", broken=True), True), (ReplayEnd(NOT_RUN, "needs a server"), False)],
+)
+def test_a_replay_plants_the_repair_alone(end: ReplayEnd, broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose engine does not start is told from one that nothing could replay here."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(_self: object, _case: object, _workload: object, _local: object, names: tuple[str, ...]) -> ReplayEnd:
+        asked.append(names)
+        return end
+
+    monkeypatch.setattr(local_engine, "installed_release", lambda _spec: "0.32.0")
+    monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
+    monkeypatch.setattr(SavedReplays, "run", run)
+    (finding,) = read_findings([RECORDS[0]])
+    outcome = finding_matrix.replayed(finding, SESSION, SavedReplays())
+    assert asked == [(SESSION,)]
+    assert (outcome.result, outcome.words, outcome.broken) == (NOT_RUN, end.words, broken)
 
 
 @pytest.mark.parametrize(

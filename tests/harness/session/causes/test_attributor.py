@@ -271,7 +271,7 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     job = ReplayJob(
         options=Options(report_dir=tmp_path, repairs=(rows,), adapters=(Path("a"),), **IN_PROCESS),
         cell="default",
-        requirement=REQUIREMENT,
+        requirements=[REQUIREMENT],
         runs=[Run(workload, "abc")],
         failure_class=case_of(CONTENTS).failure_class,
         signature="x",
