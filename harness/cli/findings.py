@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for, and return the exit code. Raises Refusal or UsageError."""
     records = chosen(options.names)
     if options.matrix:
-        return matrix(records, [name for name in options.only.split(",") if name])
+        return matrix(records, [name for name in options.only.split(",") if name], together=options.together)
     if options.replay:
         return replay(records, options.report_dir, options.repairs)
     if options.collect:
@@ -134,9 +134,9 @@ def record_of(name: str) -> FindingRecord:
     return records[name]
 
 
-def matrix(records: Sequence[FindingRecord], only: Sequence[str]) -> int:
+def matrix(records: Sequence[FindingRecord], only: Sequence[str], *, together: bool) -> int:
     """Replay findings under each repair, print the square and what is off its diagonal, and return the exit code."""
-    square = square_of(records, only, say)
+    square = square_of(records, only, say, together=together)
     say(drawn(square))
     off = list(square.off())
     for one in off:
@@ -199,6 +199,11 @@ FINDINGS = Subcommand(
         help="replay the cases of these findings under each repair: each must be gone with its own repair alone",
     ),
     argument("--only", default="", metavar="NAME,...", help="with --matrix: only the repairs of these findings"),
+    argument(
+        "--together",
+        action="store_true",
+        help="with --matrix: replay each case under all other repairs at once, and alone only where that changes it",
+    ),
     argument(
         "--report-dir",
         type=Path,

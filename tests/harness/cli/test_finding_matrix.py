@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 import pytest
 
@@ -95,7 +97,8 @@ def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch
     """`--only` chooses the repairs."""
     asked: list[tuple[str, str]] = []
 
-    def replayed(finding: StoredFinding, repair: str, _replays: object) -> Outcome:
+    def replayed(finding: StoredFinding, repairs: Sequence[str], _replays: object) -> Outcome:
+        (repair,) = repairs
         asked.append((repair, finding.id))
         return square().outcomes[repair, finding.id]
 
@@ -110,6 +113,59 @@ def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "not installed")
     with pytest.raises(UsageError, match="no case and repair of an engine that is installed"):
         square_of(RECORDS, [], lambda _words: None)
+
+
+def square_together(
+    answer: Callable[[str, Sequence[str]], ReplayResult], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Square, list[tuple[str, ...]]]:
+    """Return the square with the other repairs at once, and the repairs of each replay. `answer`: how one ends."""
+    asked: list[tuple[str, ...]] = []
+
+    def replayed(finding: StoredFinding, repairs: Sequence[str], _replays: object) -> Outcome:
+        asked.append(tuple(repairs))
+        return Outcome(finding.record, answer(finding.id, repairs), version=finding.record.last_release)
+
+    monkeypatch.setattr(finding_matrix, "replayed", replayed)
+    monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
+    monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
+    return square_of(RECORDS, [], lambda _words: None, together=True), asked
+
+
+def mends(finding: str, repairs: Sequence[str]) -> bool:
+    """Return whether one of these repairs says that it removes a case."""
+    return any(finding in read_repairs()[name].mends for name in repairs if name != NONE)
+
+
+def test_the_other_repairs_are_planted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three replays of a case, or one more for each further repair that names it, tell as much as all."""
+    found, asked = square_together(lambda name, repairs: PASSES if mends(name, repairs) else FAILS, monkeypatch)
+    assert list(found.off()) == []
+    assert len(found.repairs) > 30
+    assert len(asked) == 3 * len(NAMES) + 1  # one case is removed by two of them
+    (row,) = (line for line in drawn(found).splitlines() if line.startswith(SESSION))
+    assert sorted(row.split()[1:]) == sorted(["F", "[.]", *["f"] * (len(found.repairs) - 1)])
+
+
+def test_a_repair_that_removes_another_case_is_singled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of the others tell which it is."""
+    found, asked = square_together(
+        lambda name, repairs: PASSES if mends(name, repairs) or (name == SESSION and WAITS in repairs) else FAILS,
+        monkeypatch,
+    )
+    assert list(found.off()) == [f"{SESSION} is gone under {WAITS}, which does not name it"]
+    assert len(asked) < 3 * len(NAMES) + 20
+
+
+def test_what_only_several_repairs_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place of the square shows it."""
+    found, _ = square_together(
+        lambda name, repairs: PASSES if mends(name, repairs) or (name == SESSION and len(repairs) > 30) else FAILS,
+        monkeypatch,
+    )
+    (line,) = found.off()
+    assert line.startswith(
+        f"{SESSION} is gone under {len(found.repairs) - 1} repairs at once, and under no half of them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +184,7 @@ def test_a_replay_plants_the_repair_alone(end: ReplayEnd, broken: bool, monkeypa
     monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
     monkeypatch.setattr(SavedReplays, "run", run)
     (finding,) = read_findings([RECORDS[0]])
-    outcome = finding_matrix.replayed(finding, SESSION, SavedReplays())
+    outcome = finding_matrix.replayed(finding, (SESSION,), SavedReplays())
     assert asked == [(SESSION,)]
     assert (outcome.result, outcome.words, outcome.broken) == (NOT_RUN, end.words, broken)
 
@@ -141,6 +197,6 @@ def test_the_exit_code_says_whether_it_is_diagonal(
     changed: dict[str, Outcome], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last line has the number of cases and repairs."""
-    monkeypatch.setattr(command, "square_of", lambda *_: square(**changed))
+    monkeypatch.setattr(command, "square_of", lambda *_, **__: square(**changed))
     assert main(["findings", "--matrix"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == f"3 cases under 3 repairs: {len(changed)} off the diagonal"
