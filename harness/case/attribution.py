@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.known_issues import is_alike
+from coldproof.harness.case.known_issues import is_alike, shows
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
@@ -58,6 +58,11 @@ class Candidates(msgspec.Struct, frozen=True):
         """Return the ids of the findings with the signature of a case."""
         return [one.id for one in self.records if is_alike(one, case)]
 
+    def mends_remarks(self, repair: str) -> bool:
+        """Return whether all findings that a repair removes are remarks: it does not tell which of them a case is."""
+        mended = next(one.mends for one in self.repairs if one.name == repair)
+        return not any(one.is_root_cause for one in self.records if one.id in mended)
+
     def finding_of(self, repair: str) -> FindingRecord:
         """Return the likeliest finding that a repair removes."""
         mended = next(one.mends for one in self.repairs if one.name == repair)
@@ -103,7 +108,8 @@ def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attr
     """
     same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
-        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why)
+        remark = not same[0].is_root_cause and any(shows(one, case) for one in same[0].shows)
+        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why, remark=remark)
     about = (case.requirement, case.failure_class)
     near = [one for one in records if not one.shows and (one.requirement, one.failure_class) == about]
     if same or near:
@@ -160,8 +166,8 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
             return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
         if number and replay((name,)) is not ReplayResult.PASSES:
             return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
-    found = candidates.finding_of(name)
-    return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+    found, remark = candidates.finding_of(name), candidates.mends_remarks(name)
+    return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it", remark=remark)
 
 
 def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = Basis.UNDECIDED) -> Attribution:

@@ -120,7 +120,7 @@ class Trial:
         self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
-        self.examples = self.requests = self.noise = self.permitted = 0
+        self.examples = self.requests = self.noise = self.permitted = self.failing = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
         self.search = Search()
         self.aside: list[PutAside] = []  # the counterexamples behind which it went on
@@ -146,7 +146,8 @@ class Trial:
         self.settled_examples = self.settled_requests = 0
         self.out_of_time = ""  # why not even one example was drawn
         self.obstacle = ""  # why nothing can be compared in its cell
-        self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
+        # Of replayed findings that fail, and that a known issue waives; and of all that showed a remark.
+        self.known: list[Case] = []
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -163,6 +164,7 @@ class Trial:
     def add(self, judgement: Judgement) -> None:
         """Add an example's evidence to the counters."""
         self.examples += 1
+        self.failing += bool(judgement.findings)
         self.requests += len(judgement.history.outcomes)
         if self.search.since is not None:
             self.minimising_examples += 1
@@ -201,6 +203,12 @@ class Trial:
             self.proving += spent
         self.marks.update(set(marks))
         self.search = Search()
+
+    def set_remarks_apart(self) -> None:
+        """Leave the cases that show remarks out of what was put aside: they decide no verdict."""
+        shown = [one.case for one in self.aside if one.verdict is Verdict.CONFORMS and one.case is not None]
+        self.known += shown
+        self.aside = [one for one in self.aside if one.case is None or one.verdict is not Verdict.CONFORMS]
 
     def spend_on_causes(self, seconds: float) -> None:
         """Leave the time in which the cause of a failure was found out of the time for drawing and for proofs."""

@@ -25,7 +25,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a clause.
 
     `candidates`: the findings among which it is undecided. `link`: the public report of the finding. `tried`: the
-    finding that it is like, and whose repair it was replayed with.
+    finding that it is like, and whose repair it was replayed with. `remark`: the finding is a remark, which no contract
+    forbids, and the case is shown to be nothing else: it vanishes with the repair, or the record says that it shows so.
     """
 
     basis: Basis
@@ -34,6 +35,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     link: str = ""
     tried: list[str] = []
     words: str = ""
+    remark: bool = False
 
     @property
     def is_known(self) -> bool:

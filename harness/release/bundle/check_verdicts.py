@@ -140,6 +140,10 @@ def check_without_counterexample(
         if name not in cases:
             yield left_out(f"{place} is {given} because of case {name}, which is missing")
     for case in known:
+        if (case.requirement, case.cell) != (place.requirement, place.cell):
+            yield altered(f"{place} is {given} with case {case.id}, which is about {case.requirement} in {case.cell}")
+        if case.known_issue is None and not case.is_remark:
+            yield altered(f"{place} is {given} with case {case.id}, which no known issue waives and which is no remark")
         yield from check_waiver(part, place, verdict, case)
     if known and seen.failing < 1:
         yield altered(

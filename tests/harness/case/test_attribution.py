@@ -15,7 +15,7 @@ from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Shows
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Severity, Shows
 from coldproof.harness.workload.steps import Workload
 
 FAILS, PASSES, OTHERWISE, NOT_RUN = (
@@ -155,6 +155,40 @@ def test_of_findings_with_one_repair_it_belongs_to_the_likeliest() -> None:
     near, far = record("e/near"), record("e/far", requirement="MM-1", signature="x")
     found = Candidates.of(CASE, [far, near], [repair("e/far", "e/near")])
     assert by_repairs(CASE, found, Replays(cause="e/far")).finding == "e/near"
+
+
+def remark(name: str, **changes: object) -> FindingRecord:
+    """Return the record of a remark."""
+    return record(name, severity=Severity.REMARK, **changes)
+
+
+@pytest.mark.parametrize(
+    ("severities", "expected"),
+    [
+        ((Severity.REMARK,), True),
+        ((Severity.REMARK, Severity.REMARK), True),
+        ((Severity.REMARK, Severity.API), False),
+        ((Severity.API,), False),
+    ],
+)
+def test_a_case_that_vanishes_with_the_repair_of_a_remark_is_one(
+    severities: tuple[Severity, ...], expected: bool
+) -> None:
+    """A repair that removes another finding as well does not tell which of them the case is."""
+    records = [record(name, severity=one) for name, one in zip(NAMES, severities, strict=False)]
+    candidates = Candidates.of(CASE, records, [repair(*(one.id for one in records))])
+    found = by_repairs(CASE, candidates, Replays(cause=NAMES[0]))
+    assert (found.basis, found.remark) == (Basis.REPAIR, expected)
+    assert by_repairs(CASE, candidates, Replays()).remark is False
+
+
+@pytest.mark.parametrize(("changes", "expected"), [({"shows": [SHOWS]}, True), ({}, False)])
+def test_by_signature_a_case_is_a_remark_only_if_the_record_says_how_it_shows_itself(
+    changes: dict[str, object], expected: bool
+) -> None:
+    """The signature of a remark's own case is not enough: another cause may have it."""
+    found = by_signature(CASE, [remark("e/remark", **changes)], "no repair")
+    assert (found.basis, found.finding, found.remark) == (Basis.SIGNATURE, "e/remark", expected)
 
 
 def test_the_likeliest_findings_come_first() -> None:

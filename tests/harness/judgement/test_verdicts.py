@@ -29,8 +29,10 @@ from coldproof.harness.judgement.verdict import (
     narrowed_verdict,
     verdict_of_case,
     verdict_of_put_aside,
+    verdict_with_known,
     verdict_without_case,
 )
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 from coldproof.harness.schema.divergences import Rate
@@ -254,6 +256,31 @@ def test_a_confirmed_counterexample_is_a_violation_unless_waived(failure: Failur
     """This holds for every class."""
     assert case_verdict(failure) is Verdict.VIOLATED
     assert case_verdict(failure, known_issue="upstream knows") is Verdict.KNOWN_ISSUE
+
+
+def test_a_remark_is_no_violation_if_it_was_confirmed() -> None:
+    """Nor is it a known issue. What was seen once stays inconclusive."""
+    remark = Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    for known_issue in (None, "upstream knows"):
+        made = msgspec.structs.replace(seen(known_issue=known_issue, fresh_failed=1, fresh_tries=1), attribution=remark)
+        verdict, reason = verdict_of_case(made)
+        assert verdict is Verdict.CONFORMS
+        assert "vllm/some-remark" in reason
+    once = msgspec.structs.replace(seen(fresh_failed=0, fresh_tries=3), attribution=remark)
+    assert verdict_of_case(once)[0] is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("failing", "verdict"), [(8, Verdict.CONFORMS), (9, Verdict.NOT_EXERCISED)])
+def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, verdict: Verdict) -> None:
+    """What the engine does without it is not known then."""
+    made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    made.examples, made.failing, made.known = 9, failing, [msgspec.structs.replace(seen(), attribution=remark)]
+    found, reason = verdict_with_known(Verdict.CONFORMS, "so it is", made)
+    assert found is verdict
+    assert f"{failing} of 9 examples failed as a remark says, which no contract forbids: vllm/some-remark" in reason
+    assert verdict_with_known(Verdict.ERROR, "it broke", made)[0] is Verdict.ERROR
+    made.known.append(seen(known_issue="upstream knows"))
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
 
 
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:

@@ -282,18 +282,22 @@ ACCEPTED = f'[[accepted]]\nfinding = "{FINDING}"\nversions = ">=0"\nreason = "it
 
 
 class AlwaysOne:
-    """An attributor for which each case vanishes with one repair. `behind`: what it says of the first that is alike."""
+    """An attributor for which each case vanishes with one repair. `behind`: what it says of the first that is alike.
 
-    def __init__(self, behind: str | None) -> None:
-        self.said, self.found = behind, Attribution(basis=Basis.REPAIR, finding=FINDING)
+    `remark`: of a remark. `only`: the class of the cases that do.
+    """
 
-    def attribution(self, *_: Any, **__: Any) -> Attribution:
+    def __init__(self, behind: str | None, *, remark: bool = False, only: str = "") -> None:
+        self.said, self.only = behind, only
+        self.found = Attribution(basis=Basis.REPAIR, finding=FINDING, remark=remark)
+
+    def attribution(self, case: Case, *_: Any, **__: Any) -> Attribution:
         """Return the one."""
-        return self.found
+        return self.found if case.failure_class.startswith(self.only) else Attribution(basis=Basis.NEW)
 
-    def known(self, _: Any) -> Attribution:
+    def known(self, place: tuple[str, str, str]) -> Attribution:
         """Return the one."""
-        return self.found
+        return self.found if place[2].startswith(self.only) else Attribution(basis=Basis.NEW)
 
     def behind(self, _: Case, alike: list[Failing], __: Requirement, ___: Collection[str]) -> Behind:
         """Return the first example, if there is anything to say."""
@@ -332,6 +336,48 @@ def test_a_known_issue_says_how_many_passed_with_its_repair(tmp_path: Path) -> N
     assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
     assert "it vanishes with the repair of this finding (by repair)" in found.verdict["reason"]
     assert f"with that repaired, {KEPT_ALIKE} of them were replayed and passed" in found.verdict["reason"]
+
+
+@pytest.mark.parametrize("accepted", ["", ACCEPTED])
+def test_a_remark_is_named_and_makes_nothing_violated(tmp_path: Path, accepted: str) -> None:
+    """It is no known issue either, also where the known issues accept it. Examples without it are needed."""
+    found = outcome_of(
+        tmp_path / "remark",
+        tampering(counts_too_many),
+        range(SHORT, LONG),
+        known=accepted,
+        attributor=AlwaysOne(None, remark=True),
+    )
+    (case,) = found.cases
+    assert (case.is_remark, case.known_issue) == (True, None)
+    assert found.verdict["verdict"] is Verdict.CONFORMS, found.verdict["reason"]
+    assert (found.verdict["known"], found.verdict["remarks"]) == ([case.id], [FINDING])
+    assert f"failed as a remark says, which no contract forbids: {FINDING}" in found.verdict["reason"]
+    assert "that failed so passed with the repair" in found.verdict["reason"]
+
+
+def test_behind_a_remark_another_failure_is_a_violation(tmp_path: Path) -> None:
+    """The remark stays in the reason."""
+    found = outcome_of(
+        tmp_path / "two",
+        tampering(counts_too_many_and_answers_wrongly),
+        range(MIDDLE, 200),
+        attributor=AlwaysOne(None, remark=True, only="accounting"),
+    )
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert found.verdict["remarks"] == [FINDING]
+    assert found.verdict["further"] == []
+    assert found.verdict["reason"].startswith("corrupt: ")
+    assert f"besides it, a remark: {FINDING}" in found.verdict["reason"]
+
+
+def test_what_fails_like_a_remark_with_its_repair_too_is_a_violation(tmp_path: Path) -> None:
+    """An equal signature does not make it a remark."""
+    found = outcome_of(
+        tmp_path / "beside", tampering(counts_too_many), range(SHORT, LONG), attributor=AlwaysOne("x", remark=True)
+    )
+    assert {case.is_remark for case in found.cases} == {True, False}
+    assert found.verdict["verdict"] is Verdict.VIOLATED
 
 
 @pytest.mark.parametrize("most", [1, 3])
