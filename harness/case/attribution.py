@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.known_issues import is_alike, shows
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.workload.steps import Workload
@@ -58,10 +58,14 @@ class Candidates(msgspec.Struct, frozen=True):
         """Return the ids of the findings with the signature of a case."""
         return [one.id for one in self.records if is_alike(one, case)]
 
-    def mends_remarks(self, repair: str) -> bool:
-        """Return whether all findings that a repair removes are remarks: it does not tell which of them a case is."""
+    def beside_remark(self, repair: str) -> list[FindingRecord | None]:
+        """Return the root causes that the repair of a remark removes as well; None for one without its own repair.
+
+        Their own repairs tell which of them a case is.
+        """
         mended = next(one.mends for one in self.repairs if one.name == repair)
-        return not any(one.is_root_cause for one in self.records if one.id in mended)
+        causes = (one for one in self.records if one.id in mended and one.is_root_cause)
+        return [one if one.id in self.names else None for one in causes]
 
     def finding_of(self, repair: str) -> FindingRecord:
         """Return the likeliest finding that a repair removes."""
@@ -129,6 +133,19 @@ def by_repairs(
     it has just failed without.
     What `replay` raises when the time is over is passed on.
     """
+    replays: list[CauseReplay] = []
+
+    def noted(names: tuple[str, ...]) -> ReplayResult:
+        result = replay(names)
+        replays.append(CauseReplay.under(names, result))
+        return result
+
+    found = searched(case, candidates, noted, basis, rounds)
+    return msgspec.structs.replace(found, replays=replays)
+
+
+def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution of a case by replays under repairs: see `by_repairs`."""
     names, passes = candidates.names, ReplayResult.PASSES
     if not names:
         return beyond_repairs(case, candidates)
@@ -166,7 +183,16 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
             return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
         if number and replay((name,)) is not ReplayResult.PASSES:
             return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
-    found, remark = candidates.finding_of(name), candidates.mends_remarks(name)
+    found, remark = candidates.finding_of(name), False
+    if not found.is_root_cause:
+        narrower = candidates.beside_remark(name)
+        remark = None not in narrower
+        for one in filter(None, narrower):
+            ended = replay((one.id,))
+            if ended is ReplayResult.PASSES:
+                found, remark = one, False
+                break
+            remark = remark and ended is ReplayResult.FAILS
     return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it", remark=remark)
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.load import load_case
+from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.cli.io import Subcommand, argument, say
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
-from coldproof.harness.session.causes.local_engine import engine_of_case, family_of
+from coldproof.harness.session.causes.local_engine import engine_of_case
 from coldproof.harness.session.causes.saved_replays import SavedReplays
 
 

@@ -16,6 +16,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Absent, absent_everywhere, capabilities_of, missing_everywhere
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
+from coldproof.harness.release.bundle.check_attributions import check_attribution
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import OpenedEngine, Part, RejudgedTest
 from coldproof.harness.release.requirements.frozen import Place
@@ -213,7 +214,10 @@ def check_further(part: Part, place: Place, verdict: Event, cases: dict[str, Cas
 
 
 def check_waiver(part: Part, place: Place, verdict: Event, case: Case) -> Iterator[Reason]:
-    """Yield a reason if a case is waived by something else than the bundle's copy of the known issues."""
+    """Yield a reason if a case is waived by something else than the bundle's copy of the known issues, or if it cannot
+    have the cause that it is said to have.
+    """
+    yield from (altered(f"{place}: case {case.id} {words}") for words in check_attribution(case))
     if case.known_issue is None:
         return
     try:

@@ -13,18 +13,19 @@ import msgspec
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, undecided
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.repairs import repairing
+from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.session.causes.forked_replays import ForkedReplays
-from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
+from coldproof.harness.session.causes.local_engine import LocalEngine, local_engine
 from coldproof.harness.session.causes.replay_job import ReplayEnd, Run, job_of
 from coldproof.harness.workload.steps import Workload
 
@@ -116,14 +117,20 @@ class Attributor:
             return self.replay(case, [Run(workload, case.nonce)], requirement, local, names).result
 
         try:
+            first: list[CauseReplay] = []
             if local.basis is Basis.LOCAL:
                 shipped, fails_now = replay(()), True
+                first = [CauseReplay.under((), shipped)]
                 if shipped is not ReplayResult.FAILS:
-                    return by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
+                    found = by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
+                    return msgspec.structs.replace(found, replays=first)
             found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
         except OutOfTime:
             return undecided(case, candidates, OUT_OF_TIME, without=Basis.NOT_TRIED)
-        return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
+        replays = [*first, *found.replays]
+        if found.basis in (Basis.GONE, Basis.NOT_RUN):
+            found = undecided(case, candidates, found.words)
+        return msgspec.structs.replace(found, replays=replays)
 
     def replay(
         self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]

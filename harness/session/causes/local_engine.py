@@ -14,6 +14,7 @@ from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.repairs import read_repairs
+from coldproof.harness.case.tested_engine import tested_engine
 from coldproof.harness.option_table import REPORT
 from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options, is_other_engine
 from coldproof.harness.schema.attribution import Basis
@@ -37,22 +38,6 @@ class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     repairs: list[Repair]
     seconds: float
-
-
-def tested_engine(case: Case) -> EngineSpec | None:
-    """Return the engine that a case is about. That of a server that was attached to is the one that recognises it."""
-    spec = ENGINES.get(case.engine)
-    if spec is None or spec.start is not None:
-        return spec
-    return next((one for one in ENGINES.values() if one.recognises(case.engine_config)), spec)
-
-
-def family_of(case: Case) -> str:
-    """Return the folder of the findings about the engine of a case."""
-    spec = tested_engine(case)
-    if spec is not None and spec.repairs is not None:
-        return spec.repairs.findings
-    return spec.known_issues.parent.name if spec is not None and spec.known_issues is not None else case.engine
 
 
 def engine_of_case(case: Case, *, model: str | None = None) -> LocalEngine | str:

@@ -132,6 +132,19 @@ def test_what_takes_luck_is_tried_until_luck_is_unlikely(
     assert tries_of(msgspec.structs.replace(CASE, reproduction=reproduction), workload) == expected
 
 
+def test_the_replays_are_recorded() -> None:
+    """Of many repairs at once, their number is."""
+    found = attributed(Replays(cause=NAMES[1]), *NAMES)
+    assert [(one.number, one.repairs, one.result) for one in found.replays] == [
+        (1, NAMES[:1], FAILS),
+        (12, [], PASSES),
+        (1, NAMES[1:2], PASSES),
+        (0, [], FAILS),
+    ]
+    assert found.is_shown_by(NAMES[1], failed=False)
+    assert not found.is_shown_by(NAMES[0], failed=True)
+
+
 def test_what_has_just_failed_is_not_replayed_without_a_repair() -> None:
     """One replay tells that it is gone."""
     replays = Replays(cause="e/00")
@@ -162,24 +175,33 @@ def remark(name: str, **changes: object) -> FindingRecord:
     return record(name, severity=Severity.REMARK, **changes)
 
 
+def test_a_case_that_vanishes_with_the_repair_of_a_remark_is_one() -> None:
+    """It needs no other replays than a root cause."""
+    for severity, expected in ((Severity.REMARK, True), (Severity.API, False)):
+        candidates = Candidates.of(CASE, [record("e/0", severity=severity)], [repair("e/0")])
+        found = by_repairs(CASE, candidates, Replays(cause="e/0"))
+        assert (found.finding, found.remark) == ("e/0", expected)
+        assert by_repairs(CASE, candidates, Replays()).remark is False
+
+
 @pytest.mark.parametrize(
-    ("severities", "expected"),
+    ("own", "result", "finding", "expected"),
     [
-        ((Severity.REMARK,), True),
-        ((Severity.REMARK, Severity.REMARK), True),
-        ((Severity.REMARK, Severity.API), False),
-        ((Severity.API,), False),
+        (True, FAILS, "e/0", True),
+        (True, PASSES, "e/1", False),
+        (True, OTHERWISE, "e/0", False),
+        (True, NOT_RUN, "e/0", False),
+        (False, FAILS, "e/0", False),
     ],
 )
-def test_a_case_that_vanishes_with_the_repair_of_a_remark_is_one(
-    severities: tuple[Severity, ...], expected: bool
+def test_where_that_repair_removes_a_root_cause_its_own_repair_decides(
+    own: bool, result: ReplayResult, finding: str, expected: bool
 ) -> None:
-    """A repair that removes another finding as well does not tell which of them the case is."""
-    records = [record(name, severity=one) for name, one in zip(NAMES, severities, strict=False)]
-    candidates = Candidates.of(CASE, records, [repair(*(one.id for one in records))])
-    found = by_repairs(CASE, candidates, Replays(cause=NAMES[0]))
-    assert (found.basis, found.remark) == (Basis.REPAIR, expected)
-    assert by_repairs(CASE, candidates, Replays()).remark is False
+    """Without one, and without a clear result, the case is no remark."""
+    records = [remark("e/0"), record("e/1", signature="x")]
+    candidates = Candidates.of(CASE, records, [repair("e/0", "e/1"), *([repair("e/1")] if own else [])])
+    found = by_repairs(CASE, candidates, Replays({"e/1": result}, cause="e/0"))
+    assert (found.finding, found.remark) == (finding, expected)
 
 
 @pytest.mark.parametrize(("changes", "expected"), [({"shows": [SHOWS]}, True), ({}, False)])

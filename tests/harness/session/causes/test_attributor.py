@@ -161,6 +161,7 @@ def test_a_case_of_a_server_is_replayed_in_process(tmp_path: Path) -> None:
     assert found is not None
     assert (found.basis, found.finding) == (Basis.LOCAL, CONTENTS)
     assert replays.repaired == [[], [CONTENTS]]
+    assert found.is_shown_by(CONTENTS, failed=False)
     options = replays.jobs[0].options
     assert (options.engine, options.worker, options.engine_args) == ("vllm-inproc", "fingerprint", ())
 
