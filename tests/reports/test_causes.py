@@ -89,6 +89,7 @@ def test_a_remark_fails_no_run_and_is_named_everywhere() -> None:
     page = render_html(made)
     assert "1 remark about what no contract forbids: no requirement is violated by it" in page
     assert "Violations (0) and remarks (1)" in page
+    assert f"Remarks, which no contract forbids:</strong> {FINDING}" in page
 
 
 def test_without_the_facts_the_name_of_a_finding_is_its_title() -> None:
