@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.known_issues import is_alike, shows
+from coldproof.harness.case.known_issues import describes, is_alike, shows
 from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
@@ -151,7 +151,7 @@ def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, r
         return beyond_repairs(case, candidates)
     together = replay(names[:1])
     if together is passes:
-        return confirmed(candidates, names[0], replay, basis, rounds)
+        return confirmed(case, candidates, names[0], replay, basis, rounds)
     if names[1:]:
         together = replay(names)
     if together is ReplayResult.NOT_RUN:
@@ -163,18 +163,22 @@ def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, r
         return Attribution(basis=Basis.OTHERWISE, words=words)
     for name in names[1:MOST_ALONE]:
         if replay((name,)) is passes:
-            return confirmed(candidates, name, replay, basis, rounds)
+            return confirmed(case, candidates, name, replay, basis, rounds)
     rest = names[MOST_ALONE:]
     while rest[1:]:
         half = rest[: len(rest) // 2]
         rest = half if replay(half) is passes else rest[len(half) :]
     if rest and replay(rest) is passes:
-        return confirmed(candidates, rest[0], replay, basis, rounds)
+        return confirmed(case, candidates, rest[0], replay, basis, rounds)
     return Attribution(basis=Basis.NEW, words="it is gone with all repairs together, and with none of them alone")
 
 
-def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
-    """Return the attribution to the finding of a repair with which a case was gone, if it comes back without it."""
+def confirmed(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution to the finding of a repair with which a case was gone, if it comes back without it.
+
+    A repair may lead around another fault. What is no wrong by any contract must not be that, so that a case belongs to
+    a remark only if the remark describes it.
+    """
     for number in range(rounds):
         shipped = replay(())
         if shipped is ReplayResult.NOT_RUN:
@@ -193,6 +197,9 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
                 found, remark = one, False
                 break
             remark = remark and ended is ReplayResult.FAILS
+        if not found.is_root_cause and not describes(found, case):
+            words = "it vanishes with the repair of this remark, which does not describe it"
+            return Attribution(basis=Basis.UNDECIDED, candidates=[found.id], words=words)
     return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it", remark=remark)
 
 

@@ -184,7 +184,7 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """Return the verdict of a trial without another counterexample than its replayed findings and its remarks.
 
     Findings make it a known issue, as a drawn counterexample does. Remarks are named, and the trial conforms if any
-    example did not fail. A trial with an ERROR stays that.
+    example did not fail, or passed with the repair. A trial with an ERROR stays that.
     """
     remarks = [case for case in trial.known if case.is_remark]
     waived = [case for case in trial.known if not case.is_remark]
@@ -193,7 +193,7 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
         counted = (
             f"{trial.failing} of {trial.examples} examples failed as a remark says, which no contract forbids: {said}"
         )
-        if verdict is Verdict.CONFORMS and trial.failing >= trial.discriminating_examples:
+        if verdict is Verdict.CONFORMS and trial.failing >= trial.discriminating_examples + trial.looked_behind:
             verdict, reason = Verdict.NOT_EXERCISED, f"no example shows what it does without that; {reason}"
         reason = f"{reason}; {counted}"
     behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""

@@ -16,7 +16,7 @@ from coldproof.adapters.spec.layer import SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_records import read_records
-from coldproof.harness.case.known_issues import is_alike, shows
+from coldproof.harness.case.known_issues import describes, is_alike, shows
 from coldproof.harness.case.repairs import read_repairs, repairing
 from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.schema.attribution import Attribution, Basis
@@ -67,7 +67,7 @@ def may_be_remark(case: Case, found: Attribution, record: FindingRecord, repair:
     records = read_records()
     causes = [name for name in (repair.mends if repair is not None else ()) if records[name].is_root_cause]
     told = {one.repairs[0] for one in found.replays if one.number == 1 and one.result is ReplayResult.FAILS}
-    return not record.is_root_cause and set(causes) <= told
+    return not record.is_root_cause and set(causes) <= told and describes(record, case)
 
 
 def fitting_repair(record: FindingRecord, case: Case) -> Repair | None:

@@ -151,7 +151,7 @@ def check_without_counterexample(
             f"{place} has the case {known[0].id} of a finding, but none of its {seen.examples} examples fails"
         )
     seen.requirement = seen.requirement.on(common_capabilities(engines))
-    seen.known = known
+    seen.known, seen.looked_behind = known, verdict["looked_behind"]  # the latter on trust, as all replays
     try:
         with_rare = part.waivers(verdict).with_rare
     except UsageError as problem:

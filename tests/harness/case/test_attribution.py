@@ -204,6 +204,29 @@ def test_where_that_repair_removes_a_root_cause_its_own_repair_decides(
     assert (found.finding, found.remark) == (finding, expected)
 
 
+@pytest.mark.parametrize(
+    ("signature", "requirement", "expected"),
+    [
+        ("not the cache; in-place reload; other path; under traffic; overlaps the change", "LORA-6", True),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change; preempted", "LORA-6", True),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change", "MIXED-1", True),
+        ("not the cache; in-place reload; other path; under traffic", "LORA-6", False),
+        ("lost reuse; in-place reload; other path; under traffic; overlaps the change", "LORA-6", False),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change", "LORA-3", False),
+    ],
+)
+def test_what_vanishes_with_the_repair_of_a_remark_and_is_something_else_is_undecided(
+    signature: str, requirement: str, expected: bool
+) -> None:
+    """The repair may lead around another fault: it loads adapters in another way."""
+    case = msgspec.structs.replace(CASE, signature=signature, requirement=requirement)
+    own = "not the cache; in-place reload; other path; under traffic; overlaps the change"
+    records = [record("e/0", severity=Severity.REMARK, requirement="LORA-6", signature=own)]
+    found = by_repairs(case, Candidates.of(case, records, [repair("e/0")]), Replays(cause="e/0"))
+    assert (found.remark, found.is_known) == (expected, expected)
+    assert (found.basis is Basis.UNDECIDED) is not expected
+
+
 @pytest.mark.parametrize(("changes", "expected"), [({"shows": [SHOWS]}, True), ({}, False)])
 def test_by_signature_a_case_is_a_remark_only_if_the_record_says_how_it_shows_itself(
     changes: dict[str, object], expected: bool

@@ -270,10 +270,14 @@ def test_a_remark_is_no_violation_if_it_was_confirmed() -> None:
     assert verdict_of_case(once)[0] is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("failing", "verdict"), [(8, Verdict.CONFORMS), (9, Verdict.NOT_EXERCISED)])
-def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, verdict: Verdict) -> None:
-    """What the engine does without it is not known then."""
+@pytest.mark.parametrize(
+    ("failing", "passed", "verdict"),
+    [(8, 0, Verdict.CONFORMS), (9, 0, Verdict.NOT_EXERCISED), (9, 3, Verdict.CONFORMS)],
+)
+def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, passed: int, verdict: Verdict) -> None:
+    """What the engine does without it is not known then, unless some of them passed with the repair."""
     made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    made.looked_behind = passed
     made.examples, made.failing, made.known = 9, failing, [msgspec.structs.replace(seen(), attribution=remark)]
     found, reason = verdict_with_known(Verdict.CONFORMS, "so it is", made)
     assert found is verdict
