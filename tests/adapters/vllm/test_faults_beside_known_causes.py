@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from support.paths import ended
+from support.suite_runs import run_coldproof
 
 from coldproof.harness.schema.results import read_results
 from coldproof.harness.schema.verdict import Verdict
@@ -33,18 +32,17 @@ BESIDE = {
 }
 
 
-def command(requirement: str, folder: Path) -> list[str]:
-    """Return the command of a run of one requirement with its fault, under the known issues that ship for vLLM."""
+def words_of(requirement: str, folder: Path) -> list[str]:
+    """Return the words of a run of one requirement with its fault, under the known issues that ship for vLLM."""
     cell, fault = BESIDE[requirement]
     words = ["--layers", "exact", "--cells", cell, "--requirements", requirement, "--fault", fault]
-    words += ["--known-issues", "vllm", "--budget", "60s", "--diagnose", "none", "--report-dir", str(folder)]
-    return [sys.executable, "-P", "-m", "coldproof", "run", "-q", *words]
+    return ["-q", *words, "--known-issues", "vllm", "--budget", "60s", "--diagnose", "none", "--report-dir", str(folder)]
 
 
 @pytest.mark.parametrize("requirement", BESIDE)
 def test_a_fault_beside_a_known_cause_is_reported(requirement: str, tmp_path: Path) -> None:
     """The requirement is VIOLATED by a case that belongs to no accepted cause."""
-    run = ended(command(requirement, tmp_path / "run"))
+    run = run_coldproof(words_of(requirement, tmp_path / "run"))
     results = read_results(tmp_path / "run" / "results.json")
     assert results.fault is not None
     assert results.fault.acted
