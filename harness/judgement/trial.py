@@ -128,6 +128,7 @@ class Trial:
         self.repeated = 0  # examples that failed only in ways that were put aside
         self.alike: dict[Mark, list[Failing]] = {}  # some of them, by the mark of what each failed in
         self.looked_behind = 0  # of these, replayed with the repair of what was put aside, and passed
+        self.not_behind = ""  # why some were not replayed
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
         self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
         self.attributing = self.attributing_further = 0.0  # of these, seconds spent on finding causes

@@ -70,6 +70,8 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
         if trial.looked_behind:
             more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
+        if trial.not_behind:
+            more.append(f"whether they pass with that repaired is not known: {trial.not_behind}")
     more += [f"besides it, a remark: {remark_of(case)}" for case in trial.known if case.is_remark]
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
         more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
@@ -197,6 +199,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
             verdict, reason = Verdict.NOT_EXERCISED, f"no example shows what it does without that; {reason}"
         reason = f"{reason}; {counted}"
     behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
+    if trial.not_behind:
+        behind += f"; whether those that failed so pass with the repair is not known: {trial.not_behind}"
     if not waived or verdict is Verdict.ERROR:
         return verdict, f"{reason}{behind}"
     return Verdict.KNOWN_ISSUE, f"{waived[0].accepted}; besides it, {reason}{behind}"

@@ -21,7 +21,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import TrialEnded
-from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
+from coldproof.harness.session.causes.attributor import OUT_OF_TIME, Attributor, Behind, OutOfTime
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -112,8 +112,10 @@ class Proofs:
             try:
                 found = self.attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
             except OutOfTime:
+                trial.not_behind = OUT_OF_TIME
                 return
             trial.looked_behind += found.passed
+            trial.not_behind = trial.not_behind or (found.words if found.failing is None else "")
             if found.failing is None:
                 continue
             assert case.attribution is not None

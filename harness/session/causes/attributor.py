@@ -52,7 +52,8 @@ class OutOfTime(Exception):
 class Behind(msgspec.Struct, frozen=True):
     """What replays of examples that failed like a case showed, with the repair of its cause. `passed`: how many did.
 
-    `failing`: an example that fails with it as well, and how, in `words`.
+    `failing`: an example that fails with it as well, and how, in `words`. Without one, `words` say why there was no
+    replay.
     """
 
     passed: int = 0
@@ -178,7 +179,7 @@ class Attributor:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
             end = self.replay(case, runs, requirement, local, (repair.name,))
             if end.result not in FAILED:
-                return Behind(passed=passed) if end.result is ReplayResult.PASSES else nothing
+                return Behind(passed=passed) if end.result is ReplayResult.PASSES else Behind(words=end.words)
             only = runs[end.run : end.run + 1]  # what follows is not because of the runs before it
             alone = self.replay(case, only, requirement, local, (repair.name,))
             if alone.result in FAILED:

@@ -631,5 +631,8 @@ def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial
         12,
     )
     assert verdict_of_put_aside(made)[1] == "known; 12 more of 40 examples failed so, and none failed otherwise"
+    made.not_behind = "no time"
+    said = "and none failed otherwise; whether they pass with that repaired is not known: no time"
+    assert verdict_of_put_aside(made)[1].endswith(said)
     made.problem = EngineDied("it ended")
     assert verdict_of_put_aside(made)[1].endswith("; it could not be tested further: EngineDied: it ended")
