@@ -109,7 +109,7 @@ class Attributor:
             for (requirement_id, _, signature), one in self.found.items()
             if case.signature == signature or case.requirement == requirement_id
         }
-        candidates = Candidates.of(case, records, local.repairs, first=earlier)
+        candidates = Candidates.of(case, local.possible(records), local.repairs, first=earlier)
         workload = msgspec.convert(case.workload, Workload)
         if candidates.repairs:
             self.log.emit("phase", words=f"looking for the cause of {case.id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from coldproof.harness.option_table import REPORT
 from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options, is_other_engine
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingRecord
 from coldproof.harness.selection.command_line import default_oracle
 
 IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute
@@ -30,7 +32,8 @@ NOT_INSTALLED = "no engine of its release that takes repairs is installed here"
 class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     """An engine that takes repairs: the options of a run on it, and the cell. `basis`: what its replays show.
 
-    `repairs`: those that its release can have and the run has not planted already. `seconds`: for one replay.
+    `repairs`: those that its release can have and the run has not planted already. `seconds`: for one replay. `absent`:
+    the findings about code that is not installed, which can be no cause of what fails on it.
     """
 
     options: Options
@@ -38,6 +41,11 @@ class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     repairs: list[Repair]
     seconds: float
+    absent: frozenset[str] = frozenset()
+
+    def possible(self, records: Iterable[FindingRecord]) -> list[FindingRecord]:
+        """Return those of these findings that this engine can have."""
+        return [one for one in records if one.id not in self.absent]
 
 
 def engine_of_case(case: Case, *, model: str | None = None) -> LocalEngine | str:
@@ -78,10 +86,13 @@ def local_engine(options: Options, case: Case, *, hurried: bool = True) -> Local
         return NOT_INSTALLED
     fitting = [one for one in known if one.is_for(release) and not one.absent]
     left = [one for one in fitting if one.name not in planted]
+    absent = frozenset(name for one in known if one.absent for name in one.mends)
     seconds = IN_PROCESS_SECONDS if hurried else UNHURRIED_SECONDS
     if not options.attached and (options.layer != SERVER_LAYER or not hurried):
         own = msgspec.structs.replace(options, findings=OFF, known_issues=None, proposals=None, replay=None)
-        return LocalEngine(options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=seconds)
+        return LocalEngine(
+            options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=seconds, absent=absent
+        )
     if not fitting or not same_release(release, case.engine_version):
         return NOT_INSTALLED
     layer = next((one for one in spec.more_layers if one.name == EXACT_LAYER), None)
@@ -108,7 +119,7 @@ def local_engine(options: Options, case: Case, *, hurried: bool = True) -> Local
         weight_policy=options.weight_policy,
         cells=(cell,),
     )
-    return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=seconds)
+    return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=seconds, absent=absent)
 
 
 def installed_release(spec: EngineSpec) -> str:

@@ -47,7 +47,7 @@ class SavedReplays:
             return by_signature(case, records, local)
         return by_repairs(
             case,
-            Candidates.of(case, records, local.repairs),
+            Candidates.of(case, local.possible(records), local.repairs),
             lambda names: self.run(case, workload, local, names).result,
             basis=local.basis,
             rounds=ROUNDS if tries_of(case, workload) > 1 else 1,
