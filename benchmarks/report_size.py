@@ -14,6 +14,7 @@ from support.report_samples import many
 
 from coldproof.harness.schema.results import Results, encode
 from coldproof.reports.exports.badge import badge_svg
+from coldproof.reports.exports.ctrf import ctrf_json
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.run_report.run_report import render_html
@@ -23,6 +24,7 @@ FILES: dict[str, Callable[[Results], str | bytes]] = {
     "index.html": render_html,
     "results.json": encode,
     "junit.xml": junit_xml,
+    "ctrf.json": ctrf_json,
     "summary.md": summary_markdown,
     "badge.svg": badge_svg,
 }

@@ -36,5 +36,8 @@ VLLM_TARGET_DEVICE=cpu "$python" -m coldproof run --layers exact --profile smoke
 verdict="no summary was written"
 # With exit code 4 nothing was run, and a summary there is an earlier run's.
 [ "$code" -eq 4 ] || verdict=$(sed -n 's/^\*\*\(.*\)\*\*$/\1/p;' "$out/summary.md" | head -n 1) || verdict="no summary was written"
+if [ "$code" -eq 1 ] && [ "$vllm" != installed ]; then
+  echo "to run a command of the report: export VLLM_TARGET_DEVICE=cpu PATH=$(cd "$environment/bin" && pwd):\$PATH"
+fi
 echo "$verdict (installed in $((ready - started)) s, tested in $((SECONDS - ready)) s, exit code $code)"
 exit "$code"

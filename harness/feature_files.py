@@ -3,7 +3,8 @@
 A feature is a folder below `harness/features`. The last word of a file's name says to which room the file adds:
 `steps` to the workload's kinds of steps, `checks`, `evidence`, `bounds` and `states` to the judgement, `perform` to
 the runner, `script` to scripts of cases, `circumstances` to their signatures. Files with the last words `workloads`
-and `facts` register nothing.
+and `facts` register nothing. A file with another last word is refused: it would register nothing either, and a
+requirement would conform without its checker.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 FEATURES = "coldproof.harness.features"
+REGISTER = ("steps", "checks", "evidence", "bounds", "states", "perform", "script", "circumstances")
+WORDS = (*REGISTER, "workloads", "facts")
 Entry = TypeVar("Entry")
 
 
@@ -26,6 +30,24 @@ def modules(package: str) -> Iterator[str]:
 
 
 @functools.cache
+def feature_files() -> dict[str, str]:
+    """Return the last word of the name of each file of a feature. Raises ImportError for another word, or a folder
+    that is no package.
+    """
+    for root in importlib.import_module(FEATURES).__path__:
+        for folder in Path(root).iterdir():
+            if any(folder.glob("*.py")) and not (folder / "__init__.py").exists():
+                raise ImportError(f"{folder} is no package, so that its files would not be found: add __init__.py")
+    found = {file: re.split(r"[._]", file)[-1] for feature in modules(FEATURES) for file in modules(feature)}
+    for file, word in found.items():
+        if word not in WORDS:
+            raise ImportError(
+                f"{file}: the last word of the name of a feature's file must be one of {', '.join(WORDS)}"
+            )
+    return found
+
+
+@functools.cache
 def load(word: str, *, package: str = "") -> None:
     """Import each module of a package, and each file of a feature whose name ends with a word.
 
@@ -33,10 +55,9 @@ def load(word: str, *, package: str = "") -> None:
     """
     for module in modules(package) if package else ():
         importlib.import_module(module)
-    for feature in modules(FEATURES):
-        for file in modules(feature):
-            if re.split(r"[._]", file)[-1] == word:
-                importlib.import_module(file)
+    for file, last in feature_files().items():
+        if last == word:
+            importlib.import_module(file)
 
 
 class Ordered(Generic[Entry]):

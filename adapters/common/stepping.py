@@ -55,8 +55,8 @@ Live = TypeVar("Live", bound=SteppedRequest)
 class SteppedEngine(Protocol[Live]):
     """An engine that makes progress only when it is stepped. `steps`: the number of steps so far.
 
-    An adapter with this base class has `clock`, `complete`, `serve` and `entered` from here. `_failure`: why the engine
-    has terminated.
+    An adapter with this base class has `clock`, `complete`, `serve` and `entered` from here. It sets `steps` (0),
+    `_failure` (why the engine has terminated; "" while it runs) and `_lock` when it starts, and has the methods below.
     """
 
     steps: int
@@ -104,18 +104,26 @@ class SteppedEngine(Protocol[Live]):
                 raise EngineDied(self._failure)
             yield
 
+    @abc.abstractmethod
     def send(self, request: CompletionRequest) -> Live:
         """Give the engine a request. Raises RequestRefused if the engine does not accept it."""
 
+    @abc.abstractmethod
     def step(self) -> None:
-        """Step once and record the results in the requests. Raises EngineDied or EngineSilent if the step fails."""
+        """Step once: raise `steps` by one, and record the results in the requests.
 
+        Raises EngineDied or EngineSilent if the step fails.
+        """
+
+    @abc.abstractmethod
     def disconnect(self, request: Live, /) -> None:
         """Abort a request whose client disconnects."""
 
+    @abc.abstractmethod
     def finished(self, request: Live, /) -> Completion | EngineError:
         """Return the result of a request that has ended."""
 
+    @abc.abstractmethod
     def close_burst(self, unfinished: Sequence[Live], /) -> None:
         """Abort the requests that a burst left unfinished, and clean up after the burst."""
 

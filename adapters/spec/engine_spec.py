@@ -183,6 +183,12 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
     switches: tuple[Switch, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for cells of another engine: a run would have nothing to test."""
+        obstacles = [cell.obstacle(self.name, worker) for cell in self.cells for worker in self.workers]
+        if obstacles and all(obstacles):
+            raise ValueError(f"the engine {self.name!r} can run none of its cells: {obstacles[0]}")
+
     @property
     def layers(self) -> tuple[Layer, ...]:
         """Return the layers of a run on this engine: its own is the last."""

@@ -17,6 +17,7 @@ import jinja2
 
 from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
+from coldproof.harness.case.replay_command import portable_command
 from coldproof.harness.case.reproducer.script import (
     recorded_engine,
     recorded_workload,
@@ -66,7 +67,7 @@ def bug_report(case: Case, *, statement: str, environment: dict[str, str]) -> st
         cause=escaped(case.attribution.sentence) if case.attribution is not None else "",
         reproduced=reproduced(case),
         call=code(call),
-        replay=code(f"coldproof replay {word(f'{case.id}.json')}"),
+        replay=code(anonymous(portable_command(case))),
         command=fenced(anonymous(server_command(dialect, engine))),
         tiny_model=uses_generated_model(case),
         note=dialect.note(engine),

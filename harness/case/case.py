@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from coldproof.adapters.protocol.engine import Engine
 from coldproof.adapters.protocol.metrics import COUNTERS
+from coldproof.harness.case.replay_command import replay_command
 from coldproof.harness.case.rows.changes import change_rows, queue_rows
 from coldproof.harness.case.rows.requests import request_rows, step_rows, token_rows
 from coldproof.harness.case.rows.vectors import vector_row
@@ -22,8 +21,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import comparable_outcomes
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.option_table import option_words
-from coldproof.harness.options import FINGERPRINT, is_other_engine
+from coldproof.harness.options import Options
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import adapter_changes
@@ -41,16 +39,15 @@ def make_case(
     oracle: str,
     rule: Rule,
     recipes: dict[str, dict[str, Any]],
-    report_dir: Path,
+    options: Options,
     history_dependent: bool,
     log_tail: str,
     mixtures: Sequence[str] = (),
-    repairs: Sequence[str] = (),
 ) -> Case:
     """Return the case for the judgement of the smallest failing run, on a fresh engine if it failed there.
 
     `layer`: in a run of several, the layer that found it; else "". `mixtures`: of models in a batch that may be the
-    cause. `repairs`: the names of those that were planted into the engine.
+    cause. `options`: those of the run.
     """
     history, finding = judgement.history, judgement.worst()
     used = {step.content for step in adapter_changes(history.workload)}
@@ -83,13 +80,7 @@ def make_case(
         findings=[f.sentence for f in judgement.findings],
         reproduction=reproduction,
         history_dependent=history_dependent,
-        replay=shlex.join(
-            [
-                *("coldproof", "replay", f"{report_dir}/cases/{case_id}.json"),
-                *replay_options(layer, oracle, engine.config),
-                *option_words(repairs=tuple(repairs)),
-            ]
-        ),
+        replay=replay_command(f"{options.report_dir}/cases/{case_id}.json", layer, oracle, engine.config, options),
         log_tail=log_tail,
         provenance=list(describe_wrong_reads(history, finding.request)),
         counters=counters(history),
@@ -101,21 +92,6 @@ def make_case(
         vector=vector_row(failing, judgement.answers, rule) if failing is not None else None,
         mixtures=list(mixtures),
     )
-
-
-def replay_options(layer: str, oracle: str, config: Mapping[str, str]) -> list[str]:
-    """Return the options that a replay needs: the layer or worker of the case, and its oracle if that is an engine.
-
-    `layer`: "" in a run of one. `config`: the engine's configuration.
-    """
-    exact = not layer and worker_of(config) == FINGERPRINT
-    other = is_other_engine(oracle)
-    return option_words(layers=layer, worker=exact and FINGERPRINT, oracle=other and oracle.split()[0])
-
-
-def worker_of(config: Mapping[str, str]) -> str:
-    """Return the --worker of a run by the configuration of its engine, which names the class."""
-    return FINGERPRINT if "FingerprintWorker" in "".join(config.values()) else "model"
 
 
 def counters(history: History) -> dict[str, float]:

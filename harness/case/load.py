@@ -7,13 +7,15 @@ from pathlib import Path
 import msgspec
 
 from coldproof.harness.options import UsageError
-from coldproof.harness.schema.case import SCHEMA_VERSION, Case, read_case
+from coldproof.harness.schema.case import SCHEMA_VERSION, TRACE, Case, read_case
 from coldproof.harness.workload.steps import Workload, adapter_changes
 from coldproof.harness.workload.validity import is_valid
 
 
 def load_case(path: Path, *, follow: bool = False) -> tuple[Case, Workload]:
     """Read a case and its workload. `follow`: the file may be a link. Raises UsageError that says what is wrong."""
+    if path.name.endswith(TRACE):
+        raise UsageError(f"{path} is the trace of a case; give {path.name.removesuffix(TRACE)}.json")
     try:
         case = read_case(path, follow=follow)
         workload = msgspec.convert(case.workload, Workload)

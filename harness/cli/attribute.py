@@ -14,6 +14,7 @@ from coldproof.harness.case.load import load_case
 from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.cli.io import Subcommand, argument, say
 from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.case import TRACE
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS, EXIT_OK
 from coldproof.harness.session.causes.local_engine import engine_of_case
 from coldproof.harness.session.causes.saved_replays import SavedReplays
@@ -22,7 +23,7 @@ from coldproof.harness.session.causes.saved_replays import SavedReplays
 def run(options: argparse.Namespace) -> int:
     """Attribute each case, print a line for each, and return the exit code. Raises UsageError."""
     replays = SavedReplays()
-    found = [attributed(path, replays) for path in options.cases]
+    found = [attributed(path, replays) for path in options.cases if not path.name.endswith(TRACE)]
     if any(one.basis is Basis.NOT_RUN for one in found):
         return EXIT_HARNESS
     return EXIT_OK if all(one.is_known for one in found) else EXIT_FAILED

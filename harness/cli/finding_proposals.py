@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from coldproof.adapters.registry import ENGINES, layer_of
-from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_folder import write_case
 from coldproof.harness.case.finding_records import RECORD, StoredFinding
 from coldproof.harness.case.known_issues import is_alike
 from coldproof.harness.case.load import load_case
+from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.cli.io import loaded, results_file, write
 from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.schema.case import Case

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from coldproof.harness.case.case import replay_options
 from coldproof.harness.case.load import load_case
+from coldproof.harness.case.replay_command import replay_options
 from coldproof.harness.engine_releases.environment import NoEnvironment
 from coldproof.harness.engine_releases.release_runs import ReleaseRuns, finished, run_suites
 from coldproof.harness.schema.verdict import Verdict

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.registry import Asks, Registered, Registry, asks_nothing
+from coldproof.harness.judgement.registry import Asks, Example, Registered, Registry, asks_nothing
 
 Checker = TypeVar("Checker", bound=Callable[..., list[Finding]])
 
@@ -30,6 +30,15 @@ class Check(Registered, frozen=True, kw_only=True):
     of_answers: bool
     lasting: bool
     without_cache: bool
+
+    def result(self, example: Example) -> list[Finding]:
+        """Return the findings. Raises ValueError for one of another name, which nothing would rank."""
+        found: list[Finding] = super().result(example)
+        for one in found:
+            if one.checker != self.name:
+                function = self.function.__qualname__
+                raise ValueError(f"{function} is the checker {self.name!r} and returned a finding of {one.checker!r}")
+        return found
 
 
 CHECKERS: Registry[Check] = Registry("checks", package="coldproof.harness.judgement.checkers")

@@ -93,8 +93,10 @@ def requirement(
     """Mark a test as the check of a requirement. The report shows the test's docstring as the statement.
 
     `upstream` names public reports, such as "vllm#42125". All tests of a requirement have the same `suits`; a cell with
-    any of these traits tests it. Raises ValueError if `shows` is empty.
+    any of these traits tests it. Raises ValueError if `shows` is empty, and for an id that is not AREA-NUMBER.
     """
+    if not re.fullmatch(r"[A-Z]+-[1-9][0-9]*", requirement_id):
+        raise ValueError(f"{requirement_id!r} is no id of a requirement: its area and a number, such as SALT-1")
     if not shows:
         raise ValueError(f"{requirement_id} names no required evidence: it could pass without testing anything")
     declared = Requirement(

@@ -208,7 +208,8 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
     cases = {case.id: case for case in results.cases}
     found: dict[str, Detection] = {}
     for event in events:
-        if event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED and event["requirement"] not in found:
+        violated = event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED
+        if violated and event["requirement"] not in found and not may_be_known(cases[event["case"]]):
             requests, at = requests_until_failure(events, event["requirement"], event["cell"])
             found[event["requirement"]] = detection(event, cases[event["case"]], requests, at - first)
     return SuiteRun(
@@ -221,6 +222,14 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
         command=command,
         problem=problem or results.problem,
     )
+
+
+def may_be_known(case: Case) -> bool:
+    """Return whether a case may belong to a known cause of the unmodified engine: it is no detection of a fault then.
+
+    In a short run the time may not suffice to try the repairs.
+    """
+    return case.attribution is not None and bool(case.attribution.candidates)
 
 
 def detection(event: dict[str, Any], case: Case, requests: int, seconds: float) -> Detection:

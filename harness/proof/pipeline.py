@@ -295,11 +295,10 @@ class ProofPipeline:
             oracle=oracle.name,
             rule=rule,
             recipes={name: files.recipe for name, files in engines.contents.items()},
-            report_dir=engines.pool.options.report_dir,
+            options=engines.pool.options,
             history_dependent=confirmed.history_dependent,
             log_tail=confirmed.judgement.history.log_tail or tested.log_tail(),
             mixtures=() if cold else suspected_mixtures(confirmed),
-            repairs=[one.name for one in engines.pool.options.repairs],
         )
 
 

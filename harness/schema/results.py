@@ -163,6 +163,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     pooled: float | None = None  # by how much a value of a pooled answer may differ from the cold one
     cold: ColdAnswers = ColdAnswers()
     rounding: float | None = 0.0  # token by token: the margin, in nats, within which rounding may choose the token
+    repeated: bool = False  # measured a second time, because of a counterexample
 
 
 class SelfTestRow(msgspec.Struct, frozen=True, kw_only=True):

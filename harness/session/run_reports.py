@@ -23,7 +23,7 @@ from coldproof.harness.options import Options, UsageError
 from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import Qualification, environment_facts
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import TRACE, Case
 from coldproof.harness.schema.exit_codes import EXIT_HARNESS
 from coldproof.harness.schema.results import Results, Waiver, encode
 from coldproof.harness.schema.stored_files import read_lines
@@ -31,11 +31,12 @@ from coldproof.harness.session.environment import environment
 from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.reports.assemble.assemble import Event, assemble, events_of
 from coldproof.reports.assemble.unreadable_events import with_problem_of_gaps
+from coldproof.reports.exports.case_trace import trace_json
 from coldproof.reports.exports.write import write_all, write_bytes, write_text
 from coldproof.reports.files.own_folder import SEAL, FolderRefused, OwnFolder, claim, make_sub_folder
 from coldproof.reports.format.text import one_line, storable, visible
 
-PAGES = ("index.html", "badge.svg", "junit.xml", "summary.md")
+PAGES = ("index.html", "badge.svg", "ctrf.json", "junit.xml", "summary.md")
 RESULTS = "results.json"
 CASES = "cases"
 RUN_FILES = ("events.ndjson", RESULTS, *PAGES)
@@ -64,7 +65,7 @@ class RunReports:
         return {**environment(), **(environment_facts(self.qualification) if self.qualification is not None else {})}
 
     def save_case(self, case: Case, statement: str) -> None:
-        """Write cases/ID.json, cases/ID.py and cases/ID.md, and emit the event that the report is made from."""
+        """Write cases/ID.json, ID.py, ID.md and ID.trace.json, and emit the event that the report is made from."""
         case = msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
         folder = self.options.report_dir / CASES
         report = bug_report(case, statement=statement, environment=self.environment)
@@ -72,6 +73,7 @@ class RunReports:
             write_bytes(folder / f"{case.id}.json", encode(case))
             write_text(folder / f"{case.id}.py", reproducer(case))
             write_text(folder / f"{case.id}.md", report)
+            write_text(folder / f"{case.id}{TRACE}", trace_json(case))
         except OSError as problem:
             self.log.failed(problem)
         self.log.emit("case", case=case)

@@ -8,6 +8,7 @@ workload with other tokens and cache keys.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Union
 
@@ -227,6 +228,9 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
 # Everything but a burst: the kinds of the imports above, and of the features' files named `steps`. Case files name a
 # step by its tag, so that the union is closed.
 feature_files.load("steps")
+TAGS = Counter(kind.__struct_config__.tag for kind in StepKind.__subclasses__())
+if twice := [tag for tag, number in TAGS.items() if number > 1]:
+    raise TypeError(f"several kinds of steps have the tag {twice[0]!r}: a case file could not tell them apart")
 if TYPE_CHECKING:
     Action = StepKind
 else:

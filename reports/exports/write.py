@@ -16,6 +16,7 @@ import msgspec
 
 from coldproof.harness.schema.results import Results, write_results
 from coldproof.reports.exports.badge import badge_svg
+from coldproof.reports.exports.ctrf import ctrf_json
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.files.own_folder import claim, mark
@@ -36,6 +37,7 @@ def write_all(results: Results, folder: Path) -> None:
         write_results(clean, temporary)
     write_text(folder / "index.html", render_html(clean))
     write_text(folder / "junit.xml", junit_xml(clean))
+    write_text(folder / "ctrf.json", ctrf_json(clean))
     write_text(folder / "summary.md", summary_markdown(clean))
     write_text(folder / "badge.svg", badge_svg(clean))
 

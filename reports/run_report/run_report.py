@@ -32,7 +32,7 @@ LAYER_ABOUT = {
     "model": "in process, with a neural network: where numbers matter",
     "server": "the real server over HTTP: what only exists there, and a sample of everything",
 }
-_FILES = ("results.json", "summary.md", "junit.xml", "badge.svg")  # in the folder of the page
+_FILES = ("results.json", "summary.md", "junit.xml", "ctrf.json", "badge.svg")  # in the folder of the page
 
 
 def render_html(results: Results) -> str:

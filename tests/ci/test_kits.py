@@ -185,8 +185,10 @@ exit {code}
 """
 
 
-def pull_request(tmp_path: Path, *, code: int = 0, installed: int = 0, **variables: str) -> tuple[int, str, list[str]]:
-    """Return the exit code, the last line and the calls of the script for pull requests, with a stub for both
+def pull_request(
+    tmp_path: Path, *, code: int = 0, installed: int = 0, **variables: str
+) -> tuple[int, list[str], list[str]]:
+    """Return the exit code, the lines and the calls of the script for pull requests, with a stub for both
     interpreters.
     """
     log, stub = tmp_path / "log", tmp_path / "environment" / "bin" / "python"
@@ -197,18 +199,30 @@ def pull_request(tmp_path: Path, *, code: int = 0, installed: int = 0, **variabl
     environment.pop("VLLM_TARGET_DEVICE", None)
     command = [str(CI / "vllm_pull_request.sh"), "vllm==0.33.0", str(tmp_path / "out"), "--budget", "9s"]
     ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    return ended.returncode, ended.stdout.rstrip().rpartition("\n")[2], log.read_text().splitlines()
+    return ended.returncode, ended.stdout.splitlines(), log.read_text().splitlines()
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_a_pull_request_has_the_verdict_of_the_run(tmp_path: Path, code: int) -> None:
     """The verdict is the exit code and the last line."""
-    ended, last, (install, run) = pull_request(tmp_path, code=code)
+    ended, lines, (install, run) = pull_request(tmp_path, code=code)
     assert ended == code
-    assert re.fullmatch(rf"CONFORMANT: 3 of 3 \(installed in \d+ s, tested in \d+ s, exit code {code}\)", last)
+    assert re.fullmatch(rf"CONFORMANT: 3 of 3 \(installed in \d+ s, tested in \d+ s, exit code {code}\)", lines[-1])
     assert install.split()[:2] == ["ci/install_vllm_wheel.py", "vllm==0.33.0"]
     assert run.startswith("cpu -m coldproof run --layers exact ")
     assert run.endswith(f"--report-dir {tmp_path}/out --budget 9s")
+
+
+def test_a_violated_pull_request_says_where_its_commands_run(tmp_path: Path) -> None:
+    """`coldproof` is in the environment of the job alone."""
+    _, lines, _ = pull_request(tmp_path, code=1)
+    said, words = lines[-2].split(": ", maxsplit=1)
+    assert said == "to run a command of the report"
+    stub = tmp_path / "environment" / "bin" / "coldproof"
+    stub.write_text('#!/bin/sh\necho "$VLLM_TARGET_DEVICE $*"\n')
+    stub.chmod(0o755)
+    ended = subprocess.run(["sh", "-c", f"{words}; coldproof replay x"], capture_output=True, text=True, check=True)
+    assert ended.stdout == "cpu replay x\n"
 
 
 def test_a_pull_request_gives_the_checkout_to_the_installation(tmp_path: Path) -> None:

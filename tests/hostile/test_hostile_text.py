@@ -10,6 +10,7 @@ import datetime
 import functools
 import io
 import itertools
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,8 @@ from coldproof.harness.session.terminal.terminal import Terminal
 from coldproof.harness.workload.steps import Workload
 from coldproof.harness.workload.validity import is_valid
 from coldproof.reports.exports.badge import badge_svg
+from coldproof.reports.exports.case_trace import trace_json
+from coldproof.reports.exports.ctrf import ctrf_json
 from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.format.shell import command_line
@@ -183,6 +186,24 @@ def toml_is_ours(text: str, like: str) -> None:
     shows_no_control(text)
 
 
+def json_is_ours(text: str, like: str) -> None:
+    """Check that both have the same structure, and that no text has a control character."""
+    assert structure(json.loads(text)) == structure(json.loads(like))
+    shows_no_control(text)
+
+
+def structure(value: Any) -> Any:
+    """Return plain data with each text replaced by its type, without the keys, which may be names of counters."""
+    if isinstance(value, dict):
+        return [structure(one) for one in value.values()]
+    return [structure(one) for one in value] if isinstance(value, list) else type(value)
+
+
+def traces(results: Results) -> str:
+    """Return the traces of all cases."""
+    return json.dumps([json.loads(trace_json(case)) for case in results.cases], ensure_ascii=False)
+
+
 def beside(results: Results) -> SideBySide:
     """Return the results side by side with those of another engine."""
     return side_by_side([source(results), source(everything())], kinds.ENGINES)
@@ -207,6 +228,8 @@ FORMATS: dict[str, tuple[Callable[[Results], str], Callable[[str, str], Any]]] =
     "page": (render_html, html_is_ours),
     "summary": (functools.partial(summary_markdown, largest=10**6), markdown_is_ours),  # so that nothing is left out
     "junit": (junit_xml, xml_is_ours),
+    "ctrf": (ctrf_json, json_is_ours),
+    "traces": (traces, json_is_ours),
     "badge": (badge_svg, xml_is_ours),
     "terminal": (lambda results: on_terminal(results, Path("report")), terminal_is_ours),
     "known issues": (proposals, toml_is_ours),
@@ -224,7 +247,7 @@ def test_all_strings_of_results_at_once(results: Variants, name: str) -> None:
     is_ours(render(results.all(hostile)), render(results.all(benign)))
 
 
-@pytest.mark.parametrize("name", ["summary", "junit", "badge", "terminal", "known issues"])
+@pytest.mark.parametrize("name", ["summary", "junit", "ctrf", "badge", "terminal", "known issues"])
 def test_each_string_of_results(results: Variants, name: str) -> None:
     """Formats other than pages are tested string by string. Pages escape all values in one place, so one test is
     enough.

@@ -27,6 +27,7 @@ OTHER_MEANINGS = {
     ("harness/cli/main.py", "connector"),  # a command
     ("harness/execution/models/gguf_conversion.py", "default"),  # a tokenizer of llama.cpp
     ("harness/execution/models/gguf_conversion.py", "transformers"),  # a module
+    ("harness/feature_files.py", "states"),  # files of features
     ("harness/features/events/checks.py", "events"),  # a check
     ("harness/features/events/script.py", "events"),  # a method of an engine
     ("harness/features/images/circumstances.py", "images"),  # a circumstance

@@ -31,7 +31,7 @@ from coldproof.reports.format.text import duration, number, tail, token_text, vi
 from coldproof.reports.run_report.run_report import LARGEST, render_html
 from coldproof.reports.views.overview import GLYPH
 
-FILES = ("badge.svg", MARKER, "index.html", "junit.xml", "results.json", "summary.md")
+FILES = ("badge.svg", MARKER, "ctrf.json", "index.html", "junit.xml", "results.json", "summary.md")
 
 
 @pytest.fixture(scope="module")
@@ -393,6 +393,7 @@ def test_junit_fails_for_every_requirement_not_shown() -> None:
         "EVENT-1[tiny-llama]": "skipped",
         "CHAT-1[tiny-llama]": "failure",
         "PRESS-1[tiny-llama]": "error",
+        "run": "pass",
     }
 
 

@@ -45,13 +45,14 @@ from coldproof.harness.release.run.attestation import write_attestation
 from coldproof.harness.release.run.manifest import seal
 from coldproof.harness.release.run.record import KNOWN_ISSUES, Package, Qualification, digest_of
 from coldproof.harness.release.run.sources import sources_digest
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import TRACE, Case
 from coldproof.harness.schema.results import encode as encode_case
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.selftest.scripted_engine import ClosedFormOracle, InjectedBug, ScriptedEngine
 from coldproof.harness.session.selftest.selftest import self_test
 from coldproof.harness.workload.steps import Route, Workload
 from coldproof.reports.assemble.assemble import read_events
+from coldproof.reports.exports.case_trace import trace_json
 from coldproof.reports.exports.write import write_all
 
 VERSION = "9.9"
@@ -259,6 +260,7 @@ def conclude(log: EventLog, folder: Path, place: Place, examples: int) -> None:
     found = case() if place.requirement == "LORA-9" else None
     if found is not None:
         (folder / "cases" / f"{found.id}.json").write_bytes(encode_case(found))
+        (folder / "cases" / f"{found.id}{TRACE}").write_text(trace_json(found))
         log.emit("case", case=found)
     log.emit(
         "verdict",

@@ -74,6 +74,7 @@ def with_rule(found: Calibration, rule: Rule, *said: str) -> tuple[Calibration, 
         band=rule.band,
         cold=rule.cold,
         rounding=rule.rounding,
+        repeated=True,
         notes=[*found.notes, *said],
     )
     return changed, rule

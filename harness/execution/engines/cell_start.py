@@ -198,12 +198,13 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
 def rule_after_second_calibration(
     pool: EnginePool, cell: Cell, started: StartedEngines, found: Calibration
 ) -> tuple[Calibration, Rule] | None:
-    """Measure more cold answers, once for each calibration. Return what replaces it; None if that was done before.
+    """Measure more cold answers, once for each calibration. Return what replaces it; None if that was done before, in
+    this run or in the one whose calibration it uses.
 
     Raises OracleError.
     """
     cold, key = started.cold, found.cell
-    if key in pool.looked_again or started.oracle is not cold or not cold.scores:
+    if found.repeated or key in pool.looked_again or started.oracle is not cold or not cold.scores:
         return None
     pool.looked_again.add(key)
     measured = second_calibration(

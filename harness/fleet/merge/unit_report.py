@@ -12,10 +12,11 @@ import msgspec
 from coldproof.harness.fleet.matrix import Unit
 from coldproof.harness.fleet.node import EVENTS
 from coldproof.harness.fleet.store import Record
-from coldproof.harness.schema.case import read_case
+from coldproof.harness.schema.case import TRACE, read_case
 from coldproof.harness.schema.results import encode
 from coldproof.harness.schema.stored_files import copy_file
 from coldproof.reports.assemble.assemble import Event, last_of, read_events
+from coldproof.reports.exports.case_trace import trace_json
 from coldproof.reports.files.own_folder import claim, make_sub_folder, remove_listed
 from coldproof.reports.format.text import unique
 
@@ -109,12 +110,16 @@ def copy_cases(parts: Sequence[Part], out: Path) -> None:
     for part in parts:
         for old, new in part.names.items():
             for path in (out / part.report / CASES).glob(f"{old}.*"):
-                copy_case(path, folder / f"{new}{path.suffix}", new)
+                copy_case(path, folder / f"{new}{path.name.removeprefix(old)}", new)
 
 
 def copy_case(path: Path, to: Path, name: str) -> None:
-    """Copy one file of a case. A case file contains its own name, which is changed too."""
-    if path.suffix == ".json" and path.stem != name:
+    """Copy one file of a case. A case file contains its own name, which is changed too, and so does its trace."""
+    renamed = not path.name.startswith(f"{name}.")
+    if renamed and path.name.endswith(TRACE):
+        case = read_case(path.with_name(f"{path.name.removesuffix(TRACE)}.json"))
+        claim(to).write_text(trace_json(msgspec.structs.replace(case, id=name)))
+    elif renamed and path.suffix == ".json":
         claim(to).write_bytes(encode(msgspec.structs.replace(read_case(path), id=name)))
     elif not to.exists():
         copy_file(path, claim(to))

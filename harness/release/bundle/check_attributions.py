@@ -14,10 +14,10 @@ from packaging.version import InvalidVersion
 from coldproof.adapters.registry import ATTACHED, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.known_issues import describes, is_alike, shows
 from coldproof.harness.case.repairs import read_repairs, repairing
+from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case

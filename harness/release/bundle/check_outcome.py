@@ -16,7 +16,7 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.format.text import one_line
 
-PAGES = ("index.html", "summary.md", "junit.xml", "badge.svg")
+PAGES = ("index.html", "summary.md", "junit.xml", "ctrf.json", "badge.svg")
 SHOWN = 5  # cells named in a message
 # The fields of the record that must be equal in all shards of one qualification.
 ALIKE = (

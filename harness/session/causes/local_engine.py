@@ -13,8 +13,8 @@ from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, plain_cell
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.case import worker_of
 from coldproof.harness.case.repairs import read_repairs
+from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.case.tested_engine import tested_engine
 from coldproof.harness.option_table import REPORT
 from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options, is_other_engine

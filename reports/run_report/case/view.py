@@ -17,6 +17,7 @@ from coldproof.reports.run_report.case.timeline import Timeline, timeline
 _BEFORE = 6  # positions before the first difference that are shown; the rest is folded
 _AFTER = 12  # positions after it
 _MAX_FOLDED = 512
+KINDS = ("md", "json", "py", "trace.json")  # the files of a case
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def case_view(case: Case, anchor: str) -> CaseView:
         values=[] if case.vector is None else _values(case.vector),
         reproduction=reproduction_text(case.reproduction),
         script=f"python {shlex.quote(f'cases/{case.id}.py')}",
-        files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in ("md", "json", "py")],
+        files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in KINDS],
     )
 
 

@@ -214,3 +214,13 @@ def test_an_engine_that_is_stopped_meanwhile_ends_the_burst() -> None:
     (served,) = serve(engine, arrival(9), between=stop)
     assert isinstance(served.result, EngineDied)
     assert engine.closed == []
+
+
+def test_an_adapter_without_a_method_is_no_engine() -> None:
+    """It would wait for a step that nothing makes."""
+
+    class Half(SteppedEngine[TinyRequest]):
+        """An adapter that its author has begun."""
+
+    with pytest.raises(TypeError, match="step"):
+        Half()  # type: ignore[abstract]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.histories import ask, burst, contents, play, put
 
-from coldproof.harness.case.case import make_case, replay_options
+from coldproof.harness.case.case import make_case
 from coldproof.harness.case.load import load_case
+from coldproof.harness.case.replay_command import engine_options, portable_command, replay_options
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.case.signature import signature
 from coldproof.harness.execution.runner.runner import WorkloadRun
@@ -23,7 +25,7 @@ from coldproof.harness.history.records import History
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import Judgement, judge
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.options import UsageError
+from coldproof.harness.options import Options, UsageError
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.results import encode
 from coldproof.harness.schema.verdict import FailureClass
@@ -80,7 +82,7 @@ def case_of(judgement: Judgement, **changes: Any) -> Case:
         "oracle": "closed-form",
         "rule": Rule(exact=True),
         "recipes": RECIPES,
-        "report_dir": Path("out"),
+        "options": Options(engine="vllm-inproc", report_dir=Path("out")),
         "history_dependent": False,
         "log_tail": "the end",
     }
@@ -145,6 +147,46 @@ def test_a_replay_has_the_worker_and_the_oracle_of_the_case(
 ) -> None:
     """A cell of the exact layer only does not run under the worker with a model."""
     assert replay_options(layer, oracle, {"flags": f"--worker-cls {worker}"}) == options
+
+
+def test_a_replay_of_an_attached_server_has_its_address_and_the_calibration_of_the_run(case: Case) -> None:
+    """It would take minutes to measure again. Somebody else gets neither."""
+    options = Options(
+        engine="endpoint",
+        engine_url="http://gpu7:8000",
+        cold_url="http://gpu7:8001",
+        report_dir=Path("out"),
+        model="org/m",
+    )
+    words = engine_options(options)
+    assert words == [
+        *("--engine", "endpoint", "--engine-url", "http://gpu7:8000", "--cold-url", "http://gpu7:8001"),
+        *("--calibration", "out/results.json", "--model", "org/m"),
+    ]
+    found = msgspec.structs.replace(
+        case, replay=shlex.join(["coldproof", "replay", f"out/cases/{case.id}.json", *words])
+    )
+    assert portable_command(found) == (
+        f"coldproof replay {case.id}.json --engine endpoint --engine-url http://HOST:PORT --cold-url http://HOST:PORT "
+        "--model org/m"
+    )
+    assert portable_command(msgspec.structs.replace(case, replay="'")) == f"coldproof replay {case.id}.json"
+
+
+def test_a_replay_has_the_options_that_decide_which_engine_runs() -> None:
+    """Another model or other flags would be another engine."""
+    options = Options(
+        engine="vllm-inproc",
+        report_dir=Path("out"),
+        model="smollm2",
+        engine_args=("--dtype", "bfloat16"),
+        adapters=(Path("a"), Path("b")),
+        fault="salts-are-ignored",
+    )
+    assert engine_options(options) == [
+        *("--model", "smollm2", "--adapter", "a", "--adapter", "b", "--engine-args=--dtype bfloat16"),
+        *("--fault", "salts-are-ignored"),
+    ]
 
 
 def test_the_same_case_has_the_same_id(judgement: Judgement) -> None:

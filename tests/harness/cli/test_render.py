@@ -15,7 +15,7 @@ from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.files.own_folder import MARKER, OwnFolder
 
-FILES = ("results.json", "index.html", "junit.xml", "summary.md", "badge.svg")
+FILES = ("results.json", "index.html", "junit.xml", "ctrf.json", "summary.md", "badge.svg")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ once.
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.page import Page
 from coldproof.harness.fleet.matrix import MatrixRun
 from coldproof.harness.fleet.merge.results import fleet_results
 from coldproof.harness.fleet.merge.unit_report import Part, copy_cases, with_unique_case_names
-from coldproof.harness.schema.case import read_case
+from coldproof.harness.schema.case import TRACE, read_case
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import Event
@@ -169,9 +170,10 @@ def test_a_case_found_on_two_machines_is_two_and_by_two_seeds_is_one(
     assert [sorted(waiver.cases) for waiver in results.waivers] == [["LORA-9-7c21a0f3", "LORA-9-7c21a0f3-2"]]
     assert [waiver.state for waiver in results.waivers] == ["used"]
     copy_cases(parts, folder)
-    assert {path.stem: read_case(path).id for path in (folder / "cases").glob("*.json")} == {
-        case.id: case.id for case in results.cases
-    }
+    files = [path for path in (folder / "cases").glob("*.json") if not path.name.endswith(TRACE)]
+    assert {path.stem: read_case(path).id for path in files} == {case.id: case.id for case in results.cases}
+    for case in results.cases:
+        assert json.loads((folder / "cases" / f"{case.id}{TRACE}").read_text())["otherData"]["case"] == case.id
 
 
 def test_a_fleets_times_are_those_during_which_something_ran(runs: tuple[Path, list[Part]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import report_samples
 
 from coldproof.adapters.registry import CELLS, measured_engine
 from coldproof.adapters.spec.fault import Patch, Plant, collector
@@ -23,11 +24,13 @@ from coldproof.harness.power.suite_run import (
     aimed_plan,
     clean_plan,
     fault_cells,
+    may_be_known,
     read,
     requests_until_failure,
     smoke_plan,
     wide_plan,
 )
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 from coldproof.harness.schema.results import encode
 from coldproof.reports.assemble.assemble import injected_fault, read_events
@@ -428,3 +431,12 @@ def test_a_fault_that_acted_in_any_worker_has_acted(reports: list[bool], acted: 
     )
     assert fault is not None
     assert fault.acted is acted
+
+
+def test_a_case_that_may_be_a_known_issue_is_no_detection() -> None:
+    """In a short run the time may not suffice to find its cause."""
+    undecided = Attribution(basis=Basis.UNDECIDED, candidates=["vllm/one"])
+    new = Attribution(basis=Basis.NEW)
+    assert may_be_known(report_samples.case(attribution=undecided))
+    assert not may_be_known(report_samples.case(attribution=new))
+    assert not may_be_known(report_samples.case())

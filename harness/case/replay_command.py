@@ -1,0 +1,87 @@
+"""The command that replays a case, as it can be typed where the run was started.
+
+It has the options of the run that decide which engine runs the case: without its `--model`, `--adapter` or
+`--engine-args` it would be another one. A case of an attached server is replayed there, by the calibration of its run,
+which takes minutes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from coldproof.adapters.registry import ENGINES
+from coldproof.harness.option_table import option_words
+from coldproof.harness.options import FINGERPRINT, Options, is_other_engine
+from coldproof.harness.schema.case import Case
+
+URLS = ("--engine-url", "--cold-url")
+PLACEHOLDER = "http://HOST:PORT"
+CALIBRATION = "--calibration"  # of the run's own folder, which is not filed with a report
+
+
+def replay_command(file: str, layer: str, oracle: str, config: Mapping[str, str], options: Options) -> str:
+    """Return the command that replays the case in `file`. `config`: of the engine that failed."""
+    words = ["coldproof", "replay", file, *replay_options(layer, oracle, config), *engine_options(options)]
+    return shlex.join(words)
+
+
+def replay_options(layer: str, oracle: str, config: Mapping[str, str]) -> list[str]:
+    """Return the options that a replay needs: the layer or worker of the case, and its oracle if that is an engine.
+
+    `layer`: "" in a run of one. `config`: the engine's configuration.
+    """
+    exact = not layer and worker_of(config) == FINGERPRINT
+    other = is_other_engine(oracle)
+    return option_words(layers=layer, worker=exact and FINGERPRINT, oracle=other and oracle.split()[0])
+
+
+def engine_options(options: Options) -> list[str]:
+    """Return the options of a run that decide which engine answers, and how it is compared."""
+    return option_words(
+        engine=is_chosen(options) and options.engine,
+        engine_url=options.engine_url,
+        cold_url=options.cold_url,
+        prefill_apart=options.prefill_apart,
+        calibration=options.attached and options.report_dir / "results.json",
+        model=options.model,
+        adapter=options.adapters,
+        weights=options.weights,
+        weight_policy=options.weight_policy,
+        engine_args=shlex.join(options.engine_args),
+        shared_dir=options.shared_dir,
+        noise=options.noise,
+        fault=options.fault,
+        repairs=tuple(one.name for one in options.repairs),
+    )
+
+
+def is_chosen(options: Options) -> bool:
+    """Return whether the engine of a run is not the one that a replay takes without the option."""
+    return options.attached or options.engine not in ENGINES or not ENGINES[options.engine].default_for
+
+
+def worker_of(config: Mapping[str, str]) -> str:
+    """Return the --worker of a run by the configuration of its engine, which names the class."""
+    return FINGERPRINT if "FingerprintWorker" in "".join(config.values()) else "model"
+
+
+def portable_command(case: Case) -> str:
+    """Return the command for somebody else, who has the case's file: without addresses and the folder of the run."""
+    try:
+        _, _, _, *options = shlex.split(case.replay)
+    except ValueError:  # the case is somebody else's
+        options = []
+    return shlex.join(["coldproof", "replay", f"{case.id}.json", *elsewhere(iter(options))])
+
+
+def elsewhere(options: Iterator[str]) -> Iterator[str]:
+    """Yield the options for another machine."""
+    for word in options:
+        if word == CALIBRATION:
+            next(options, None)
+        elif word in URLS:
+            yield from (word, PLACEHOLDER)
+            next(options, None)
+        else:
+            yield word
