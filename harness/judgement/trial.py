@@ -75,12 +75,13 @@ class Mark(msgspec.Struct, frozen=True):
 
 class PutAside(msgspec.Struct, frozen=True):
     """A counterexample of a trial that was proved, and behind which the trial went on. `case`: None if the proof broke
-    off.
+    off. `marks`: of what was put aside with it: a failure may have another class before its controls have run.
     """
 
     verdict: Verdict
     reason: str
     case: Case | None = None
+    marks: frozenset[Mark] = frozenset()
 
     def supersedes(self, earlier: PutAside) -> bool:
         """Return whether this proves what was seen before and failed in no replay."""
@@ -196,13 +197,15 @@ class Trial:
 
     def next_search(self, put: PutAside | None, marks: Iterable[Mark]) -> None:
         """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
+        marks = set(marks)
         if put is not None:
+            put = msgspec.structs.replace(put, marks=frozenset(marks))
             self.aside = [*(one for one in self.aside if not put.supersedes(one)), put]
         if self.search.since is not None:
             spent = time.monotonic() - self.search.since
             self.proving_further += spent if self.marks or self.proving else 0.0
             self.proving += spent
-        self.marks.update(set(marks))
+        self.marks.update(marks)
         self.search = Search()
 
     def set_remarks_apart(self) -> None:

@@ -106,9 +106,11 @@ class Proofs:
             return
         waivers = self.waivers(sut.engines.engine.version)
         accepted = {one.finding for one in waivers.issues if one.finding is not None and waivers.in_force(one)}
-        known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
-        for case in [case for case in known if decided(case) and case.attribution is not None]:
-            alike = trial.alike.pop(mark_of_case(case), [])
+        known = [(case, {mark_of_case(case)}) for case in trial.known]
+        known += [(one.case, {mark_of_case(one.case), *one.marks}) for one in trial.aside if one.case is not None]
+        for case, marks in [(case, marks) for case, marks in known if decided(case) and case.attribution is not None]:
+            ordered = sorted(marks, key=msgspec.structs.astuple)
+            alike = [failing for mark in ordered for failing in trial.alike.pop(mark, [])]
             try:
                 found = self.attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
             except OutOfTime:

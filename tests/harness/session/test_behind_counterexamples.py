@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, core, given, settings
 from hypothesis import strategies as st
+from support import report_samples
 from support.across import Tampering, replaced, two_engines
 from support.histories import ask, burst, contents
 
@@ -19,11 +21,13 @@ from coldproof.adapters.protocol.engine import EngineDied, EngineError
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Trial
+from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Mark, PutAside, Trial
 from coldproof.harness.options import PROFILES, Options
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
@@ -336,6 +340,27 @@ def test_a_known_issue_says_how_many_passed_with_its_repair(tmp_path: Path) -> N
     assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
     assert "it vanishes with the repair of this finding (by repair)" in found.verdict["reason"]
     assert f"with that repaired, {KEPT_ALIKE} of them were replayed and passed" in found.verdict["reason"]
+
+
+def test_examples_of_another_class_than_their_case_are_replayed_as_well(tmp_path: Path) -> None:
+    """Only the controls of a case tell that the cache is not its cause, and no other example has any."""
+    seen, waivers = Mark("crash; no reload"), Waivers([], version="1", today=datetime.date(2026, 1, 1))
+    attribution = Attribution(basis=Basis.REPAIR, finding=FINDING)
+    case = report_samples.case("c", signature="not the cache; no reload", known_issue="x", attribution=attribution)
+    trial = Trial(Requirement("REUSE-1", "sent again", (), ()), "left", "a statement", "a_test")
+    trial.aside = [PutAside(Verdict.KNOWN_ISSUE, "x", case, frozenset({seen}))]
+    trial.alike = {seen: [cast(Failing, None)]}
+    options = Options(report_dir=tmp_path, engine="left")
+    proofs = Proofs(
+        options,
+        EventLog(tmp_path / "events"),
+        waivers=lambda _: waivers,
+        save_case=lambda *_: None,
+        attributor=cast(Any, AlwaysOne(None)),
+    )
+    sut = SimpleNamespace(engines=SimpleNamespace(engine=SimpleNamespace(version="1")))
+    proofs.look_behind(cast(SystemUnderTest, sut), trial)
+    assert trial.looked_behind == 1
 
 
 @pytest.mark.parametrize("accepted", ["", ACCEPTED])
