@@ -150,6 +150,7 @@ class Trial:
         self.obstacle = ""  # why nothing can be compared in its cell
         # Of replayed findings that fail, and that a known issue waives; and of all that showed a remark.
         self.known: list[Case] = []
+        self.accepted_remarks: list[str] = []  # the known issues that accept the remarks that it showed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design

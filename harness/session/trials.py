@@ -274,6 +274,8 @@ class TrialRunner:
         if trial.aside:
             problem = trial.problem  # how the test ended is what was put aside
             trial.set_remarks_apart()
+        accepted = map(self.waivers(sut.engines.engine.version).waive, (one for one in trial.known if one.is_remark))
+        trial.accepted_remarks = [str(issue) for issue in accepted if issue is not None]
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
         elif trial.aside:

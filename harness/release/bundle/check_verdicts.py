@@ -153,7 +153,9 @@ def check_without_counterexample(
     seen.requirement = seen.requirement.on(common_capabilities(engines))
     seen.known, seen.looked_behind = known, verdict["looked_behind"]  # the latter on trust, as all replays
     try:
-        with_rare = part.waivers(verdict).with_rare
+        waivers: Waivers = part.waivers(verdict)
+        with_rare, accepted = waivers.with_rare, map(waivers.waive, (one for one in known if one.is_remark))
+        seen.accepted_remarks = [str(issue) for issue in accepted if issue is not None]
     except UsageError as problem:
         yield altered(f"{place}: {problem}")
         return

@@ -283,6 +283,10 @@ def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, passed:
     assert found is verdict
     assert f"{failing} of 9 examples failed as a remark says, which no contract forbids: vllm/some-remark" in reason
     assert verdict_with_known(Verdict.ERROR, "it broke", made)[0] is Verdict.ERROR
+    made.accepted_remarks = ["we accept it"]
+    accepted = Verdict.CONFORMS if verdict is Verdict.CONFORMS else Verdict.KNOWN_ISSUE
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is accepted
+    assert verdict_with_known(Verdict.NOT_EXERCISED, "nothing hit", made)[0] is Verdict.KNOWN_ISSUE
     made.known.append(seen(known_issue="upstream knows"))
     assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
 
