@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.known_issues import describes, is_alike, shows
+from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, shows
 from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
@@ -58,14 +58,10 @@ class Candidates(msgspec.Struct, frozen=True):
         """Return the ids of the findings with the signature of a case."""
         return [one.id for one in self.records if is_alike(one, case)]
 
-    def beside_remark(self, repair: str) -> list[FindingRecord | None]:
-        """Return the root causes that the repair of a remark removes as well; None for one without its own repair.
-
-        Their own repairs tell which of them a case is.
-        """
+    def beside_remark(self, repair: str) -> list[FindingRecord]:
+        """Return the root causes that the repair of a remark removes as well."""
         mended = next(one.mends for one in self.repairs if one.name == repair)
-        causes = (one for one in self.records if one.id in mended and one.is_root_cause)
-        return [one if one.id in self.names else None for one in causes]
+        return [one for one in self.records if one.id in mended and one.is_root_cause]
 
     def finding_of(self, repair: str) -> FindingRecord:
         """Return the likeliest finding that a repair removes."""
@@ -187,20 +183,31 @@ def confirmed(case: Case, candidates: Candidates, name: str, replay: Replay, bas
             return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
         if number and replay((name,)) is not ReplayResult.PASSES:
             return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
-    found, remark = candidates.finding_of(name), False
-    if not found.is_root_cause:
-        narrower = candidates.beside_remark(name)
-        remark = None not in narrower
-        for one in filter(None, narrower):
-            ended = replay((one.id,))
-            if ended is ReplayResult.PASSES:
-                found, remark = one, False
-                break
-            remark = remark and ended is ReplayResult.FAILS
-        if not found.is_root_cause and not describes(found, case):
+    found = candidates.finding_of(name)
+    if found.is_root_cause:
+        return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+    return remark_or_cause(case, candidates, name, replay, basis)
+
+
+def remark_or_cause(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis) -> Attribution:
+    """Return the attribution of a case that vanishes with the repair of a remark, which may remove root causes as well.
+
+    It belongs to one of these whose own repair ends it too. It is the remark only if those leave it there, and if the
+    remark describes it. Else it is the root cause whose class and circumstances it has, or nobody knows.
+    """
+    remark, causes = candidates.finding_of(name), candidates.beside_remark(name)
+    ended = {one.id: replay((one.id,)) for one in causes if one.id in candidates.names}
+    cause = next((one for one in causes if ended.get(one.id) is ReplayResult.PASSES), None)
+    shown = all(ended.get(one.id) is ReplayResult.FAILS for one in causes)
+    described = describes(remark, case)
+    if cause is None and not described:
+        cause = next((one for one in causes if has_circumstances(one, case)), None)
+        if cause is None:
             words = "it vanishes with the repair of this remark, which does not describe it"
-            return Attribution(basis=Basis.UNDECIDED, candidates=[found.id], words=words)
-    return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it", remark=remark)
+            return Attribution(basis=Basis.UNDECIDED, candidates=[remark.id], words=words)
+    found = cause or remark
+    words = "it fails without it"
+    return Attribution(basis=basis, finding=found.id, link=found.link, words=words, remark=cause is None and shown)
 
 
 def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = Basis.UNDECIDED) -> Attribution:

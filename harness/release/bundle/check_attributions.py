@@ -7,16 +7,16 @@ and with the replays that the run recorded. That these replays were made, and en
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from coldproof.adapters.registry import ATTACHED, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.known_issues import describes, is_alike, shows
-from coldproof.harness.case.repairs import read_repairs, repairing
+from coldproof.harness.case.repairs import read_repairs
 from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.schema.attribution import Attribution, Basis
@@ -38,45 +38,47 @@ def check_attribution(case: Case) -> Iterator[str]:
         return
     if record.engine != family_of(case):
         yield f"is attributed to {found.finding}, which is about another engine"
-    repair = fitting_repair(record, case)
-    yield from check_replays(case, found, repair) if found.basis in BY_REPLAY else check_signature(case, record, repair)
-    if found.remark and not may_be_remark(case, found, record, repair):
+    repairs = fitting_repairs(record, case)
+    by_replay = found.basis in BY_REPLAY
+    yield from check_replays(case, found, repairs) if by_replay else check_signature(case, record, repairs)
+    if found.remark and not may_be_remark(case, found, record, repairs):
         yield f"counts as a remark, and {found.finding} is none, or its record does not say that it shows itself so"
 
 
-def check_replays(case: Case, found: Attribution, repair: Repair | None) -> Iterator[str]:
+def check_replays(case: Case, found: Attribution, repairs: Sequence[Repair]) -> Iterator[str]:
     """Yield why the replays that were recorded do not show the cause of a case."""
-    if repair is None:
+    failed = found.basis is Basis.REPAIR and case.reproduction.failed_again
+    if not repairs:
         yield f"is attributed {found.basis.value} to {found.finding}, which has no repair for its release"
-    elif not found.is_shown_by(repair.name, failed=found.basis is Basis.REPAIR and case.reproduction.failed_again):
+    elif not any(found.is_shown_by(one.name, failed=failed) for one in repairs):
         yield f"is attributed {found.basis.value} to {found.finding}, and its replays do not show that"
 
 
-def check_signature(case: Case, record: FindingRecord, repair: Repair | None) -> Iterator[str]:
+def check_signature(case: Case, record: FindingRecord, repairs: Sequence[Repair]) -> Iterator[str]:
     """Yield why a case cannot be attributed to a finding by its signature."""
     if not is_alike(record, case):
         yield f"is attributed to {record.id} by its signature, which is another one"
-    if repair is not None and in_process(case):
+    if repairs and in_process(case):
         yield f"is attributed to {record.id} by its signature, although its repair decides on this engine"
 
 
-def may_be_remark(case: Case, found: Attribution, record: FindingRecord, repair: Repair | None) -> bool:
+def may_be_remark(case: Case, found: Attribution, record: FindingRecord, repairs: Sequence[Repair]) -> bool:
     """Return whether a case with this cause may count as a remark."""
     if found.basis not in BY_REPLAY:
         return not record.is_root_cause and any(shows(one, case) for one in record.shows)
     records = read_records()
-    causes = [name for name in (repair.mends if repair is not None else ()) if records[name].is_root_cause]
+    causes = [name for one in repairs for name in one.mends if records[name].is_root_cause]
     told = {one.repairs[0] for one in found.replays if one.number == 1 and one.result is ReplayResult.FAILS}
     return not record.is_root_cause and set(causes) <= told and describes(record, case)
 
 
-def fitting_repair(record: FindingRecord, case: Case) -> Repair | None:
-    """Return the repair of a finding for the engine's release of a case; None if there is none."""
-    repair = repairing(record.id, repairs_of(record.engine))
+def fitting_repairs(record: FindingRecord, case: Case) -> list[Repair]:
+    """Return the repairs that remove a finding from the engine's release of a case."""
     try:
-        return repair if repair is not None and repair.is_for(case.engine_version or "") else None
+        release = str(Version(case.engine_version or ""))
     except InvalidVersion:
-        return None
+        return []
+    return [one for one in repairs_of(record.engine) if record.id in one.mends and one.is_for(release)]
 
 
 @functools.cache

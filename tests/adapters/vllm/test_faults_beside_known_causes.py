@@ -28,7 +28,7 @@ BESIDE = {
     "MM-1": ("images", "images-are-hashed-where-they-end"),
     "MM-2": ("images", "each-image-is-new"),
     "MM-3": ("images-tight", "encoder-outputs-are-freed-while-they-are-needed"),
-    "SESS-2": ("default", "a-session-goes-on-with-the-token-that-it-drops"),
+    "SESS-2": ("default", "a-closed-session-keeps-its-blocks"),
 }
 
 

@@ -292,3 +292,13 @@ def test_a_known_cause_that_is_not_accepted_is_named_with_its_report() -> None:
         "It matches e/x, reported as #42125, not accepted in this run: it vanishes with the repair of this finding "
         "(by repair)."
     )
+
+
+def test_what_a_remark_does_not_describe_may_be_the_root_cause_that_its_repair_removes() -> None:
+    """It has the class and the circumstances of that one's case, in whatever requirement."""
+    records = [remark("e/0", signature="not the cache; x"), record("e/1", signature="corrupt; x", requirement="LORA-5")]
+    repairs = [repair("e/0", "e/1"), repair("e/1")]
+    for signature, finding in (("corrupt; x; y", "e/1"), ("lost reuse; x", "")):
+        case = msgspec.structs.replace(CASE, signature=signature, requirement="LORA-6")
+        found = by_repairs(case, Candidates.of(case, records, repairs), Replays({"e/1": FAILS}, cause="e/0"))
+        assert (found.finding, found.remark) == (finding, False)
