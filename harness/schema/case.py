@@ -288,6 +288,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
 
     @property
+    def is_remark(self) -> bool:
+        """Return whether it shows a remark and nothing else, so that it makes no requirement violated."""
+        return self.attribution is not None and self.attribution.remark
+
+    @property
     def accepted(self) -> str:
         """Return the known issue that waives it, and how its cause was found."""
         known = self.known_issue or ""

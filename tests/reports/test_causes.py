@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,11 +10,16 @@ import pytest
 from support import report_samples as samples
 
 from coldproof.harness.proof.diagnose.conclusion import MECHANISMS
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case, Diagnosis, Reproduction
 from coldproof.harness.schema.findings import FindingFacts, FindingReplay, FindingStatus, ReplayResult, Severity
 from coldproof.harness.schema.results import Results
-from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.exports.terminal import closing_lines
+from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.views.causes import ELSEWHERE, SIGN, State, cause_views
+from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 ADAPTER_KEY = "a cache key without the adapter, or with another one"
 FINDING = "vllm/adapter-key-lacks-the-contents"
@@ -59,6 +65,31 @@ def test_a_known_cause_has_the_facts_of_its_finding() -> None:
     assert (view.broke, view.counted) == ("LORA-3 in exact", "1 case")
     assert view.replay == "coldproof replay coldproof-report/cases/one.json"
     assert view.script == "cases/one.py"
+
+
+def test_a_remark_fails_no_run_and_is_named_everywhere() -> None:
+    """It comes last, and the sentence of a run in which all conforms names it, too."""
+    remark = Attribution(basis=Basis.REPAIR, finding=FINDING, remark=True)
+    case = samples.case("one", requirement="LORA-3", attribution=remark)
+    made = samples.results(case)
+    row = msgspec.structs.replace(
+        made.requirements[0], id="LORA-3", verdict=Verdict.CONFORMS, remarks=[FINDING], cases=["one"]
+    )
+    made = msgspec.structs.replace(
+        made, requirements=[row], exit_code=0, records=[facts(severity=Severity.REMARK, title="It is so")]
+    )
+    (view,) = cause_views(made)
+    assert (view.state, view.fails, view.is_waived) == (State.REMARK, False, False)
+    said = str(verdict_sentence(made, [view]))
+    assert " conforms to the requirement that was tested." in said
+    assert said.endswith("1 remark about what no contract forbids: It is so (LORA-3).")
+    (line,) = (one for one in closing_lines(made, Path("index.html")) if "It is so (" in one and "REMARK" in one)
+    assert "replay" not in line
+    assert "**remark**: It is so" in summary_markdown(made)
+    page = render_html(made)
+    assert "1 remark about what no contract forbids: no requirement is violated by it" in page
+    assert "Violations (0) and remarks (1)" in page
+    assert f"Remarks, which no contract forbids:</strong> {FINDING}" in page
 
 
 def test_without_the_facts_the_name_of_a_finding_is_its_title() -> None:

@@ -33,6 +33,8 @@ UNREMARKABLE = {
     "absent": [],
     "missing": [],
     "narrowed": [],
+    "remarks": [],
+    "looked_behind": 0,
     "known": [],
     "further": [],
     "ended": None,
