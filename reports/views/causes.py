@@ -166,7 +166,7 @@ def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
         return "waiver", case.known_issue
     pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
     if pointed and pointed != ELSEWHERE:
-        return "mechanism", f"{pointed}; {severity_of(case).value}"
+        return "mechanism", pointed
     return "signature", case.signature
 
 
@@ -209,7 +209,7 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.REMARK
     elif waived + sum(case.is_remark for case in cases) == len(cases):
         state = State.WAIVED
-    elif any(one.finding == finding and one.regression for one in results.findings):
+    elif (known and known.fixed) or any(one.finding == finding and one.regression for one in results.findings):
         state = State.REGRESSION
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),

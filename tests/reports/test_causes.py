@@ -110,6 +110,14 @@ def test_cases_that_point_at_the_same_mechanism_are_one_new_cause() -> None:
     assert [case.id for case in view.cases] == ["b", "a"]
 
 
+def test_one_mechanism_is_one_cause_whatever_it_did() -> None:
+    """A key without the salt gives wrong answers in one requirement and wrong counts in another. The worst is named."""
+    wrong = pointing("a", ADAPTER_KEY, signature="s1", failure_class=FailureClass.STALE_STATE)
+    count = pointing("b", ADAPTER_KEY, signature="s2", failure_class=FailureClass.ACCOUNTING)
+    (view,) = cause_views(samples.results(count, wrong))
+    assert (view.severity, len(view.cases)) == (Severity.FOREIGN_DATA, 2)
+
+
 def test_the_mechanism_that_is_elsewhere_tells_no_causes_apart() -> None:
     """Two faults outside of the prefix cache are two causes, named by what happened."""
     two = [pointing(name, ELSEWHERE, signature=name, sentence=f"said {name}") for name in "ab"]
@@ -143,6 +151,9 @@ def test_a_finding_that_was_fixed_and_is_back_is_new() -> None:
     case = samples.case("one", requirement="LORA-3")
     run = msgspec.structs.replace(samples.results(case), findings=[replay(regression=True, case="one")])
     assert cause_views(run)[0].state is State.REGRESSION
+    alike = samples.case("one", attribution=Attribution(basis=Basis.SIGNATURE, finding=FINDING))
+    fixed = msgspec.structs.replace(samples.results(alike), records=[facts(fixed=True)])
+    assert cause_views(fixed)[0].state is State.REGRESSION
 
 
 def test_a_known_cause_that_nothing_waives_fails_the_run() -> None:
