@@ -186,8 +186,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """Return the verdict of a trial without another counterexample than its replayed findings and its remarks.
 
     Findings make it a known issue, as a drawn counterexample does. Remarks are named, and the trial conforms if any
-    example did not fail, or passed with the repair. One that they keep from being exercised is a known issue if it is
-    accepted. A trial with an ERROR stays that.
+    example did not fail, or passed with the repair, and all that failed so were replayed. One that they keep from being
+    exercised or decided is a known issue if it is accepted. A trial with an ERROR stays that.
     """
     remarks = [case for case in trial.known if case.is_remark]
     waived = [case for case in trial.known if not case.is_remark]
@@ -199,7 +199,10 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
         if verdict is Verdict.CONFORMS and trial.failing >= trial.discriminating_examples + trial.looked_behind:
             verdict, reason = Verdict.NOT_EXERCISED, f"no example shows what it does without that; {reason}"
         reason = f"{reason}; {counted}"
-        if verdict is Verdict.NOT_EXERCISED and trial.accepted_remarks:
+        unknown = verdict is Verdict.CONFORMS and bool(trial.not_behind)
+        if unknown:
+            verdict = Verdict.INCONCLUSIVE  # what failed like a remark and was not replayed may be something else
+        if (unknown or verdict is Verdict.NOT_EXERCISED) and trial.accepted_remarks:
             verdict, reason = Verdict.KNOWN_ISSUE, f"{trial.accepted_remarks[0]}; {reason}"
     behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
     if trial.not_behind:

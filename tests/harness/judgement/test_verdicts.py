@@ -291,6 +291,19 @@ def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, passed:
     assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
 
 
+def test_examples_that_failed_like_a_remark_and_were_not_replayed_decide_nothing() -> None:
+    """They may be something else. If the remark is accepted, the requirement is a known issue."""
+    made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    made.examples, made.failing, made.not_behind = 9, 3, "no time"
+    made.known = [msgspec.structs.replace(seen(), attribution=remark)]
+    verdict, reason = verdict_with_known(Verdict.CONFORMS, "so it is", made)
+    assert verdict is Verdict.INCONCLUSIVE
+    assert reason.endswith("whether those that failed so pass with the repair is not known: no time")
+    made.accepted_remarks = ["we accept it"]
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
+    assert verdict_with_known(Verdict.INCONCLUSIVE, "noise", made)[0] is Verdict.INCONCLUSIVE
+
+
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
     """Return a counterexample with these replays, and no others."""
     tried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_oracle_agrees=True, **replays)
