@@ -35,6 +35,7 @@ UNREMARKABLE = {
     "narrowed": [],
     "remarks": [],
     "looked_behind": 0,
+    "not_behind": "",
     "known": [],
     "further": [],
     "ended": None,

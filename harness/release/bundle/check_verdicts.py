@@ -151,7 +151,8 @@ def check_without_counterexample(
             f"{place} has the case {known[0].id} of a finding, but none of its {seen.examples} examples fails"
         )
     seen.requirement = seen.requirement.on(common_capabilities(engines))
-    seen.known, seen.looked_behind = known, verdict["looked_behind"]  # the latter on trust, as all replays
+    seen.known = known
+    seen.looked_behind, seen.not_behind = verdict["looked_behind"], verdict["not_behind"]  # on trust, as all replays
     try:
         waivers: Waivers = part.waivers(verdict)
         with_rare, accepted = waivers.with_rare, map(waivers.waive, (one for one in known if one.is_remark))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
+from support.run_events import concluded
 
 from coldproof.harness.case.finding_records import read_finding, read_records
+from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.release.bundle.check_attributions import check_attribution, on_trust
-from coldproof.harness.release.bundle.check_verdicts import check_waiver
+from coldproof.harness.release.bundle.check_verdicts import check_waiver, check_without_counterexample
 from coldproof.harness.release.bundle.refusal import RefusalKind
-from coldproof.harness.release.bundle.run_folder import Part
-from coldproof.harness.release.requirements.frozen import Place
+from coldproof.harness.release.bundle.run_folder import Part, RejudgedTest
+from coldproof.harness.release.requirements.frozen import FrozenTest, Place
 from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.schema.verdict import Verdict
 
 CONTENTS = "vllm/adapter-key-lacks-the-contents"
 REMARK, SHOWN = "vllm/reload-changes-running-answers", "vllm/event-lacks-the-adapter-path"
@@ -99,6 +106,23 @@ def test_it_is_an_alteration_of_the_bundle() -> None:
     (reason,) = check_waiver(cast(Part, None), place, {}, case)
     assert reason.kind is RefusalKind.ALTERED
     assert f"case {case.id} counts as a remark" in reason.sentence
+
+
+@pytest.mark.parametrize(("given", "refused"), [(Verdict.INCONCLUSIVE, False), (Verdict.CONFORMS, True)])
+def test_what_failed_like_a_remark_and_was_not_replayed_follows_from_the_verdict(given: Verdict, refused: bool) -> None:
+    """The reason is in the event of the verdict: without it, a genuine bundle would be called altered."""
+    case = case_of(REMARK, remark=True, replays=ALONE)
+    declared = Requirement(case.requirement, "t", (), (Requests.HIT_TOKENS,))
+    test = FrozenTest(declared=declared, test="test_it", suite="s", statement="s", source="")
+    seen = RejudgedTest(test, case.cell)
+    seen.evidence.update({Requests.HIT_TOKENS: 320})
+    seen.examples, seen.failing = 9, 3
+    waivers = Waivers([], version="0.32.0", today=datetime.date(2030, 1, 1))
+    part = cast(Part, SimpleNamespace(waivers=lambda _: waivers, all=lambda _: []))
+    verdict = concluded(case.requirement, given, cell=case.cell, known=[case.id], not_behind="no time")
+    place = Place(case.requirement, "test_it", case.cell)
+    reasons = check_without_counterexample(part, place, verdict, seen, [case], {case.id: case}, [])
+    assert [reason.kind for reason in reasons] == [RefusalKind.ALTERED] * refused
 
 
 def test_what_is_taken_on_trust_is_named() -> None:
