@@ -72,9 +72,10 @@ def worker_of(config: Mapping[str, str]) -> str:
 def portable_command(case: Case) -> str:
     """Return the command for somebody else, who has the case's file: without addresses and the folder of the run."""
     try:
-        _, _, _, *options = shlex.split(case.replay)
+        words = shlex.split(case.replay)
     except ValueError:  # the case is somebody else's
-        options = []
+        words = []
+    options = words[3:] if words[:2] == ["coldproof", "replay"] else []  # a finding's case has another command
     return shlex.join(["coldproof", "replay", f"{case.id}.json", *elsewhere(iter(options))])
 
 

@@ -23,7 +23,9 @@ from coldproof.harness.session.causes.saved_replays import SavedReplays
 def run(options: argparse.Namespace) -> int:
     """Attribute each case, print a line for each, and return the exit code. Raises UsageError."""
     replays = SavedReplays()
-    found = [attributed(path, replays) for path in options.cases if not path.name.endswith(TRACE)]
+    # With the whole folder given, the traces beside the cases are left out; alone, one is refused as no case.
+    cases = [path for path in options.cases if not path.name.endswith(TRACE)] or options.cases
+    found = [attributed(path, replays) for path in cases]
     if any(one.basis is Basis.NOT_RUN for one in found):
         return EXIT_HARNESS
     return EXIT_OK if all(one.is_known for one in found) else EXIT_FAILED

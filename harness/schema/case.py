@@ -20,6 +20,7 @@ from coldproof.harness.schema.verdict import FailureClass
 SCHEMA_VERSION = 2
 MOST_CASE = 64 * MEGABYTE  # of a case file
 TRACE = ".trace.json"  # the end of the name of its trace, which stands beside it
+FILES = (".md", ".json", ".py", TRACE)  # the ends of the names of all its files
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from coldproof.adapters.server.probes import CACHE_CONFIG
 from coldproof.harness.case.finding_records import FOLDER
 from coldproof.harness.case.load import load_case
 from coldproof.harness.cli.main import main
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import TRACE, Case
+from coldproof.harness.schema.exit_codes import EXIT_USAGE
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import encode
 from coldproof.harness.session.causes import local_engine
@@ -62,6 +63,19 @@ def test_each_case_has_a_line_and_the_exit_code_sums_them_up(
     assert main(["attribute", str(CONTENTS)]) == code
     (line,) = capsys.readouterr().out.splitlines()
     assert said in line
+
+
+def test_the_traces_beside_cases_are_left_out_and_none_alone_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cases/*.json` names both. A command that tried nothing would end with 0."""
+    monkeypatch.setattr(SavedReplays, "run", replays(PASSES))
+    trace = tmp_path / f"LORA-3-1{TRACE}"
+    trace.write_text("{}")
+    assert main(["attribute", str(CONTENTS), str(trace)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["attribute", str(trace)]) == EXIT_USAGE
+    assert "is the trace of a case; give LORA-3-1.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
