@@ -6,6 +6,7 @@ COLDPROOF_TEST_SEED=NUMBER draws them again.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 
@@ -41,6 +42,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         share_fork_server(session)
     else:
         use_shared_fork_server()
+        gc.disable()  # until all tests are collected: nothing of that is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage among what tests make, and not among all that was imported: a million objects take seconds."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -26,7 +26,7 @@ from coldproof.adapters.common.fork_server import CODE, LENGTH, Job
 from coldproof.adapters.common.scratch import ScratchFolder
 
 VARIABLE = "COLDPROOF_FORK_SERVER"  # names the socket of a fork server that the parent process has started
-PRELOAD_SECONDS = 300.0  # for imports that take ten seconds on an idle machine
+PRELOAD_SECONDS = 900.0  # for imports that take ten seconds on an idle machine, and minutes beside other work
 POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
 FOLDERS: list[ScratchFolder] = []  # of the fork servers; each is locked as long as this process lives

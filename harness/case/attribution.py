@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.known_issues import is_alike
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, shows
+from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.workload.steps import Workload
@@ -57,6 +57,11 @@ class Candidates(msgspec.Struct, frozen=True):
     def alike(self, case: Case) -> list[str]:
         """Return the ids of the findings with the signature of a case."""
         return [one.id for one in self.records if is_alike(one, case)]
+
+    def beside_remark(self, repair: str) -> list[FindingRecord]:
+        """Return the root causes that the repair of a remark removes as well."""
+        mended = next(one.mends for one in self.repairs if one.name == repair)
+        return [one for one in self.records if one.id in mended and one.is_root_cause]
 
     def finding_of(self, repair: str) -> FindingRecord:
         """Return the likeliest finding that a repair removes."""
@@ -103,7 +108,8 @@ def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attr
     """
     same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
-        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why)
+        remark = not same[0].is_root_cause and any(shows(one, case) for one in same[0].shows)
+        return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why, remark=remark)
     about = (case.requirement, case.failure_class)
     near = [one for one in records if not one.shows and (one.requirement, one.failure_class) == about]
     if same or near:
@@ -123,12 +129,25 @@ def by_repairs(
     it has just failed without.
     What `replay` raises when the time is over is passed on.
     """
+    replays: list[CauseReplay] = []
+
+    def noted(names: tuple[str, ...]) -> ReplayResult:
+        result = replay(names)
+        replays.append(CauseReplay.under(names, result))
+        return result
+
+    found = searched(case, candidates, noted, basis, rounds)
+    return msgspec.structs.replace(found, replays=replays)
+
+
+def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution of a case by replays under repairs: see `by_repairs`."""
     names, passes = candidates.names, ReplayResult.PASSES
     if not names:
         return beyond_repairs(case, candidates)
     together = replay(names[:1])
     if together is passes:
-        return confirmed(candidates, names[0], replay, basis, rounds)
+        return confirmed(case, candidates, names[0], replay, basis, rounds)
     if names[1:]:
         together = replay(names)
     if together is ReplayResult.NOT_RUN:
@@ -140,18 +159,22 @@ def by_repairs(
         return Attribution(basis=Basis.OTHERWISE, words=words)
     for name in names[1:MOST_ALONE]:
         if replay((name,)) is passes:
-            return confirmed(candidates, name, replay, basis, rounds)
+            return confirmed(case, candidates, name, replay, basis, rounds)
     rest = names[MOST_ALONE:]
     while rest[1:]:
         half = rest[: len(rest) // 2]
         rest = half if replay(half) is passes else rest[len(half) :]
     if rest and replay(rest) is passes:
-        return confirmed(candidates, rest[0], replay, basis, rounds)
+        return confirmed(case, candidates, rest[0], replay, basis, rounds)
     return Attribution(basis=Basis.NEW, words="it is gone with all repairs together, and with none of them alone")
 
 
-def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
-    """Return the attribution to the finding of a repair with which a case was gone, if it comes back without it."""
+def confirmed(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution to the finding of a repair with which a case was gone, if it comes back without it.
+
+    A repair may lead around another fault. What is no wrong by any contract must not be that, so that a case belongs to
+    a remark only if the remark describes it.
+    """
     for number in range(rounds):
         shipped = replay(())
         if shipped is ReplayResult.NOT_RUN:
@@ -161,7 +184,30 @@ def confirmed(candidates: Candidates, name: str, replay: Replay, basis: Basis, r
         if number and replay((name,)) is not ReplayResult.PASSES:
             return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
     found = candidates.finding_of(name)
-    return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+    if found.is_root_cause:
+        return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+    return remark_or_cause(case, candidates, name, replay, basis)
+
+
+def remark_or_cause(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis) -> Attribution:
+    """Return the attribution of a case that vanishes with the repair of a remark, which may remove root causes as well.
+
+    It belongs to one of these whose own repair ends it too. It is the remark only if those leave it there, and if the
+    remark describes it. Else it is the root cause whose class and circumstances it has, or nobody knows.
+    """
+    remark, causes = candidates.finding_of(name), candidates.beside_remark(name)
+    ended = {one.id: replay((one.id,)) for one in causes if one.id in candidates.names}
+    cause = next((one for one in causes if ended.get(one.id) is ReplayResult.PASSES), None)
+    shown = all(ended.get(one.id) is ReplayResult.FAILS for one in causes)
+    described = describes(remark, case)
+    if cause is None and not described:
+        cause = next((one for one in causes if has_circumstances(one, case)), None)
+        if cause is None:
+            words = "it vanishes with the repair of this remark, which does not describe it"
+            return Attribution(basis=Basis.UNDECIDED, candidates=[remark.id], words=words)
+    found = cause or remark
+    words = "it fails without it"
+    return Attribution(basis=basis, finding=found.id, link=found.link, words=words, remark=cause is None and shown)
 
 
 def undecided(case: Case, candidates: Candidates, why: str, *, without: Basis = Basis.UNDECIDED) -> Attribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.finding_records import is_regression, read_records
 from coldproof.harness.case.repairs import read_repairs
 from coldproof.harness.schema.findings import FindingFacts, FindingRecord
 from coldproof.harness.schema.results import Results
@@ -16,11 +16,12 @@ def facts_of(results: Results) -> list[FindingFacts]:
     names = met_findings(results)
     records = read_records() if names else {}
     mended = {name for repair in read_repairs().values() for name in repair.mends} if names else set()
-    return [as_facts(records[name], repair=name in mended) for name in names if name in records]
+    version = results.engine.version if results.engine is not None else None
+    return [as_facts(records[name], repair=name in mended, version=version) for name in names if name in records]
 
 
-def as_facts(record: FindingRecord, *, repair: bool) -> FindingFacts:
-    """Return the facts in a record. `repair`: Coldproof has one."""
+def as_facts(record: FindingRecord, *, repair: bool, version: str | None = None) -> FindingFacts:
+    """Return the facts in a record. `repair`: Coldproof has one. `version`: of the engine of the run."""
     return FindingFacts(
         id=record.id,
         title=record.title,
@@ -29,6 +30,7 @@ def as_facts(record: FindingRecord, *, repair: bool) -> FindingFacts:
         releases=record.releases,
         upstream=list(record.upstream),
         repair=repair,
+        fixed=is_regression(record, version),
     )
 
 

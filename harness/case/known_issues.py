@@ -34,6 +34,9 @@ NOT_FOUND = "not found in this run"
 NO_REPORT = "no public report known"
 FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
 TABLES = {"accepted", "issue"}
+MIXED = ("MIXED-1",)  # everything at once: what any requirement says
+PATHS = {"same path", "other path"}
+WRONG_ANSWERS = {"stale state", "cross-request", "corrupt", "not the cache"}
 
 
 class AcceptedFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -304,6 +307,23 @@ def is_alike(record: FindingRecord, case: Case | Seen) -> bool:
     """Return whether a case has the signature of a finding's own case, or one that its record has for it."""
     own = (record.requirement, record.signature) == (case.requirement, case.signature)
     return own or any(shows(one, case) for one in record.shows)
+
+
+def describes(record: FindingRecord, case: Case | Seen) -> bool:
+    """Return whether a case is what the own case of a finding is: in requirement, effect and all circumstances.
+
+    The path of an adapter is no circumstance. Of wrong answers, the class says only with what was compared.
+    """
+    own, seen = record.signature.split("; "), case.signature.split("; ")
+    about = case.requirement == record.requirement or case.requirement in MIXED
+    effect = own[0] == seen[0] or {own[0], seen[0]} <= WRONG_ANSWERS
+    alike = about and effect and set(own[1:]) - PATHS <= set(seen[1:])
+    return alike or any(shows(one, case) for one in record.shows)
+
+
+def has_circumstances(record: FindingRecord, case: Case | Seen) -> bool:
+    """Return whether a case of any requirement has the class and all circumstances of a finding's own case."""
+    return set(record.signature.split("; ")) - PATHS <= set(case.signature.split("; "))
 
 
 def shows(one: Shows, case: Case | Seen) -> bool:

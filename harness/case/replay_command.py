@@ -22,7 +22,7 @@ CALIBRATION = "--calibration"  # of the run's own folder, which is not filed wit
 
 def replay_command(file: str, layer: str, oracle: str, config: Mapping[str, str], options: Options) -> str:
     """Return the command that replays the case in `file`. `config`: of the engine that failed."""
-    words = ["coldproof", "replay", file, *replay_options(layer, oracle, config), *engine_options(options)]
+    words = ["coldproof", "replay", file, *replay_options(layer, oracle, config), *engine_options(options, layer)]
     return shlex.join(words)
 
 
@@ -36,10 +36,13 @@ def replay_options(layer: str, oracle: str, config: Mapping[str, str]) -> list[s
     return option_words(layers=layer, worker=exact and FINGERPRINT, oracle=other and oracle.split()[0])
 
 
-def engine_options(options: Options) -> list[str]:
-    """Return the options of a run that decide which engine answers, and how it is compared."""
+def engine_options(options: Options, layer: str = "") -> list[str]:
+    """Return the options of a run that decide which engine answers, and how it is compared.
+
+    `layer`: of a run of several, which decides the engine.
+    """
     return option_words(
-        engine=is_chosen(options) and options.engine,
+        engine=not layer and is_chosen(options) and options.engine,
         engine_url=options.engine_url,
         cold_url=options.cold_url,
         prefill_apart=options.prefill_apart,
@@ -69,9 +72,10 @@ def worker_of(config: Mapping[str, str]) -> str:
 def portable_command(case: Case) -> str:
     """Return the command for somebody else, who has the case's file: without addresses and the folder of the run."""
     try:
-        _, _, _, *options = shlex.split(case.replay)
+        words = shlex.split(case.replay)
     except ValueError:  # the case is somebody else's
-        options = []
+        words = []
+    options = words[3:] if words[:2] == ["coldproof", "replay"] else []  # a finding's case has another command
     return shlex.join(["coldproof", "replay", f"{case.id}.json", *elsewhere(iter(options))])
 
 

@@ -3,32 +3,45 @@
 A repair removes the case of its own finding, and of the findings that it names in `ALSO`. Every other case fails with
 it as it does without. What is off this diagonal is a repair that does too little or too much, or two findings with
 one cause.
+
+With `--together`, a case is replayed with all repairs at once that do not name it. If it fails there as it is shipped,
+none of them removes it: three replays in place of forty. Otherwise halves of them tell which.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case.finding_records import StoredFinding, read_findings
 from coldproof.harness.case.repairs import NONE, installed_release, read_repairs, repairing
-from coldproof.harness.cli.finding_runs import Outcome, no_repairs, obstacle, replays_of
+from coldproof.harness.cli.finding_runs import Outcome, no_repairs, obstacle
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
+from coldproof.harness.session.causes.local_engine import engine_of_case
+from coldproof.harness.session.causes.replay_job import ReplayEnd
+from coldproof.harness.session.causes.saved_replays import SavedReplays
 
 MARKS = {ReplayResult.FAILS: "F", ReplayResult.OTHERWISE: "~", ReplayResult.PASSES: ".", ReplayResult.NOT_RUN: " "}
 EXPLAINED = "F still there   ~ fails in a different way   . gone   (blank) not run   [ ] must be gone"
+TOGETHER = "f still there with all of these repairs at once"
 
 
 class Square(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of each case under each repair. The first column, NONE, is the engine as it is shipped."""
+    """The outcome of each case under each repair. The first column, NONE, is the engine as it is shipped.
+
+    `shared`: places that were seen with several repairs at once. `mixed`: what only several repairs at once change.
+    """
 
     records: list[FindingRecord]
     repairs: list[Repair]
     outcomes: dict[tuple[str, str], Outcome]  # by repair and finding
+    shared: frozenset[tuple[str, str]] = frozenset()
+    mixed: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -41,6 +54,7 @@ class Square(msgspec.Struct, frozen=True, kw_only=True):
 
     def off(self) -> Iterator[str]:
         """Yield what no repair declares, in a sentence each. A case that did not run shows nothing."""
+        yield from self.mixed
         for (repair, finding), one in self.outcomes.items():
             mended = self.mended(repair, finding)
             if one.result is ReplayResult.NOT_RUN:
@@ -76,23 +90,101 @@ def said(one: Outcome) -> str:
 
 
 def square_of(
-    records: Sequence[FindingRecord], only: Sequence[str], folder: Path, say: Callable[[str], None]
+    records: Sequence[FindingRecord],
+    only: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    together: bool = False,
+    replays: SavedReplays | None = None,
 ) -> Square:
     """Replay these findings on the engine that is shipped, and under each repair for it.
 
-    `only`: the findings whose repairs are columns; empty: all. Raises UsageError if there is nothing to replay.
+    `only`: the findings whose repairs are columns; empty: all. `together`: under those that do not name a finding at
+    once. Raises UsageError if there is nothing to replay.
     """
     here = [one for one in records if not (obstacle(one) or no_repairs(one))]
     repairs = fitting_repairs(here, only)
     if not here or not repairs:
         raise UsageError("--matrix: no case and repair of an engine that is installed")
+    replays, found = replays or SavedReplays(), read_findings(here)
+    if together:
+        rows = []
+        for number, one in enumerate(found, 1):
+            say(f"{number} of {len(found)} cases: {one.id}")
+            rows.append(Row(one, [r for r in repairs if r.name.split("/")[0] == one.record.engine], replays).filled())
+        return Square(
+            records=here,
+            repairs=repairs,
+            outcomes={(name, row.finding.id): one for row in rows for name, one in row.outcomes.items()},
+            shared=frozenset((name, row.finding.id) for row in rows for name in row.shared),
+            mixed=tuple(words for row in rows for words in row.mixed),
+        )
     outcomes: dict[tuple[str, str], Outcome] = {}
     for number, name in enumerate([NONE, *(one.name for one in repairs)]):
         say(f"{number} of {len(repairs)} repairs: {name}")
-        of_engine = [one for one in here if name in (NONE, one.id) or one.engine == name.split("/")[0]]
-        for one in replays_of(of_engine, folder / str(number), say, name):
-            outcomes[name, one.record.id] = one
+        for one in found:
+            if name in (NONE, one.id) or one.record.engine == name.split("/")[0]:
+                outcomes[name, one.id] = replayed(one, (name,), replays)
     return Square(records=here, repairs=repairs, outcomes=outcomes)
+
+
+class Row:
+    """The replays of one case: as shipped, with each repair that names it, and with all others at once."""
+
+    def __init__(self, finding: StoredFinding, repairs: Sequence[Repair], replays: SavedReplays) -> None:
+        self.finding, self.repairs, self.replays = finding, repairs, replays
+        self.outcomes: dict[str, Outcome] = {}
+        self.shared: set[str] = set()
+        self.mixed: list[str] = []
+
+    def filled(self) -> Row:
+        """Return the row with all its replays."""
+        own = [one.name for one in self.repairs if self.finding.id in one.mends]
+        others = [one.name for one in self.repairs if one.name not in own]
+        for name in (NONE, *own):
+            self.outcomes[name] = replayed(self.finding, (name,), self.replays)
+        if others:
+            self.under(others)
+        return self
+
+    def under(self, names: Sequence[str]) -> bool:
+        """Replay the case under these repairs at once, and under parts of them if it is not as it is shipped.
+
+        Return whether it was.
+        """
+        one = replayed(self.finding, names, self.replays)
+        same = one.result is self.outcomes[NONE].result
+        if same or not names[1:]:
+            self.outcomes |= dict.fromkeys(names, one)
+            self.shared |= set(names) if names[1:] else set()
+            return same
+        half = len(names) // 2
+        halves = [self.under(names[:half]), self.under(names[half:])]
+        if all(halves):
+            words = (
+                f"{self.finding.id} is {one.result.value} under {len(names)} repairs at once, and under no half of them"
+            )
+            self.mixed.append(f"{words} ({names[0]} to {names[-1]}){said(one)}")
+        return False
+
+
+def replayed(finding: StoredFinding, repairs: Sequence[str], replays: SavedReplays) -> Outcome:
+    """Replay the case of a finding under these repairs at once, or NONE, and return the outcome."""
+    assert finding.case is not None
+    assert finding.workload is not None
+    began, local = time.monotonic(), engine_of_case(finding.case, model=finding.record.found.model)
+    if isinstance(local, str):
+        end = ReplayEnd(ReplayResult.NOT_RUN, local)
+    else:
+        end = replays.run(finding.case, finding.workload, local, repairs)
+    return Outcome(
+        finding.record,
+        end.result,
+        end.words,
+        installed_release(ENGINES[finding.record.found.adapter]),
+        time.monotonic() - began,
+        broken=end.broken,
+    )
 
 
 def fitting_repairs(records: Sequence[FindingRecord], only: Sequence[str]) -> list[Repair]:
@@ -115,11 +207,14 @@ def drawn(square: Square) -> str:
     rows = [
         record.id.ljust(width) + "".join(mark(square, name, record.id) for name in columns) for record in square.records
     ]
-    return "\n".join([*legend, "", head, *rows, "", EXPLAINED])
+    explained = "   ".join([EXPLAINED, *([TOGETHER] if square.shared else [])])
+    return "\n".join([*legend, "", head, *rows, "", explained])
 
 
 def mark(square: Square, repair: str, finding: str) -> str:
     """Return one place of the square."""
     one = square.outcomes.get((repair, finding))
     text = MARKS[one.result] if one is not None else " "
+    if (repair, finding) in square.shared:
+        text = text.lower()
     return f" [{text}]" if square.mended(repair, finding) else f"  {text} "

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for, and return the exit code. Raises Refusal or UsageError."""
     records = chosen(options.names)
     if options.matrix:
-        return matrix(records, [name for name in options.only.split(",") if name], options.report_dir)
+        return matrix(records, [name for name in options.only.split(",") if name], together=options.together)
     if options.replay:
         return replay(records, options.report_dir, options.repairs)
     if options.collect:
@@ -134,9 +134,9 @@ def record_of(name: str) -> FindingRecord:
     return records[name]
 
 
-def matrix(records: Sequence[FindingRecord], only: Sequence[str], report_dir: Path) -> int:
+def matrix(records: Sequence[FindingRecord], only: Sequence[str], *, together: bool) -> int:
     """Replay findings under each repair, print the square and what is off its diagonal, and return the exit code."""
-    square = square_of(records, only, report_dir, say)
+    square = square_of(records, only, say, together=together)
     say(drawn(square))
     off = list(square.off())
     for one in off:
@@ -200,11 +200,16 @@ FINDINGS = Subcommand(
     ),
     argument("--only", default="", metavar="NAME,...", help="with --matrix: only the repairs of these findings"),
     argument(
+        "--together",
+        action="store_true",
+        help="with --matrix: replay each case under all other repairs at once, and alone only where that changes it",
+    ),
+    argument(
         "--report-dir",
         type=Path,
         default=Path("coldproof-report/findings"),
         metavar="DIR",
-        help="folder for the reports of --replay and --matrix (default: coldproof-report/findings)",
+        help="folder for the reports of --replay (default: coldproof-report/findings)",
     ),
     argument("--markdown", type=Path, metavar="FILE", help="write the page of the findings as Markdown"),
     argument("--html", type=Path, metavar="FILE", help="write the page of the findings as HTML"),

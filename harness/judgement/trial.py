@@ -75,12 +75,13 @@ class Mark(msgspec.Struct, frozen=True):
 
 class PutAside(msgspec.Struct, frozen=True):
     """A counterexample of a trial that was proved, and behind which the trial went on. `case`: None if the proof broke
-    off.
+    off. `marks`: of what was put aside with it: a failure may have another class before its controls have run.
     """
 
     verdict: Verdict
     reason: str
     case: Case | None = None
+    marks: frozenset[Mark] = frozenset()
 
     def supersedes(self, earlier: PutAside) -> bool:
         """Return whether this proves what was seen before and failed in no replay."""
@@ -120,7 +121,7 @@ class Trial:
         self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
-        self.examples = self.requests = self.noise = self.permitted = 0
+        self.examples = self.requests = self.noise = self.permitted = self.failing = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
         self.search = Search()
         self.aside: list[PutAside] = []  # the counterexamples behind which it went on
@@ -128,6 +129,7 @@ class Trial:
         self.repeated = 0  # examples that failed only in ways that were put aside
         self.alike: dict[Mark, list[Failing]] = {}  # some of them, by the mark of what each failed in
         self.looked_behind = 0  # of these, replayed with the repair of what was put aside, and passed
+        self.not_behind = ""  # why some were not replayed
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
         self.proving = self.proving_further = 0.0  # seconds spent on what was found; those after the first one
         self.attributing = self.attributing_further = 0.0  # of these, seconds spent on finding causes
@@ -147,7 +149,9 @@ class Trial:
         self.settled_examples = self.settled_requests = 0
         self.out_of_time = ""  # why not even one example was drawn
         self.obstacle = ""  # why nothing can be compared in its cell
-        self.known: list[Case] = []  # of replayed findings that fail, and that a known issue waives
+        # Of replayed findings that fail, and that a known issue waives; and of all that showed a remark.
+        self.known: list[Case] = []
+        self.accepted_remarks: list[str] = []  # the known issues that accept the remarks that it showed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
         self.lossy = ""  # what the cell's mode may change in answers by design
@@ -164,6 +168,7 @@ class Trial:
     def add(self, judgement: Judgement) -> None:
         """Add an example's evidence to the counters."""
         self.examples += 1
+        self.failing += bool(judgement.findings)
         self.requests += len(judgement.history.outcomes)
         if self.search.since is not None:
             self.minimising_examples += 1
@@ -194,14 +199,22 @@ class Trial:
 
     def next_search(self, put: PutAside | None, marks: Iterable[Mark]) -> None:
         """Begin the next search. `put`: what is put aside; None: it was before. `marks`: those of what was found."""
+        marks = set(marks)
         if put is not None:
+            put = msgspec.structs.replace(put, marks=frozenset(marks))
             self.aside = [*(one for one in self.aside if not put.supersedes(one)), put]
         if self.search.since is not None:
             spent = time.monotonic() - self.search.since
             self.proving_further += spent if self.marks or self.proving else 0.0
             self.proving += spent
-        self.marks.update(set(marks))
+        self.marks.update(marks)
         self.search = Search()
+
+    def set_remarks_apart(self) -> None:
+        """Leave the cases that show remarks out of what was put aside: they decide no verdict."""
+        shown = [one.case for one in self.aside if one.verdict is Verdict.CONFORMS and one.case is not None]
+        self.known += shown
+        self.aside = [one for one in self.aside if one.case is None or one.verdict is not Verdict.CONFORMS]
 
     def spend_on_causes(self, seconds: float) -> None:
         """Leave the time in which the cause of a failure was found out of the time for drawing and for proofs."""

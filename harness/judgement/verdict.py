@@ -43,6 +43,8 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
         return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
     cause = case.attribution
+    if case.is_remark:
+        return Verdict.CONFORMS, remark_of(case)
     if case.known_issue is not None:
         return Verdict.KNOWN_ISSUE, case.accepted
     reason = [f"{case.failure_class.value}: {case.sentence}", *case.provenance[:1]]
@@ -53,6 +55,12 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
     if is_other_engine(case.oracle) and tried.note:
         reason.append(tried.note)
     return Verdict.VIOLATED, " ".join(reason)
+
+
+def remark_of(case: Case) -> str:
+    """Return the remark that a case shows, and how that was found."""
+    assert case.attribution is not None
+    return f"{case.attribution.finding} ({case.attribution.how})"
 
 
 def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
@@ -67,6 +75,9 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
         if trial.looked_behind:
             more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
+        if trial.not_behind:
+            more.append(f"whether they pass with that repaired is not known: {trial.not_behind}")
+    more += [f"besides it, a remark: {remark_of(case)}" for case in trial.known if case.is_remark]
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
         more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
     return decides.verdict, "; ".join([decides.reason, *more]), decides.case
@@ -130,7 +141,7 @@ def verdict_without_counterexample(
     found = verdict_without_case(trial, problem, rule)
     if ended is not None and problem is None and not trial.examples:
         found = verdict_after_end(ended)
-    if not trial.known:
+    if all(case.is_remark for case in trial.known):
         found = with_rare(trial.requirement.id, trial.cell, *found)
     return verdict_with_known(*narrowed_verdict(*found, trial), trial)
 
@@ -177,14 +188,33 @@ def narrowed_verdict(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdi
 
 
 def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Verdict, str]:
-    """Return the verdict of a trial without another counterexample than its replayed findings.
+    """Return the verdict of a trial without another counterexample than its replayed findings and its remarks.
 
-    They make it a known issue, as a drawn counterexample does. A trial with an ERROR stays that.
+    Findings make it a known issue, as a drawn counterexample does. Remarks are named, and the trial conforms if any
+    example did not fail, or passed with the repair, and all that failed so were replayed. One that they keep from being
+    exercised or decided is a known issue if it is accepted. A trial with an ERROR stays that.
     """
-    if not trial.known or verdict is Verdict.ERROR:
-        return verdict, reason
+    remarks = [case for case in trial.known if case.is_remark]
+    waived = [case for case in trial.known if not case.is_remark]
+    if remarks:
+        said = "; ".join(dict.fromkeys(map(remark_of, remarks)))
+        counted = (
+            f"{trial.failing} of {trial.examples} examples failed as a remark says, which no contract forbids: {said}"
+        )
+        if verdict is Verdict.CONFORMS and trial.failing >= trial.discriminating_examples + trial.looked_behind:
+            verdict, reason = Verdict.NOT_EXERCISED, f"no example shows what it does without that; {reason}"
+        reason = f"{reason}; {counted}"
+        unknown = verdict is Verdict.CONFORMS and bool(trial.not_behind)
+        if unknown:
+            verdict = Verdict.INCONCLUSIVE  # what failed like a remark and was not replayed may be something else
+        if (unknown or verdict is Verdict.NOT_EXERCISED) and trial.accepted_remarks:
+            verdict, reason = Verdict.KNOWN_ISSUE, f"{trial.accepted_remarks[0]}; {reason}"
     behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
-    return Verdict.KNOWN_ISSUE, f"{trial.known[0].accepted}; besides it, {reason}{behind}"
+    if trial.not_behind:
+        behind += f"; whether those that failed so pass with the repair is not known: {trial.not_behind}"
+    if not waived or verdict is Verdict.ERROR:
+        return verdict, f"{reason}{behind}"
+    return Verdict.KNOWN_ISSUE, f"{waived[0].accepted}; besides it, {reason}{behind}"
 
 
 def describe_lossy(trial: Trial) -> str:

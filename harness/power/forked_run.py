@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coldproof.adapters.common.forked import fork_server
-from coldproof.adapters.registry import ENGINES
-from coldproof.harness.session.layers.processes import preloads, start
-from coldproof.harness.session.pytest_command import PLUGIN
+from coldproof.harness.session.layers.processes import all_imports, start
 
 
 class RunTimedOut(Exception):
@@ -21,7 +19,7 @@ def run_in_fork(seconds: float, function: Callable[[list[str]], int], words: lis
 
     Raises RunTimedOut if it takes longer than `seconds`, and ForkServerError if no process can be forked.
     """
-    address = fork_server(PLUGIN, *preloads(ENGINES.values()))
+    address = fork_server(*all_imports())
     process = start(function, words, folder / "output.log", address=address, folder=folder)
     try:
         return process.wait(seconds)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
+from coldproof.harness.schema.findings import ReplayResult
+
+MOST_NAMED = 3  # repairs of one replay that are named; of more, their number says enough
 NO_TIME = "not tried (budget)"
 
 
@@ -23,11 +27,29 @@ class Basis(enum.StrEnum):
     NOT_RUN = "not run"
 
 
+class CauseReplay(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay that was made to find a case's cause: with which repairs, and what it showed.
+
+    `repairs`: their names, if there are few. `number`: how many there were; 0: the engine was that of the run.
+    """
+
+    result: ReplayResult
+    number: int = 0
+    repairs: list[str] = []
+
+    @classmethod
+    def under(cls, names: Sequence[str], result: ReplayResult) -> CauseReplay:
+        """Return the replay under these repairs."""
+        return cls(result=result, number=len(names), repairs=list(names) if len(names) <= MOST_NAMED else [])
+
+
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a clause.
 
     `candidates`: the findings among which it is undecided. `link`: the public report of the finding. `tried`: the
-    finding that it is like, and whose repair it was replayed with.
+    finding that it is like, and whose repair it was replayed with. `remark`: the finding is a remark, which no contract
+    forbids, and the case is shown to be nothing else: it vanishes with the repair, or the record says that it shows so.
+    `replays`: those that were made, in their order.
     """
 
     basis: Basis
@@ -36,11 +58,23 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     link: str = ""
     tried: list[str] = []
     words: str = ""
+    remark: bool = False
+    replays: list[CauseReplay] = []
 
     @property
     def is_known(self) -> bool:
         """Return whether the case belongs to a known cause."""
         return bool(self.finding)
+
+    def is_shown_by(self, repair: str, *, failed: bool) -> bool:
+        """Return whether its replays show that the case vanishes with a repair alone, and fails without it.
+
+        `failed`: the case has failed again on the engine of the run, so that no replay without repairs is needed.
+        """
+        alone = [one.result for one in self.replays if one.repairs == [repair]]
+        without = [one.result for one in self.replays if not one.number]
+        vanishes = bool(alone) and set(alone) == {ReplayResult.PASSES}
+        return vanishes and (set(without) == {ReplayResult.FAILS} or (not without and failed))
 
     @property
     def lacked_time(self) -> bool:

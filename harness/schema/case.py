@@ -20,6 +20,7 @@ from coldproof.harness.schema.verdict import FailureClass
 SCHEMA_VERSION = 2
 MOST_CASE = 64 * MEGABYTE  # of a case file
 TRACE = ".trace.json"  # the end of the name of its trace, which stands beside it
+FILES = (".md", ".json", ".py", TRACE)  # the ends of the names of all its files
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +296,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     test: str = ""  # that drew it; "" in the file of a finding
     unfinished: Unfinished | None = None
     mixtures: list[str] = []  # of models in a batch that may be the cause, if they also fail without the cache
+
+    @property
+    def is_remark(self) -> bool:
+        """Return whether it shows a remark and nothing else, so that it makes no requirement violated."""
+        return self.attribution is not None and self.attribution.remark
 
     @property
     def accepted(self) -> str:

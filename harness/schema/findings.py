@@ -160,7 +160,9 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FindingFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says of a finding that a run met, from its record. `repair`: Coldproof can mend it."""
+    """What a report says of a finding that a run met, from its record. `repair`: Coldproof can mend it. `fixed`: the
+    record says that this release has it no more.
+    """
 
     id: str
     title: str
@@ -169,6 +171,7 @@ class FindingFacts(msgspec.Struct, frozen=True, kw_only=True):
     releases: str
     upstream: list[str]
     repair: bool
+    fixed: bool = False
 
 
 class ReplayResult(enum.StrEnum):

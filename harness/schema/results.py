@@ -32,6 +32,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[str]
     cases: list[str]
     waived: int  # how many of the cases are known issues
+    remarks: int = 0  # how many of the cases show a remark, which makes no requirement violated
     finding: str = ""  # to which they belong, as far as the run could tell; "": they have one signature
 
 
@@ -52,6 +53,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     exhausted: bool = False  # there were no other examples to draw
     absent: list[str] = []  # capabilities that the requirement needs and the engine is not known to have
     missing: list[str] = []  # evidence without which it was not exercised
+    remarks: list[str] = []  # findings that no contract forbids, and that examples showed
 
     @property
     def label(self) -> str:
@@ -123,6 +125,7 @@ class RequirementResult(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[CellResult]
     cases: list[str]
     known_causes: list[str] = []  # findings that the engine has as it is shipped; the examples are without them
+    remarks: list[str] = []  # findings that no contract forbids, and that it showed: they make it not violated
     upstream: list[str] = []  # addresses of public reports of engines that broke it
     fails_on: list[str] = []  # what counts as a failure, as text
     distributions: list[Distribution] = []

@@ -18,7 +18,7 @@ class Verdict(enum.StrEnum):
 
 
 VERDICT_MEANING = {
-    Verdict.CONFORMS: "Exercised, with the required evidence, and no counterexample found.",
+    Verdict.CONFORMS: "Exercised, with the required evidence, and no counterexample found but remarks.",
     Verdict.UNSUPPORTED: "The engine or this way of reaching it lacks something that the requirement needs.",
     Verdict.KNOWN_ISSUE: "Violated, and waived by name in the known-issues file.",
     Verdict.NOT_EXERCISED: "Nothing failed, but the risky path was not shown to have been taken: no pass.",

@@ -17,6 +17,7 @@ from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.spec.layer import SERVER_LAYER
 from coldproof.harness.case.finding_records import StoredFinding
 from coldproof.harness.event_log import EventLog
+from coldproof.harness.judgement.verdict import remark_of
 from coldproof.harness.option_table import option_words
 from coldproof.harness.options import FIRST, ONLY, Options
 from coldproof.harness.schema.case import Case
@@ -144,6 +145,8 @@ def verdict_of(results: Results, replay: FindingReplay) -> tuple[Verdict, str]:
     cases = [case for case, _ in cases_of(results, replay)]
     if waived := next((case.known_issue for case in cases if case.known_issue is not None), None):
         return Verdict.KNOWN_ISSUE, waived
+    if remark := next((remark_of(case) for case in cases if case.is_remark), None):
+        return Verdict.CONFORMS, remark
     cells = (cell for one in results.requirements if one.id == replay.requirement for cell in one.cells)
     cell = next((one for one in cells if one.cell == replay.cell), None)
     if cell is None or cell.verdict not in UNWAIVED:

@@ -33,6 +33,9 @@ FEW = 5  # examples of a trial at its first visit, however many its requirement 
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
 USUAL_PROOF = 4.0  # seconds of a proof, as long as none was made
+# At least for the proofs and causes of a run without a budget of the user's, behind its end if need be. What looks like
+# a known cause and is not tried counts as VIOLATED, and a replay with a model takes a minute on a busy machine.
+LEAST_PROOFS = 900.0
 OUT_OF_TIME = "the time of the run was over before its turn: it needs a longer --budget"
 
 
@@ -89,7 +92,9 @@ class ProofTime:
     def left(self) -> float:
         """Return the seconds that are left for proofs, at least 0."""
         clock = self.clock()
-        return max(0.0, min(clock.left(), clock.extra - self.spent if clock.strict else math.inf))
+        if clock.strict:
+            return max(0.0, min(clock.left(), clock.extra - self.spent))
+        return max(0.0, clock.left(), LEAST_PROOFS - self.spent)
 
     def is_over(self) -> bool:
         """Return whether no proof begins any more. Without a budget of the user's, each one is made, in a hurry."""

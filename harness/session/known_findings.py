@@ -2,8 +2,8 @@
 
 A cell's findings run right after its engine has started, each once, under the tokens with which it was found. They
 take none of the time for drawing examples. Each counts when its requirement's trial begins, as an example like any
-other. A failure that a known issue waives makes the trial a known issue and lets it go on. Any other failure is a
-counterexample.
+other. A failure that a known issue waives makes the trial a known issue and lets it go on, and so does a remark without
+that. Any other failure is a counterexample.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class KnownFindings:
             raise TrialEnded
 
     def count(self, sut: SystemUnderTest, trial: Trial, one: Replayed) -> None:
-        """Add the examples of a replay to a trial. Raises Violation for a failure that no known issue waives."""
+        """Add the examples of a replay to a trial. Raises Violation for one that counts."""
         for judgement in one.judgements:
             trial.add(judgement)
             sut.emit_example(judgement, trial, reached(judgement.history), finding=one.finding.id)
@@ -193,7 +193,7 @@ class KnownFindings:
         same = case.signature == record.signature
         result = ReplayResult.FAILS if same else ReplayResult.OTHERWISE
         self.report(sut, one, result, case.sentence, regression=regression, case=case.id)
-        if case.known_issue is None:
+        if case.known_issue is None and not case.is_remark:
             said = f"regression of {one.finding.id}, fixed in {record.fixed_in}" if regression else ""
             trial.take(failing, regression=said)
             raise_violation(case.sentence)

@@ -17,7 +17,7 @@ from coldproof.harness.judgement.trial import PutAside, Trial
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_case
 from coldproof.harness.option_table import option_words
 from coldproof.harness.options import Options
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.attribution import NO_TIME, Attribution, Basis
 from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import ProofTime, TrialEnded
@@ -25,7 +25,7 @@ from coldproof.harness.session.causes.attributor import Attributor, Behind, OutO
 from coldproof.harness.session.failure_marks import mark_of_case
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
-PROVED = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
+PROVED = (Verdict.VIOLATED, Verdict.KNOWN_ISSUE, Verdict.CONFORMS)  # the last of a remark
 PROOF_SHARE = 0.5  # of the run's budget: with more spent on proofs, a counterexample is proved in a hurry
 # Of a trial, for what it finds behind its first counterexample, if its share for drawing is less.
 FURTHER_SECONDS = 5.0
@@ -133,14 +133,18 @@ class Proofs:
         """Do so for each known cause, as long as there is time."""
         waivers = self.waivers(sut.engines.engine.version)
         accepted = {one.finding for one in waivers.issues if one.finding is not None and waivers.in_force(one)}
-        known = [*trial.known, *(one.case for one in trial.aside if one.case is not None)]
-        for case in [case for case in known if case.known_issue is not None and case.attribution is not None]:
-            alike = trial.alike.pop(mark_of_case(case), [])
+        known = [(case, {mark_of_case(case)}) for case in trial.known]
+        known += [(one.case, {mark_of_case(one.case), *one.marks}) for one in trial.aside if one.case is not None]
+        for case, marks in [(case, marks) for case, marks in known if decided(case) and case.attribution is not None]:
+            ordered = sorted(marks, key=msgspec.structs.astuple)
+            alike = [failing for mark in ordered for failing in trial.alike.pop(mark, [])]
             try:
                 found = attributor.behind(case, alike, trial.requirement, accepted) if alike else Behind()
             except OutOfTime:
+                trial.not_behind = NO_TIME
                 return
             trial.looked_behind += found.passed
+            trial.not_behind = trial.not_behind or (found.words if found.failing is None else "")
             if found.failing is None:
                 continue
             assert case.attribution is not None
@@ -181,7 +185,7 @@ class Proofs:
         """
         where = "the attached engine" if self.options.attached else "a fresh engine"
         self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
-        case, confirmed = sut.confirm(trial, lambda found: self.mark_known_issue(found, sut).known_issue is not None)
+        case, confirmed = sut.confirm(trial, lambda found: decided(self.mark_known_issue(found, sut)))
         trial.search.proved = confirmed.judgement
         again = case.reproduction.failed_again  # the verdict of another one does not depend on its cause
         if trial.search.cause is not None:
@@ -194,7 +198,7 @@ class Proofs:
         if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
-            new = case.known_issue is None and case.signature not in self.causes and not trial.hurried
+            new = not decided(case) and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
                 with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
@@ -211,7 +215,7 @@ class Proofs:
     ) -> Case:
         """Return the case with its attribution, marked with the known issue that waives it, if one does.
 
-        `attribute`: find its cause. `fails_now`: it has just failed on the engine of the run.
+        A remark needs no waiver. `attribute`: find its cause. `fails_now`: it has just failed on the engine of the run.
         """
         if self.attributor is not None and attribute:
             trial, began = sut.current().trial, time.monotonic()
@@ -219,6 +223,8 @@ class Proofs:
                 found = self.attributor.attribution(case, trial.requirement, sut.engines, fails_now=fails_now)
             trial.spend_on_causes(time.monotonic() - began)
             case = msgspec.structs.replace(case, attribution=found)
+        if case.is_remark:
+            return case
         issue = self.waivers(sut.engines.engine.version).waive(case)
         if issue is None:
             return case
@@ -229,7 +235,14 @@ class Proofs:
         if self.attributor is not None:
             found = self.attributor.known((seen.requirement, seen.cell, seen.signature))
             seen = msgspec.structs.replace(seen, attribution=found)
+            if found is not None and found.remark:
+                return None
         return self.waivers(sut.engines.engine.version).waive(seen)
+
+
+def decided(case: Case) -> bool:
+    """Return whether a case counts no more: a known issue waives it, or it shows a remark."""
+    return case.known_issue is not None or case.is_remark
 
 
 def beside(case: Case, cause: Attribution, others: Collection[str]) -> Case:

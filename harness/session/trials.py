@@ -360,10 +360,14 @@ class TrialRunner:
         if not absent:
             self.proofs.look_behind(sut, trial)
         self.proofs.seconds += trial.proving - trial.attributing
+        if trial.aside:
+            problem = trial.problem  # how the test ended is what was put aside
+            trial.set_remarks_apart()
+        accepted = map(self.waivers(sut.engines.engine.version).waive, (one for one in trial.known if one.is_remark))
+        trial.accepted_remarks = [str(issue) for issue in accepted if issue is not None]
         if absent:
             verdict, reason = Verdict.UNSUPPORTED, "; ".join(map(str, absent))
         elif trial.aside:
-            problem = trial.problem
             verdict, reason, case = verdict_of_put_aside(trial)
         elif self.case is not None and problem is None:
             verdict, reason = Verdict.CONFORMS, f"the case no longer fails in {trial.examples} replays"
@@ -429,9 +433,18 @@ class TrialRunner:
             exhausted=trial.exhausted,
             narrowed=[one.kind for one in trial.narrowed],
             known=[one.id for one in trial.known],
+            remarks=remarks_of(trial.known),
+            looked_behind=trial.looked_behind,
+            not_behind=trial.not_behind,
             ended=ended.id if (ended := self.ended_cells.get(trial.cell)) is not None else None,
             left=None if left is None else round(left, 1),
         )
+
+
+def remarks_of(cases: Collection[Case]) -> list[str]:
+    """Return the findings that are remarks and that these cases show."""
+    shown = (one.attribution.finding for one in cases if one.is_remark and one.attribution is not None)
+    return list(dict.fromkeys(shown))
 
 
 def after_probes(test: Callable[..., None], sut: SystemUnderTest, probes: list[Workload]) -> Callable[..., None]:

@@ -316,6 +316,8 @@ def headline(results: Results) -> tuple[str, str]:
         f"{results.totals[v.value]} {v.value.lower()}" for v in reversed(Verdict) if results.totals.get(v.value, 0)
     ]
     what = ", ".join(counts) or "no requirement was run"
+    if remarked := sum(bool(one.remarks) for one in results.requirements):
+        what += f", {remarked} with a remark"
     violated = results.totals.get(Verdict.VIOLATED.value, 0)
     if violated:
         word = "NOT CONFORMANT"

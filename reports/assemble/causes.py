@@ -23,8 +23,8 @@ def fingerprint(signature: str) -> str:
 
 
 def causes(cases: Sequence[Case]) -> list[Cause]:
-    """Group the cases by the finding to which they belong, others by signature. Completely waived causes come last;
-    else the order is that of the cases.
+    """Group the cases by the finding to which they belong, others by signature. Completely waived causes and remarks
+    come last; else the order is that of the cases.
 
     A signature describes the failure's class and what happened, not the place of the fault in the engine. Two similar
     bugs look like one cause, and one bug with two effects (stale state and a crash) looks like two. No case is lost: a
@@ -33,7 +33,9 @@ def causes(cases: Sequence[Case]) -> list[Cause]:
     alike: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         alike[cause_key(case)].append(case)
-    return sorted((_cause(same) for same in alike.values()), key=lambda cause: cause.waived == len(cause.cases))
+    return sorted(
+        (_cause(same) for same in alike.values()), key=lambda cause: cause.waived + cause.remarks == len(cause.cases)
+    )
 
 
 def _cause(cases: list[Case]) -> Cause:
@@ -46,6 +48,7 @@ def _cause(cases: list[Case]) -> Cause:
         cells=sorted({case.place for case in cases}),
         cases=[case.id for case in cases],
         waived=sum(case.known_issue is not None for case in cases),
+        remarks=sum(case.is_remark for case in cases),
         finding=finding_of(first),
     )
 
@@ -65,12 +68,16 @@ def cause_summary(found: Sequence[Cause]) -> str:
     if not found:
         return ""
     cases, waived = sum(len(cause.cases) for cause in found), sum(cause.waived for cause in found)
-    said = f"{many(cases, 'counterexample')} of {many(len(found), 'cause')}"
-    return f"{said}, {waived} waived" if waived else said
+    remarks = sum(cause.remarks for cause in found)
+    said = [f"{many(cases, 'counterexample')} of {many(len(found), 'cause')}"]
+    said += [f"{waived} waived"] if waived else []
+    return ", ".join([*said, *([f"{remarks} of remarks"] if remarks else [])])
 
 
 def waived_text(cause: Cause) -> str:
     """Return as text how many cases of a cause are waived."""
+    if cause.remarks == len(cause.cases):
+        return "remark"
     if not cause.waived:
         return "not waived"
     return "waived" if cause.waived == len(cause.cases) else f"{cause.waived} of {len(cause.cases)} waived"

@@ -21,5 +21,5 @@ def finding_of_cases(results: Results) -> dict[str, str]:
 def met_findings(results: Results) -> list[str]:
     """Return the ids of the findings that the run met: those of its cases, and those that it has as it is shipped."""
     replayed = [one.finding for one in results.findings if one.result is ReplayResult.FAILS]
-    shipped = [name for one in results.requirements for name in one.known_causes]
+    shipped = [name for one in results.requirements for name in (*one.known_causes, *one.remarks)]
     return sorted({*finding_of_cases(results).values(), *replayed, *shipped})

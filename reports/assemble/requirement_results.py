@@ -39,7 +39,8 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
         cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
         cells = [with_excess(cell, exceeding.get((cell.layer, cell.cell), "")) for cell in cells]
         merged = merge_cells(cells, several=len(order) > 1)
-        causes = shipped.get(requirement_id, [])
+        causes = [one for one in shipped.get(requirement_id, []) if one.verdict is not Verdict.CONFORMS]
+        shown = [one.finding for one in shipped.get(requirement_id, []) if one.verdict is Verdict.CONFORMS]
         drawn = sum(map(discriminating_examples, merged))
         verdict, reason = with_causes(*verdict_of_cells(merged), causes, examples=drawn)
         merged = [cell_with_causes(cell, causes) for cell in merged]
@@ -65,6 +66,7 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
                     if e["event"] == "case" and e["case"]["requirement"] == requirement_id
                 ],
                 known_causes=list(dict.fromkeys(one.finding for one in causes)),
+                remarks=list(dict.fromkeys([*shown, *(name for cell in merged for name in cell.remarks)])),
                 upstream=list(dict.fromkeys(link for test in tests for link in test["upstream"])),
                 fails_on=list(dict.fromkeys(words for test in tests for words in test["fails_on"])),
                 distributions=distributions(e["tally"] for e in examples if e["requirement"] == requirement_id),
@@ -155,6 +157,7 @@ def cell_result(test: Event, verdict: Event | None) -> CellResult:
     return CellResult(
         layer=verdict.get("layer", ""),
         verdict=Verdict(verdict["verdict"]),
+        remarks=verdict.get("remarks", []),
         **{name: verdict[name] for name in (*recorded, "absent", "missing")},
     )
 
@@ -190,6 +193,7 @@ def merge_cells(cells: list[CellResult], *, several: bool) -> list[CellResult]:
                 exhausted=all(part.exhausted for part in parts if part.verdict is not Verdict.UNSUPPORTED),
                 absent=list(dict.fromkeys(name for part in parts for name in part.absent)),
                 missing=list(dict.fromkeys(name for part in parts for name in part.missing)),
+                remarks=list(dict.fromkeys(name for part in parts for name in part.remarks)),
             )
         )
     return merged

@@ -22,7 +22,10 @@ Event = dict[str, Any]
 
 
 class ShippedCause(msgspec.Struct, frozen=True):
-    """A finding whose case still fails on the engine as it is shipped, with the verdict of its replay and why."""
+    """A finding whose case still fails on the engine as it is shipped, with the verdict of its replay and why.
+
+    CONFORMS: the finding is a remark.
+    """
 
     finding: str
     layer: str

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from coldproof.harness.schema.case import Case, RequestRow, StepRow
-from coldproof.reports.format.text import one_line, visible
+from coldproof.reports.format.text import one_line, visible_data
 from coldproof.reports.run_report.case.adapter_spans import change_texts, name_spans
 
 Event = dict[str, Any]
@@ -46,9 +46,8 @@ def trace_json(case: Case) -> str:
         "sentence": case.sentence,
         "replay": case.replay,
     }
-    shown = {key: visible(value) for key, value in facts.items()}
-    trace = {"traceEvents": groups + order + events, "displayTimeUnit": "ms", "otherData": shown}
-    return json.dumps(trace, ensure_ascii=False, separators=(",", ":")) + "\n"
+    trace = {"traceEvents": groups + order + events, "displayTimeUnit": "ms", "otherData": facts}
+    return json.dumps(visible_data(trace), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _requests(case: Case) -> Iterator[Event]:
@@ -95,12 +94,7 @@ def _facts(row: RequestRow) -> dict[str, Any]:
         "error": row.error,
         "aborted": row.aborted,
     }
-    return {key: _shown(value) for key, value in facts.items() if value not in (None, "")}
-
-
-def _shown(value: Any) -> Any:
-    """Return a value without invisible characters, which a viewer would not show."""
-    return visible(value) if isinstance(value, str) else value
+    return {key: value for key, value in facts.items() if value not in (None, "")}
 
 
 def _steps(case: Case) -> Iterator[Event]:
@@ -114,7 +108,7 @@ def _steps(case: Case) -> Iterator[Event]:
 
 def _step_facts(step: StepRow) -> dict[str, Any]:
     facts = {"step": step.words, "error": step.error}
-    return {key: visible(value) for key, value in facts.items() if value}
+    return {key: value for key, value in facts.items() if value}
 
 
 def _names(case: Case) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from coldproof.harness.schema.results import Results
 from coldproof.reports.exports.reported_tests import Outcome, ReportedTest, reported_tests, run_facts
-from coldproof.reports.format.text import visible
+from coldproof.reports.format.text import visible_data
 
 SPEC_VERSION = "0.0.0"
 _STATUS = {Outcome.PASSED: "passed", Outcome.FAILED: "failed", Outcome.ERROR: "failed", Outcome.SKIPPED: "skipped"}
@@ -29,9 +29,9 @@ def ctrf_json(results: Results) -> str:
     report: dict[str, Any] = {
         "reportFormat": "CTRF",
         "specVersion": SPEC_VERSION,
-        "generatedBy": f"coldproof {visible(results.coldproof_version)}",
+        "generatedBy": f"coldproof {results.coldproof_version}",
         "results": {
-            "tool": {"name": "coldproof", "version": visible(results.coldproof_version)},
+            "tool": {"name": "coldproof", "version": results.coldproof_version},
             "summary": {
                 "tests": len(tests),
                 **{one: status.count(one) for one in ("passed", "failed", "skipped", "pending", "other")},
@@ -40,34 +40,34 @@ def ctrf_json(results: Results) -> str:
                 "duration": duration,
             },
             "tests": [_test(test) for test in tests],
-            "extra": {key: visible(value) for key, value in run_facts(results).items()},
+            "extra": run_facts(results),
         },
     }
-    return json.dumps(report, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(visible_data(report), ensure_ascii=False, indent=1) + "\n"
 
 
 def _test(test: ReportedTest) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": visible(test.name),
+        "name": test.name,
         "status": _STATUS[test.outcome],
         "duration": round(1000 * test.seconds),
-        "suite": [visible(part) for part in test.group],
+        "suite": list(test.group),
         "rawStatus": test.kind,
     }
     if test.message:
-        entry["message"] = visible(test.message)
+        entry["message"] = test.message
     if test.details:
-        entry["trace"] = visible("\n\n".join(test.details))
+        entry["trace"] = "\n\n".join(test.details)
     if test.files:
         entry["attachments"] = [_attachment(path) for path in test.files]
     if test.facts:
-        entry["extra"] = {visible(key): visible(value) for key, value in test.facts.items()}
+        entry["extra"] = test.facts
     return entry
 
 
 def _attachment(path: str) -> dict[str, str]:
     file = PurePosixPath(path)
-    return {"name": visible(file.name), "contentType": _TYPES[file.suffix], "path": visible(path)}
+    return {"name": file.name, "contentType": _TYPES[file.suffix], "path": path}
 
 
 def _milliseconds(started: str) -> int:

@@ -101,7 +101,7 @@ def _cause(cause: CauseView) -> str:
         link(cause.link),
         cause.mending,
     ]
-    if not cause.is_waived:
+    if cause.fails:
         parts += [f"replay {code(cause.replay)}" if cause.replay else "", code(cause.script) if cause.script else ""]
     how_bad = f"{SIGN[cause.severity]} {cause.severity.value}"
     return f"- {how_bad}: {state}{escaped(cause.title, _TITLE)} ({'; '.join(filter(None, parts))})"

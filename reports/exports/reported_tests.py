@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from coldproof.harness.schema.case import FILES
 from coldproof.harness.schema.results import CellResult, RequirementResult, Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.causes import cause_key, fingerprint
@@ -96,7 +97,7 @@ def _of_cell(requirement: RequirementResult, row: CellResult, results: Results) 
         ),
         seconds=row.seconds,
         facts=facts | {f"evidence.{key}": f"{value:.15g}" for key, value in sorted(row.evidence.items())},
-        files=tuple(f"cases/{case.id}.{kind}" for case in cases for kind in ("md", "json", "py", "trace.json")),
+        files=tuple(f"cases/{case.id}{end}" for case in cases for end in FILES),
     )
 
 

@@ -44,7 +44,7 @@ def closing_lines(results: Results, page: Path) -> list[str]:
 
 
 def cause_lines(causes: Sequence[CauseView], most: int) -> list[str]:
-    """Return the causes in at most this many lines. One that no known issue waives has its replay in a second line."""
+    """Return the causes in at most this many lines. One that fails the run has its replay in a second line."""
     shown: list[str] = []
     for place, cause in enumerate(causes):
         lines = lines_of(cause)
@@ -60,7 +60,7 @@ def lines_of(cause: CauseView) -> list[str]:
     title = one_line(cause.title, _TITLE)
     facts = [cause.broke, cause.counted, cause.attributed, cause.releases, cause.mending, cause.link]
     line = f"  {state}{SIGN[cause.severity]} {cause.severity.value}: {title} ({'; '.join(filter(None, facts))})"
-    return [line] if cause.is_waived or not cause.replay else [line, f"      {cause.replay}"]
+    return [line] if not cause.fails or not cause.replay else [line, f"      {cause.replay}"]
 
 
 def first(lines: Sequence[str], most: int, what: str) -> list[str]:

@@ -21,7 +21,10 @@ from coldproof.reports.exports.junit import junit_xml
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.files.own_folder import claim, mark
 from coldproof.reports.format.text import storable
-from coldproof.reports.run_report.run_report import render_html
+from coldproof.reports.run_report.run_report import compile_templates, render_html
+
+# As `module:function`, for a process whose forks write reports: each would compile the templates again.
+TEMPLATES = f"{compile_templates.__module__}:{compile_templates.__qualname__}"
 
 
 def write_all(results: Results, folder: Path) -> None:

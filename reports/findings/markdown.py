@@ -24,7 +24,8 @@ Coldproof. `coldproof findings --script NAME` prints it or, without one, makes a
 `--issue NAME` makes the report to file.
 
 * **Severity** is the worst effect that was shown. *Foreign data*: an answer has content of another request, adapter or
-  tenant. *Remark*: nothing that the engine documents forbids it, so that it is not counted as a root cause.
+  tenant. *Remark*: nothing that the engine documents forbids it, so that it is not counted as a root cause
+  and makes [no requirement violated](known-issues.md#remarks).
 * **Status** is what is publicly known. *New*: a search in issues, pull requests and documentation, of which each record
   has the queries, the date and the nearest results, found no report of the same cause. The searched copies are not
   complete, and a search cannot show that there is no report. *By design* and *documented limitation* quote the engine's

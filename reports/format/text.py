@@ -70,6 +70,15 @@ def storable(value: object) -> object:
     return [storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def visible_data(value: object) -> object:
+    """Return plain data with every text visible, the keys of objects included."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible_data(key): visible_data(item) for key, item in value.items()}
+    return [visible_data(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def number(value: float | None) -> str:
     """Return a number as text: whole numbers with grouped digits, others with three significant digits."""
     if value is None:

@@ -69,7 +69,7 @@ def cause_sections(causes: Sequence[CauseView], *, drawn: int) -> list[CauseSect
             CauseSection(
                 cause=cause,
                 anchor=anchor,
-                open=place == 0 and not cause.is_waived,
+                open=place == 0 and cause.fails,
                 shown=shown,
                 others=others,
                 more=len(rest) - len(others),
@@ -81,7 +81,7 @@ def cause_sections(causes: Sequence[CauseView], *, drawn: int) -> list[CauseSect
 def worst_of(sections: Sequence[CauseSection]) -> Worst | None:
     """Return the first cause if no known issue waives it and its case is drawn; otherwise None."""
     first = next(iter(sections), None)
-    if first is None or first.cause.is_waived or first.shown is None:
+    if first is None or not first.cause.fails or first.shown is None:
         return None
     return Worst(replace(first.shown, anchor="worst"), first.shown.anchor)
 

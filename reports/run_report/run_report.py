@@ -45,6 +45,13 @@ def render_html(results: Results) -> str:
     return page
 
 
+def compile_templates() -> None:
+    """Compile the templates of the page, which takes ten times as long as to render it: once for many forks."""
+    environment = TEMPLATES.environment
+    for name in environment.list_templates(["j2"]):
+        environment.get_template(name)
+
+
 def _rendered(results: Results, drawn: int) -> str:
     """Return the page with the best cases of this many causes in full."""
     found = cause_views(results)

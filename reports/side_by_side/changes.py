@@ -137,7 +137,9 @@ class _Run:
         cases = self.cases.get(place, {})
         if verdict is Verdict.KNOWN_ISSUE:
             return dict.fromkeys(cases, True) or {NO_CASE: True}
-        waived = {sign: all(case.known_issue is not None for case in same) for sign, same in cases.items()}
+        waived = {
+            sign: all(case.known_issue is not None or case.is_remark for case in same) for sign, same in cases.items()
+        }
         return waived if False in waived.values() else {**waived, NO_CASE: False}  # a violation is never lost
 
 

@@ -47,12 +47,13 @@ SIGN = {
 
 
 class State(enum.StrEnum):
-    """What is known of a cause, those that need action first. A waived one does not fail the run."""
+    """What is known of a cause, those that need action first. A waived one and a remark do not fail the run."""
 
     NEW = "new"
     REGRESSION = "fixed before, and back"
     KNOWN = "known, not waived"
     WAIVED = "known issue"
+    REMARK = "remark"  # no contract forbids it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,16 @@ class CauseView:
     def is_waived(self) -> bool:
         """Return whether the known-issues file accepts all that the run saw of it."""
         return self.state is State.WAIVED
+
+    @property
+    def is_remark(self) -> bool:
+        """Return whether no contract forbids it, and the run saw nothing else of it: it breaks no requirement."""
+        return self.state is State.REMARK
+
+    @property
+    def fails(self) -> bool:
+        """Return whether it fails the run."""
+        return not (self.is_waived or self.is_remark)
 
     @property
     def replay(self) -> str:
@@ -155,7 +166,7 @@ def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
         return "waiver", case.known_issue
     pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
     if pointed and pointed != ELSEWHERE:
-        return "mechanism", f"{pointed}; {severity_of(case).value}"
+        return "mechanism", pointed
     return "signature", case.signature
 
 
@@ -194,9 +205,11 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
     known, waiver = facts.get(finding), _waiver_of(results.waivers, ordered)
     waived = sum(case.known_issue is not None for case in cases)
     state = State.KNOWN if finding else State.NEW
-    if waived == len(cases):
+    if all(case.is_remark for case in cases):
+        state = State.REMARK
+    elif waived + sum(case.is_remark for case in cases) == len(cases):
         state = State.WAIVED
-    elif any(one.finding == finding and one.regression for one in results.findings):
+    elif (known and known.fixed) or any(one.finding == finding and one.regression for one in results.findings):
         state = State.REGRESSION
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
@@ -226,6 +239,8 @@ def _as_shipped(results: Results, told: set[str], facts: dict[str, FindingFacts]
 def _replayed(results: Results, finding: str, replays: list[FindingReplay], known: FindingFacts | None) -> CauseView:
     waiver = next((one for one in results.waivers if one.finding == finding), None)
     state = State.WAIVED if waiver is not None else State.KNOWN
+    if any(finding in one.remarks for one in results.requirements):
+        state = State.REMARK
     return CauseView(
         title=known.title if known else _in_words(finding),
         severity=known.severity if known else Severity.WRONG_ANSWER,
@@ -244,7 +259,7 @@ def _replayed(results: Results, finding: str, replays: list[FindingReplay], know
 
 def _without_case(results: Results, views: Sequence[CauseView]) -> list[CauseView]:
     """Return a cause for each violated requirement that none of the causes broke, so that none is left out."""
-    told = {name for view in views if not view.is_waived for name in view.requirements}
+    told = {name for view in views if view.fails for name in view.requirements}
     return [_unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told]
 
 

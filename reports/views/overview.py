@@ -179,8 +179,8 @@ def _waiver_rank(waiver: Waiver) -> tuple[int, str, str, str]:
 
 
 def ordered_cases(cases: Sequence[Case]) -> list[Case]:
-    """Return the violations, then the known issues, each in the order in which they were found."""
-    return sorted(cases, key=lambda case: case.known_issue is not None)
+    """Return the violations, then the known issues and remarks, each in the order in which they were found."""
+    return sorted(cases, key=lambda case: (case.known_issue is not None, case.is_remark))
 
 
 def engine_name(results: Results) -> str:

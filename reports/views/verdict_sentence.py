@@ -66,8 +66,9 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     count = {verdict: number for verdict, number in overview.counts(results) if number}
     total = many(len(results.requirements), "requirement")
     all_of = f"all {total}" if len(results.requirements) > 1 else "the requirement that was tested"
-    failing = [cause for cause in causes if not cause.is_waived]
+    failing = [cause for cause in causes if cause.fails]
     waived = [cause for cause in causes if cause.is_waived]
+    remarks = [cause for cause in causes if cause.is_remark]
     subject = tested_engine(results)
     if not results.requirements:
         yield f"Nothing was tested on {subject}, so nothing is verified."
@@ -77,6 +78,7 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         yield f"{subject} does not conform: {what} broke {count[Verdict.VIOLATED]} of {total}. {worst(failing)}"
     elif results.exit_code == 0 and set(count) == {Verdict.CONFORMS}:
         yield f"{subject} conforms to {all_of}."
+        yield from _remarks(remarks)
         return
     elif results.exit_code == 0:
         yield f"{subject} shows no new violation of {total}."
@@ -88,10 +90,18 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     if waived:
         known = many(len(waived), "cause")
         yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted. {worst(waived)}"
+    yield from _remarks(remarks)
     rest = [f"{n} {(_REST_OF_ONE if n == 1 else _REST)[v]}" for v, n in count.items() if v in _REST]
     rest.reverse()  # what conforms comes first
     if rest:
         yield f"Of {'the others' if count.get(Verdict.VIOLATED) else total}, {'; '.join(rest)}."
+
+
+def _remarks(remarks: Sequence[CauseView]) -> Iterator[str]:
+    """Yield a sentence that names the remarks; nothing without any."""
+    if remarks:
+        named = "; ".join(f"{one_line(one.title, 120).rstrip('.')} ({', '.join(one.requirements)})" for one in remarks)
+        yield f"{many(len(remarks), 'remark')} about what no contract forbids: {named}."
 
 
 def worst(causes: Sequence[CauseView]) -> str:

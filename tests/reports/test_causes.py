@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,11 +10,16 @@ import pytest
 from support import report_samples as samples
 
 from coldproof.harness.proof.diagnose.conclusion import MECHANISMS
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case, Diagnosis, Reproduction
 from coldproof.harness.schema.findings import FindingFacts, FindingReplay, FindingStatus, ReplayResult, Severity
 from coldproof.harness.schema.results import Results
-from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.reports.exports.markdown_summary import summary_markdown
+from coldproof.reports.exports.terminal import closing_lines
+from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.views.causes import ELSEWHERE, SIGN, State, cause_views
+from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 ADAPTER_KEY = "a cache key without the adapter, or with another one"
 FINDING = "vllm/adapter-key-lacks-the-contents"
@@ -61,6 +67,31 @@ def test_a_known_cause_has_the_facts_of_its_finding() -> None:
     assert view.script == "cases/one.py"
 
 
+def test_a_remark_fails_no_run_and_is_named_everywhere() -> None:
+    """It comes last, and the sentence of a run in which all conforms names it, too."""
+    remark = Attribution(basis=Basis.REPAIR, finding=FINDING, remark=True)
+    case = samples.case("one", requirement="LORA-3", attribution=remark)
+    made = samples.results(case)
+    row = msgspec.structs.replace(
+        made.requirements[0], id="LORA-3", verdict=Verdict.CONFORMS, remarks=[FINDING], cases=["one"]
+    )
+    made = msgspec.structs.replace(
+        made, requirements=[row], exit_code=0, records=[facts(severity=Severity.REMARK, title="It is so")]
+    )
+    (view,) = cause_views(made)
+    assert (view.state, view.fails, view.is_waived) == (State.REMARK, False, False)
+    said = str(verdict_sentence(made, [view]))
+    assert " conforms to the requirement that was tested." in said
+    assert said.endswith("1 remark about what no contract forbids: It is so (LORA-3).")
+    (line,) = (one for one in closing_lines(made, Path("index.html")) if "It is so (" in one and "REMARK" in one)
+    assert "replay" not in line
+    assert "**remark**: It is so" in summary_markdown(made)
+    page = render_html(made)
+    assert "1 remark about what no contract forbids: no requirement is violated by it" in page
+    assert "Violations (0) and remarks (1)" in page
+    assert f"Remarks, which no contract forbids:</strong> {FINDING}" in page
+
+
 def test_without_the_facts_the_name_of_a_finding_is_its_title() -> None:
     """Results that an earlier release wrote have none."""
     (view,) = (one for one in cause_views(msgspec.structs.replace(known(), records=[])) if one.finding)
@@ -77,6 +108,14 @@ def test_cases_that_point_at_the_same_mechanism_are_one_new_cause() -> None:
     assert view.title == "A cache key without the adapter, or with another one"
     assert (view.state, view.requirements) == (State.NEW, ["LORA-1", "LORA-4"])
     assert [case.id for case in view.cases] == ["b", "a"]
+
+
+def test_one_mechanism_is_one_cause_whatever_it_did() -> None:
+    """A key without the salt gives wrong answers in one requirement and wrong counts in another. The worst is named."""
+    wrong = pointing("a", ADAPTER_KEY, signature="s1", failure_class=FailureClass.STALE_STATE)
+    count = pointing("b", ADAPTER_KEY, signature="s2", failure_class=FailureClass.ACCOUNTING)
+    (view,) = cause_views(samples.results(count, wrong))
+    assert (view.severity, len(view.cases)) == (Severity.FOREIGN_DATA, 2)
 
 
 def test_the_mechanism_that_is_elsewhere_tells_no_causes_apart() -> None:
@@ -112,6 +151,9 @@ def test_a_finding_that_was_fixed_and_is_back_is_new() -> None:
     case = samples.case("one", requirement="LORA-3")
     run = msgspec.structs.replace(samples.results(case), findings=[replay(regression=True, case="one")])
     assert cause_views(run)[0].state is State.REGRESSION
+    alike = samples.case("one", attribution=Attribution(basis=Basis.SIGNATURE, finding=FINDING))
+    fixed = msgspec.structs.replace(samples.results(alike), records=[facts(fixed=True)])
+    assert cause_views(fixed)[0].state is State.REGRESSION
 
 
 def test_a_known_cause_that_nothing_waives_fails_the_run() -> None:

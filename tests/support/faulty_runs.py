@@ -23,6 +23,7 @@ from coldproof.harness.proof.pipeline import ProofPipeline
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.session.budget import TrialEnded
+from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.conductor import ConformanceRun, Role
 
 WRONG = (FailureClass.STALE_STATE, FailureClass.CROSS_REQUEST, FailureClass.CORRUPT)
@@ -153,6 +154,7 @@ def open_bench(
     patch.setitem(PROFILES, "smoke", quick)
     patch.setattr(EnginePool, "has_room", lambda _: False)  # no engine is started ahead of its need
     patch.setattr(cell_engines, "rule_after_second_calibration", lambda *_: None)  # half a minute; a fault is no noise
+    patch.setattr(Attributor, "attribution", lambda *_, **__: None)  # replays with repairs; a fault is no known finding
     if diagnose == "none":  # controls want a small case; what was found and confirmed is enough without them
         patch.setattr(ProofPipeline, "minimise_on_fresh", lambda _, __, confirmed, *___: confirmed)
     if engine == "vllm":  # a server runs one workload in the second for minimising, and waits 20 s for one that hangs

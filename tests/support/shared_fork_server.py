@@ -7,16 +7,16 @@ import os
 import pytest
 
 from coldproof.adapters.common import forked
-from coldproof.adapters.registry import ENGINES
-from coldproof.harness.session.layers.processes import preloads
-from coldproof.harness.session.pytest_command import PLUGIN
+from coldproof.harness.session.causes import replay_job
+from coldproof.harness.session.layers.processes import all_imports
 
 SHARED = "COLDPROOF_TESTS_FORK_SERVER"  # names its socket
+IMPORTED = (*all_imports(), replay_job.__name__)
 
 
 def share_fork_server(session: pytest.Session) -> None:
     """Start the fork server of all workers, and wait for it while they collect the tests."""
-    server, address = forked.begin(PLUGIN, *preloads(ENGINES.values()))
+    server, address = forked.begin(*IMPORTED)
     os.environ[SHARED] = str(address)  # the workers inherit it
 
     class Wait:
@@ -36,5 +36,5 @@ def use_shared_fork_server() -> None:
     address = os.environ.get(SHARED)
     if not address:
         return
-    started, shared = forked.own_fork_server, {PLUGIN, *preloads(ENGINES.values())}
+    started, shared = forked.own_fork_server, set(IMPORTED)
     forked.own_fork_server = lambda *preload: address if shared.issuperset(preload) else started(*preload)  # type: ignore[assignment]

@@ -15,12 +15,16 @@ from pathlib import Path
 from support.paths import PLUGIN_PATH, ROOT
 
 from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, fork_server
-from coldproof.adapters.registry import ENGINES
 from coldproof.harness.option_words import join_values
-from coldproof.harness.session.layers.processes import preloads, pytest_main
-from coldproof.harness.session.pytest_command import PLUGIN, suite_words
+from coldproof.harness.session.layers.processes import all_imports, pytest_main
+from coldproof.harness.session.pytest_command import pytest_command, suite_words
 
 NO_CACHE = ("-p", "no:cacheprovider")
+
+
+def imported() -> str:
+    """Return the address of the fork server that has imported Coldproof and vLLM."""
+    return fork_server(*all_imports())
 
 
 def run_pytest(
@@ -30,16 +34,34 @@ def run_pytest(
 
     `given`: variables of the environment besides those of this process.
     """
-    address = fork_server(PLUGIN, *preloads(ENGINES.values()))
+    address = imported()
     environment = {**os.environ, "PYTHONPATH": PLUGIN_PATH, VARIABLE: address, **(given or {})}
     return forked_pytest([*words, *NO_CACHE], address, environment, folder)
+
+
+def run_command(command: Sequence[str], *, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Return the run of a command that `pytest_command` made, which has ended, with all its output in stdout."""
+    python = pytest_command(())[: -len(suite_words(()))]
+    assert list(command[: len(python)]) == python
+    return run_pytest(command[len(python) :], folder=folder)
+
+
+def run_function(function: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Return the call of a function (`module:name`) with these words in a process that has imported all engines."""
+    return forked(function, words, imported(), {**os.environ, "PYTHONPATH": PLUGIN_PATH}, ROOT)
 
 
 def forked_pytest(
     words: Sequence[str], address: str, environment: Mapping[str, str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
     """Return a run of pytest in a process of this fork server."""
-    function = f"{pytest_main.__module__}:{pytest_main.__qualname__}"
+    return forked(f"{pytest_main.__module__}:{pytest_main.__qualname__}", words, address, environment, folder)
+
+
+def forked(
+    function: str, words: Sequence[str], address: str, environment: Mapping[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Return a call of a function in a process of this fork server, which has ended."""
     with tempfile.TemporaryFile() as output:
         run = ForkedProcess(
             address, function, tuple(words), environment=environment, output=output, guarded=False, folder=folder

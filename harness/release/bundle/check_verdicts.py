@@ -16,6 +16,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Absent, absent_everywhere, capabilities_of, missing_everywhere
 from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
+from coldproof.harness.release.bundle.check_attributions import check_attribution
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
 from coldproof.harness.release.bundle.run_folder import OpenedEngine, Part, RejudgedTest
 from coldproof.harness.release.requirements.frozen import Place
@@ -140,6 +141,10 @@ def check_without_counterexample(
         if name not in cases:
             yield left_out(f"{place} is {given} because of case {name}, which is missing")
     for case in known:
+        if (case.requirement, case.cell) != (place.requirement, place.cell):
+            yield altered(f"{place} is {given} with case {case.id}, which is about {case.requirement} in {case.cell}")
+        if case.known_issue is None and not case.is_remark:
+            yield altered(f"{place} is {given} with case {case.id}, which no known issue waives and which is no remark")
         yield from check_waiver(part, place, verdict, case)
     if known and seen.failing < 1:
         yield altered(
@@ -147,8 +152,11 @@ def check_without_counterexample(
         )
     seen.requirement = seen.requirement.on(common_capabilities(engines))
     seen.known = known
+    seen.looked_behind, seen.not_behind = verdict["looked_behind"], verdict["not_behind"]  # on trust, as all replays
     try:
-        with_rare = part.waivers(verdict).with_rare
+        waivers: Waivers = part.waivers(verdict)
+        with_rare, accepted = waivers.with_rare, map(waivers.waive, (one for one in known if one.is_remark))
+        seen.accepted_remarks = [str(issue) for issue in accepted if issue is not None]
     except UsageError as problem:
         yield altered(f"{place}: {problem}")
         return
@@ -209,7 +217,10 @@ def check_further(part: Part, place: Place, verdict: Event, cases: dict[str, Cas
 
 
 def check_waiver(part: Part, place: Place, verdict: Event, case: Case) -> Iterator[Reason]:
-    """Yield a reason if a case is waived by something else than the bundle's copy of the known issues."""
+    """Yield a reason if a case is waived by something else than the bundle's copy of the known issues, or if it cannot
+    have the cause that it is said to have.
+    """
+    yield from (altered(f"{place}: case {case.id} {words}") for words in check_attribution(case))
     if case.known_issue is None:
         return
     try:

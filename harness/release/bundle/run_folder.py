@@ -88,14 +88,13 @@ class RejudgedTest(Trial):
 
     def __init__(self, test: FrozenTest, cell: str) -> None:
         super().__init__(test.declared, cell, test.statement, test.test)
-        self.failing = self.changed = 0
+        self.changed = 0
         self.rules: set[Rule] = set()
         self.first_difference = ""
 
     def add_again(self, stored: Stored, recomputed: Judgement) -> None:
         """Add an example and its recomputed judgement, as a run does."""
         self.add(recomputed)
-        self.failing += bool(recomputed.findings)
         self.rules.add(stored.rule)
         if text := difference(stored, recomputed):
             self.changed += 1

@@ -2,8 +2,8 @@
 
 Verification needs no engine and no network, only a checkout of the version that made the bundle. Everything that can be
 recomputed is recomputed: file digests, coverage of the frozen list, the findings of every stored example, the verdicts,
-and the results and pages. Whether the engine really gave the recorded answers cannot be recomputed. Sign the bundle for
-that (docs/qualifying.md).
+and the results and pages. Whether the engine really gave the recorded answers, and whether cases vanished with repairs
+as the bundle says, cannot be recomputed. Sign the bundle for that (docs/qualifying.md).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from coldproof.harness.case.finding_records import read_findings, read_records
 from coldproof.harness.options import QUALIFY, UsageError
+from coldproof.harness.release.bundle.check_attributions import on_trust
 from coldproof.harness.release.bundle.check_coverage import check_coverage
 from coldproof.harness.release.bundle.check_events import check_events
 from coldproof.harness.release.bundle.check_histories import check_histories, check_shared_nonces
@@ -218,6 +219,8 @@ def acceptance_summary(results: Results, parts: list[Part]) -> list[str]:
             for one in results.waivers
             if one.state == "used"
         ),
+        *(f"remark: {name} in {one.id}" for one in results.requirements for name in one.remarks),
+        *on_trust(results.cases),
     ]
     frozen, _ = read_frozen(made.requirements)
     possible = frozen.cells_of(made.engine, made.worker, attached=made.attached)

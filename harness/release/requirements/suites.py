@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
@@ -22,3 +23,13 @@ def list_of_suites(version: str = UNRELEASED) -> FrozenList:
 def declared() -> dict[str, Requirement]:
     """Return all requirements by id."""
     return {test.declared.id: test.declared for test in list_of_suites().tests}
+
+
+@functools.cache
+def requirements_of(name: str) -> tuple[Requirement, ...]:
+    """Return a requirement as each of its tests declares it, the one with the fewest needs first. () for another name.
+
+    A case has what it needs, and an engine without chats, say, can replay a case of token ids.
+    """
+    tests = (test.declared for test in list_of_suites().tests if test.declared.id == name)
+    return tuple(sorted(tests, key=lambda one: len(one.needs)))

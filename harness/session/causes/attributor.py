@@ -12,29 +12,27 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, tries_of, undecided
+from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, undecided
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.repairs import repairing
+from coldproof.harness.case.tested_engine import family_of
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options
-from coldproof.harness.schema.attribution import NO_TIME, Attribution, Basis
+from coldproof.harness.schema.attribution import NO_TIME, Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
-from coldproof.harness.session.budget import ProofTime
+from coldproof.harness.session.budget import LEAST_PROOFS, ProofTime
 from coldproof.harness.session.causes.forked_replays import ForkedReplays
-from coldproof.harness.session.causes.local_engine import LocalEngine, family_of, local_engine
-from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run
+from coldproof.harness.session.causes.local_engine import LocalEngine, local_engine
+from coldproof.harness.session.causes.replay_job import ReplayEnd, Run, job_of
 from coldproof.harness.workload.steps import Workload
 
 SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine takes five times as long
-# The same for a short run. A known cause that is not tried is VIOLATED, and a replay with a model takes a minute where
-# the layers of a run share two processors; the run's end is the bound.
-LEAST_SECONDS = 900.0
 BEHIND = 0.5  # of this time, after which nothing is replayed any more that only looks like a known cause
 LOCALLY = "a local engine of its release"
 SHOWN = {
@@ -53,7 +51,8 @@ class OutOfTime(Exception):
 class Behind(msgspec.Struct, frozen=True):
     """What replays of examples that failed like a case showed, with the repair of its cause. `passed`: how many did.
 
-    `failing`: an example that fails with it as well, and how, in `words`.
+    `failing`: an example that fails with it as well, and how, in `words`. Without one, `words` say why there was no
+    replay.
     """
 
     passed: int = 0
@@ -122,7 +121,7 @@ class Attributor:
             for (requirement_id, _, signature), one in self.found.items()
             if case.signature == signature or case.requirement == requirement_id
         }
-        candidates = Candidates.of(case, records, local.repairs, first=earlier)
+        candidates = Candidates.of(case, local.possible(records), local.repairs, first=earlier)
         workload = msgspec.convert(case.workload, Workload)
         if candidates.repairs:
             self.log.emit("phase", words=f"looking for the cause of {case.id}")
@@ -131,14 +130,20 @@ class Attributor:
             return self.replay(case, [Run(workload, case.nonce)], requirement, local, names).result
 
         try:
+            first: list[CauseReplay] = []
             if local.basis is Basis.LOCAL:
                 shipped, fails_now = replay(()), True
+                first = [CauseReplay.under((), shipped)]
                 if shipped is not ReplayResult.FAILS:
-                    return by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
+                    found = by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
+                    return msgspec.structs.replace(found, replays=first)
             found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
         except OutOfTime:
             return undecided(case, candidates, NO_TIME, without=Basis.NOT_TRIED)
-        return undecided(case, candidates, found.words) if found.basis in (Basis.GONE, Basis.NOT_RUN) else found
+        replays = [*first, *found.replays]
+        if found.basis in (Basis.GONE, Basis.NOT_RUN):
+            found = undecided(case, candidates, found.words)
+        return msgspec.structs.replace(found, replays=replays)
 
     def replay(
         self, case: Case, runs: list[Run], requirement: Requirement, local: LocalEngine, names: tuple[str, ...]
@@ -146,17 +151,7 @@ class Attributor:
         """Replay a case, or what failed like it, under the repairs with these names. Raises OutOfTime."""
         if self.spent() > 1 or not self.time.left():
             raise OutOfTime
-        chosen = [one for one in local.repairs if one.name in names]
-        job = ReplayJob(
-            options=msgspec.structs.replace(local.options, repairs=(*local.options.repairs, *chosen)),
-            cell=local.cell,
-            requirement=requirement,
-            runs=runs,
-            tries=tries_of(case, runs[0].workload) if len(runs) == 1 else 1,
-            failure_class=case.failure_class,
-            signature=case.signature,
-            calibrations=self.calibrations.get(local.basis, {}),
-        )
+        job = job_of(case, runs, [requirement], local, names, self.calibrations.get(local.basis, {}))
         end = self.replays.run(job, seconds=min(local.seconds, self.time.left()))
         if end.calibrations:
             self.calibrations[local.basis] = end.calibrations
@@ -166,7 +161,7 @@ class Attributor:
         """Return the part of the time for replays that is over."""
         if self.time.clock().strict:
             return self.time.spent / self.time.clock().extra
-        return self.replays.seconds / max(LEAST_SECONDS, SHARE * self.options.seconds)
+        return self.replays.seconds / max(LEAST_PROOFS, SHARE * self.options.seconds)
 
     def behind(
         self, case: Case, alike: Sequence[Failing], requirement: Requirement, accepted: Collection[str] = ()
@@ -198,7 +193,7 @@ class Attributor:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
             end = self.replay(case, runs, requirement, local, (repair.name,))
             if end.result not in FAILED:
-                return Behind(passed=passed) if end.result is ReplayResult.PASSES else nothing
+                return Behind(passed=passed) if end.result is ReplayResult.PASSES else Behind(words=end.words)
             only = runs[end.run : end.run + 1]  # what follows is not because of the runs before it
             alone = self.replay(case, only, requirement, local, (repair.name,))
             if alone.result in FAILED:

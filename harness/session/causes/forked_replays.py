@@ -59,12 +59,12 @@ class ForkedReplays:
                 self.seconds += time.monotonic() - began
             return msgspec.json.decode(end_file.read_bytes(), type=ReplayEnd)
         except subprocess.TimeoutExpired:
-            return ReplayEnd(ReplayResult.NOT_RUN, f"it did not end within {seconds:.0f} s")
+            return ReplayEnd(ReplayResult.NOT_RUN, f"it did not end within {seconds:.0f} s", broken=True)
         except ForkServerError as problem:
-            return ReplayEnd(ReplayResult.NOT_RUN, one_line(str(problem)))
+            return ReplayEnd(ReplayResult.NOT_RUN, one_line(str(problem)), broken=True)
         except (OSError, msgspec.DecodeError):
             said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-            return ReplayEnd(ReplayResult.NOT_RUN, one_line(said[-1]) if said else "its process ended")
+            return ReplayEnd(ReplayResult.NOT_RUN, one_line(said[-1]) if said else "its process ended", broken=True)
         finally:
             self.end_process()
             scratch.remove()

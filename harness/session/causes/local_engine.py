@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from coldproof.adapters.registry import ENGINES, plain_cell
+from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, plain_cell
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.repairs import read_repairs
-from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options
+from coldproof.harness.case.replay_command import worker_of
+from coldproof.harness.case.tested_engine import tested_engine
+from coldproof.harness.option_table import REPORT
+from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options, is_other_engine
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.findings import FindingRecord
+from coldproof.harness.selection.command_line import default_oracle
 
 IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute
+UNHURRIED_SECONDS = 600.0  # outside a run, also with the starts of servers, which take a minute each on a busy machine
 
 NOT_INSTALLED = "no engine of its release that takes repairs is installed here"
 
@@ -24,7 +32,8 @@ NOT_INSTALLED = "no engine of its release that takes repairs is installed here"
 class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     """An engine that takes repairs: the options of a run on it, and the cell. `basis`: what its replays show.
 
-    `repairs`: those that its release can have and the run has not planted already. `seconds`: for one replay.
+    `repairs`: those that its release can have and the run has not planted already. `seconds`: for one replay. `absent`:
+    the findings about code that is not installed, which can be no cause of what fails on it.
     """
 
     options: Options
@@ -32,37 +41,58 @@ class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
     repairs: list[Repair]
     seconds: float
+    absent: frozenset[str] = frozenset()
+
+    def possible(self, records: Iterable[FindingRecord]) -> list[FindingRecord]:
+        """Return those of these findings that this engine can have."""
+        return [one for one in records if one.id not in self.absent]
 
 
-def tested_engine(case: Case) -> EngineSpec | None:
-    """Return the engine that a case is about. That of a server that was attached to is the one that recognises it."""
-    spec = ENGINES.get(case.engine)
-    if spec is None or spec.start is not None:
-        return spec
-    return next((one for one in ENGINES.values() if one.recognises(case.engine_config)), spec)
+def engine_of_case(case: Case, *, model: str | None = None) -> LocalEngine | str:
+    """Return the engine for the replays of a saved case, outside a run, or why there is none, as a clause.
+
+    `model`: the trained one that the case needs.
+    """
+    if case.cell not in (ATTACHED.name, *CELLS) or case.engine not in ENGINES:
+        return f"{case.engine} with the cell {case.cell} is not known here"
+    url = "" if case.cell == ATTACHED.name else None  # of a server that is no longer there
+    worker = worker_of(case.engine_config)
+    other = case.oracle.split()[0] if is_other_engine(case.oracle) else None
+    options = Options(
+        engine=case.engine,
+        engine_url=url,
+        worker=worker,
+        model=model,
+        oracle=other or default_oracle(case.engine, url, worker == FINGERPRINT),
+        report_dir=Path(REPORT),  # each replay has a folder of its own
+        findings=OFF,
+        cells=(case.cell,),
+    )
+    return local_engine(options, case, hurried=False)
 
 
-def family_of(case: Case) -> str:
-    """Return the folder of the findings about the engine of a case."""
-    spec = tested_engine(case)
-    if spec is not None and spec.repairs is not None:
-        return spec.repairs.findings
-    return spec.known_issues.parent.name if spec is not None and spec.known_issues is not None else case.engine
+def local_engine(options: Options, case: Case, *, hurried: bool = True) -> LocalEngine | str:
+    """Return the engine for the replays of a case of a run with these options, or why there is none, as a clause.
 
-
-def local_engine(options: Options, case: Case) -> LocalEngine | str:
-    """Return the engine for the replays of a case of a run with these options, or why there is none, as a clause."""
+    `hurried`: there is no time to start servers for them, as in a run.
+    """
     spec = tested_engine(case)
     if spec is None or spec.repairs is None:
         return f"{case.engine} takes no repairs"
     planted = {one.name for one in options.repairs}
     known = read_repairs(spec.repairs.findings).values()
     release = installed_release(spec)
-    fitting = [one for one in known if one.is_for(release) and not one.absent] if release else []
+    if not release:
+        return NOT_INSTALLED
+    fitting = [one for one in known if one.is_for(release) and not one.absent]
     left = [one for one in fitting if one.name not in planted]
-    if not options.attached and options.layer != SERVER_LAYER:
+    absent = frozenset(name for one in known if one.absent for name in one.mends)
+    seconds = IN_PROCESS_SECONDS if hurried else UNHURRIED_SECONDS
+    if not options.attached and (options.layer != SERVER_LAYER or not hurried):
         own = msgspec.structs.replace(options, findings=OFF, known_issues=None, proposals=None, replay=None)
-        return LocalEngine(options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=IN_PROCESS_SECONDS)
+        return LocalEngine(
+            options=own, cell=case.cell, basis=Basis.REPAIR, repairs=left, seconds=seconds, absent=absent
+        )
     if not fitting or not same_release(release, case.engine_version):
         return NOT_INSTALLED
     layer = next((one for one in spec.more_layers if one.name == EXACT_LAYER), None)
@@ -89,7 +119,7 @@ def local_engine(options: Options, case: Case) -> LocalEngine | str:
         weight_policy=options.weight_policy,
         cells=(cell,),
     )
-    return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=IN_PROCESS_SECONDS)
+    return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=seconds, absent=absent)
 
 
 def installed_release(spec: EngineSpec) -> str:

@@ -7,6 +7,7 @@ minimises nothing and writes no report: only how the case ended.
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.repair import RepairError
+from coldproof.harness.case.attribution import tries_of
 from coldproof.harness.case.signature import signature
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
@@ -25,9 +27,11 @@ from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.requirement import Requirement, missing
 from coldproof.harness.options import Options, UsageError
+from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.session.causes.local_engine import LocalEngine
 from coldproof.harness.workload.steps import Workload
 
 
@@ -41,14 +45,14 @@ class Run(msgspec.Struct, frozen=True):
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     """Replays of one or several workloads, one after the other, until one fails: `options` say on which engine, with
     which repairs and fault. `failure_class` and `signature`: those of the case that they are, or are like. `tries`: how
-    often each of them runs at most.
+    often each of them runs at most. `requirements`: of them, the first whose needs the engine meets judges.
 
     `calibrations`: what the run has measured on this kind of engine, by cell, so that it is not measured again.
     """
 
     options: Options
     cell: str
-    requirement: Requirement
+    requirements: list[Requirement]
     runs: list[Run]
     tries: int = 1
     failure_class: FailureClass
@@ -58,13 +62,36 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReplayEnd(msgspec.Struct, frozen=True):
     """How the replays ended. `words`: what was seen, or why they came to nothing. `run`: the place of the one that
-    failed. `calibrations`: for the next ones.
+    failed. `calibrations`: for the next ones. `broken`: its process ended, or its engine did not start.
     """
 
     result: ReplayResult
     words: str = ""
     run: int = 0
     calibrations: dict[str, tuple[Calibration, Rule]] = {}
+    broken: bool = False
+
+
+def job_of(
+    case: Case,
+    runs: Sequence[Run],
+    requirements: Sequence[Requirement],
+    local: LocalEngine,
+    names: Collection[str],
+    calibrations: Mapping[str, tuple[Calibration, Rule]],
+) -> ReplayJob:
+    """Return the job to replay a case, or what failed like it, on an engine with the repairs of these names."""
+    chosen = [one for one in local.repairs if one.name in names]
+    return ReplayJob(
+        options=msgspec.structs.replace(local.options, repairs=(*local.options.repairs, *chosen)),
+        cell=local.cell,
+        requirements=list(requirements),
+        runs=list(runs),
+        tries=tries_of(case, runs[0].workload) if len(runs) == 1 else 1,
+        failure_class=case.failure_class,
+        signature=case.signature,
+        calibrations=dict(calibrations),
+    )
 
 
 def write_job(path: Path, job: ReplayJob) -> None:
@@ -92,7 +119,7 @@ def main(words: list[str]) -> int:
     try:
         end = replayed(job, log)
     except (EngineError, OracleError, UsageError, RepairError) as problem:
-        end = ReplayEnd(ReplayResult.NOT_RUN, str(problem))
+        end = ReplayEnd(ReplayResult.NOT_RUN, str(problem), broken=True)
     end_file.write_bytes(msgspec.json.encode(end))
     return 0
 
@@ -104,14 +131,11 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
     try:
         pool.prepare()
         engines = CellEngines.open(pool, CELLS[job.cell])
-        contents = len(engines.contents)
-        absent = missing(
-            engines.engine.capabilities, job.requirement.needs, contents=contents, versions=len(engines.versions)
-        )
+        requirement, absent = judging(job.requirements, engines)
         if absent:
-            return ReplayEnd(ReplayResult.NOT_RUN, "; ".join(map(str, absent)))
-        observe = Observer(engines, job.requirement, doubts=lambda: False)
-        tested = engines.oracle_engine if job.requirement.without_cache else None
+            return ReplayEnd(ReplayResult.NOT_RUN, absent)
+        observe = Observer(engines, requirement, doubts=lambda: False)
+        tested = engines.oracle_engine if requirement.without_cache else None
         for place, run in enumerate(job.runs):
             for attempt in range(job.tries):
                 engine = engines.live_engine(tested or engines.engine)
@@ -123,6 +147,14 @@ def replayed(job: ReplayJob, log: EventLog) -> ReplayEnd:
     finally:
         gc.freeze()  # an engine that ends collects what this process has imported, which takes longer than a replay
         pool.close()
+
+
+def judging(requirements: Sequence[Requirement], engines: CellEngines) -> tuple[Requirement, str]:
+    """Return the first of these requirements whose needs the engine meets, or else the first, and what it lacks."""
+    capabilities, numbers = engines.engine.capabilities, (len(engines.contents), len(engines.versions))
+    lacks = [missing(capabilities, one.needs, contents=numbers[0], versions=numbers[1]) for one in requirements]
+    place = next((place for place, absent in enumerate(lacks) if not absent), 0)
+    return requirements[place], "; ".join(map(str, lacks[place]))
 
 
 def end_of(job: ReplayJob, judgement: Judgement) -> ReplayEnd:

@@ -22,6 +22,7 @@ from coldproof.adapters.spec.layer import Layer
 from coldproof.harness.option_table import option_words
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.session.pytest_command import PLUGIN
+from coldproof.reports.exports.write import TEMPLATES
 from coldproof.reports.files.own_folder import claim
 
 POLL_SECONDS = 0.1
@@ -74,6 +75,11 @@ class LayerProcesses:
         """Tell the layers to end."""
         for process in self.running.values():
             process.terminate()
+
+
+def all_imports() -> list[str]:
+    """Return what a fork server imports and calls whose forks are whole runs on any engine, with a report."""
+    return [PLUGIN, TEMPLATES, *preloads(ENGINES.values())]
 
 
 def preloads(engines: Iterable[EngineSpec]) -> list[str]:

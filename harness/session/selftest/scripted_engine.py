@@ -295,16 +295,22 @@ class ClosedFormOracle(Oracle):
 
     def ask(self, question: Question) -> Answer:
         """Return the cold answer, computed from the tokens."""
-        kv: list[bytes] = []
-        tokens = list(question.prompt)
-        answer = []
-        computed_with = f"{question.adapter or ''}{question.weights or ''}"
-        for _ in range(question.max_tokens):
-            extend(kv, tokens, computed_with)
-            answer.append(Token(id=next_token(b"".join(kv) + computed_with.encode()), at=0.0, gap=5.0))
-            tokens.append(answer[-1].id)
-        scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.options.prompt_logprobs else None
-        return Answer(tuple(answer), prompt_logprobs=scores)
+        return cold_answer(question)
+
+
+@functools.lru_cache(maxsize=4096)  # a judge asks five times about the same request
+def cold_answer(question: Question) -> Answer:
+    """Return the answer of the scripted model without a cache."""
+    kv: list[bytes] = []
+    tokens = list(question.prompt)
+    answer = []
+    computed_with = f"{question.adapter or ''}{question.weights or ''}"
+    for _ in range(question.max_tokens):
+        extend(kv, tokens, computed_with)
+        answer.append(Token(id=next_token(b"".join(kv) + computed_with.encode()), at=0.0, gap=5.0))
+        tokens.append(answer[-1].id)
+    scores = (None, *(-0.1 for _ in question.prompt[1:])) if question.options.prompt_logprobs else None
+    return Answer(tuple(answer), prompt_logprobs=scores)
 
 
 def read_digest(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from coldproof.harness.schema.case import Case, Reproduction, TokenRow, VectorRow
+from coldproof.harness.schema.case import FILES, Case, Reproduction, TokenRow, VectorRow
 from coldproof.reports.format.text import file_link
 from coldproof.reports.run_report.case.logprob_margins import MarginChart, margin_chart
 from coldproof.reports.run_report.case.prompt_bars import PromptBars, prompt_bars
@@ -17,7 +17,6 @@ from coldproof.reports.run_report.case.timeline import Timeline, timeline
 _BEFORE = 6  # positions before the first difference that are shown; the rest is folded
 _AFTER = 12  # positions after it
 _MAX_FOLDED = 512
-KINDS = ("md", "json", "py", "trace.json")  # the files of a case
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def case_view(case: Case, anchor: str) -> CaseView:
         values=[] if case.vector is None else _values(case.vector),
         reproduction=reproduction_text(case.reproduction),
         script=f"python {shlex.quote(f'cases/{case.id}.py')}",
-        files=[(f"cases/{case.id}.{kind}", file_link("cases", f"{case.id}.{kind}")) for kind in KINDS],
+        files=[(f"cases/{case.id}{end}", file_link("cases", f"{case.id}{end}")) for end in FILES],
     )
 
 

@@ -35,7 +35,7 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Workload
 
 pytestmark = pytest.mark.engine
-FEW = "6,8"  # examples of a trial: one on a model takes seconds
+FEW = "6,6"  # examples of a trial: one on a model takes seconds
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Shows
+from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Severity, Shows
 from coldproof.harness.workload.steps import Workload
 
 FAILS, PASSES, OTHERWISE, NOT_RUN = (
@@ -132,6 +132,19 @@ def test_what_takes_luck_is_tried_until_luck_is_unlikely(
     assert tries_of(msgspec.structs.replace(CASE, reproduction=reproduction), workload) == expected
 
 
+def test_the_replays_are_recorded() -> None:
+    """Of many repairs at once, their number is."""
+    found = attributed(Replays(cause=NAMES[1]), *NAMES)
+    assert [(one.number, one.repairs, one.result) for one in found.replays] == [
+        (1, NAMES[:1], FAILS),
+        (12, [], PASSES),
+        (1, NAMES[1:2], PASSES),
+        (0, [], FAILS),
+    ]
+    assert found.is_shown_by(NAMES[1], failed=False)
+    assert not found.is_shown_by(NAMES[0], failed=True)
+
+
 def test_what_has_just_failed_is_not_replayed_without_a_repair() -> None:
     """One replay tells that it is gone."""
     replays = Replays(cause="e/00")
@@ -155,6 +168,72 @@ def test_of_findings_with_one_repair_it_belongs_to_the_likeliest() -> None:
     near, far = record("e/near"), record("e/far", requirement="MM-1", signature="x")
     found = Candidates.of(CASE, [far, near], [repair("e/far", "e/near")])
     assert by_repairs(CASE, found, Replays(cause="e/far")).finding == "e/near"
+
+
+def remark(name: str, **changes: object) -> FindingRecord:
+    """Return the record of a remark."""
+    return record(name, severity=Severity.REMARK, **changes)
+
+
+def test_a_case_that_vanishes_with_the_repair_of_a_remark_is_one() -> None:
+    """It needs no other replays than a root cause."""
+    for severity, expected in ((Severity.REMARK, True), (Severity.API, False)):
+        candidates = Candidates.of(CASE, [record("e/0", severity=severity)], [repair("e/0")])
+        found = by_repairs(CASE, candidates, Replays(cause="e/0"))
+        assert (found.finding, found.remark) == ("e/0", expected)
+        assert by_repairs(CASE, candidates, Replays()).remark is False
+
+
+@pytest.mark.parametrize(
+    ("own", "result", "finding", "expected"),
+    [
+        (True, FAILS, "e/0", True),
+        (True, PASSES, "e/1", False),
+        (True, OTHERWISE, "e/0", False),
+        (True, NOT_RUN, "e/0", False),
+        (False, FAILS, "e/0", False),
+    ],
+)
+def test_where_that_repair_removes_a_root_cause_its_own_repair_decides(
+    own: bool, result: ReplayResult, finding: str, expected: bool
+) -> None:
+    """Without one, and without a clear result, the case is no remark."""
+    records = [remark("e/0"), record("e/1", signature="x")]
+    candidates = Candidates.of(CASE, records, [repair("e/0", "e/1"), *([repair("e/1")] if own else [])])
+    found = by_repairs(CASE, candidates, Replays({"e/1": result}, cause="e/0"))
+    assert (found.finding, found.remark) == (finding, expected)
+
+
+@pytest.mark.parametrize(
+    ("signature", "requirement", "expected"),
+    [
+        ("not the cache; in-place reload; other path; under traffic; overlaps the change", "LORA-6", True),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change; preempted", "LORA-6", True),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change", "MIXED-1", True),
+        ("not the cache; in-place reload; other path; under traffic", "LORA-6", False),
+        ("lost reuse; in-place reload; other path; under traffic; overlaps the change", "LORA-6", False),
+        ("corrupt; in-place reload; same path; under traffic; overlaps the change", "LORA-3", False),
+    ],
+)
+def test_what_vanishes_with_the_repair_of_a_remark_and_is_something_else_is_undecided(
+    signature: str, requirement: str, expected: bool
+) -> None:
+    """The repair may lead around another fault: it loads adapters in another way."""
+    case = msgspec.structs.replace(CASE, signature=signature, requirement=requirement)
+    own = "not the cache; in-place reload; other path; under traffic; overlaps the change"
+    records = [record("e/0", severity=Severity.REMARK, requirement="LORA-6", signature=own)]
+    found = by_repairs(case, Candidates.of(case, records, [repair("e/0")]), Replays(cause="e/0"))
+    assert (found.remark, found.is_known) == (expected, expected)
+    assert (found.basis is Basis.UNDECIDED) is not expected
+
+
+@pytest.mark.parametrize(("changes", "expected"), [({"shows": [SHOWS]}, True), ({}, False)])
+def test_by_signature_a_case_is_a_remark_only_if_the_record_says_how_it_shows_itself(
+    changes: dict[str, object], expected: bool
+) -> None:
+    """The signature of a remark's own case is not enough: another cause may have it."""
+    found = by_signature(CASE, [remark("e/remark", **changes)], "no repair")
+    assert (found.basis, found.finding, found.remark) == (Basis.SIGNATURE, "e/remark", expected)
 
 
 def test_the_likeliest_findings_come_first() -> None:
@@ -213,3 +292,13 @@ def test_a_known_cause_that_is_not_accepted_is_named_with_its_report() -> None:
         "It matches e/x, reported as #42125, not accepted in this run: it vanishes with the repair of this finding "
         "(by repair)."
     )
+
+
+def test_what_a_remark_does_not_describe_may_be_the_root_cause_that_its_repair_removes() -> None:
+    """It has the class and the circumstances of that one's case, in whatever requirement."""
+    records = [remark("e/0", signature="not the cache; x"), record("e/1", signature="corrupt; x", requirement="LORA-5")]
+    repairs = [repair("e/0", "e/1"), repair("e/1")]
+    for signature, finding in (("corrupt; x; y", "e/1"), ("lost reuse; x", "")):
+        case = msgspec.structs.replace(CASE, signature=signature, requirement="LORA-6")
+        found = by_repairs(case, Candidates.of(case, records, repairs), Replays({"e/1": FAILS}, cause="e/0"))
+        assert (found.finding, found.remark) == (finding, False)

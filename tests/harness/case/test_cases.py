@@ -170,7 +170,8 @@ def test_a_replay_of_an_attached_server_has_its_address_and_the_calibration_of_t
         f"coldproof replay {case.id}.json --engine endpoint --engine-url http://HOST:PORT --cold-url http://HOST:PORT "
         "--model org/m"
     )
-    assert portable_command(msgspec.structs.replace(case, replay="'")) == f"coldproof replay {case.id}.json"
+    for other in ("'", "coldproof findings --replay vllm/one"):
+        assert portable_command(msgspec.structs.replace(case, replay=other)) == f"coldproof replay {case.id}.json"
 
 
 def test_a_replay_has_the_options_that_decide_which_engine_runs() -> None:

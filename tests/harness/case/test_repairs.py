@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import planted_repairs
+from support.suite_runs import run_function
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec import repair as tools
@@ -21,13 +21,6 @@ REPAIRS = read_repairs()
 RECORDS = read_records()
 HEADS, WAITS = "vllm/failed-load-heads-the-queue", "vllm/failed-load-waits-for-itself"
 SENTENCES = re.compile(r"\A[A-Z].*\.\n\n[A-Z`]", re.DOTALL)
-# Fits the installed engine and no other: a process of its own, because a repair lasts as long as its process.
-PLANT_ALL = """
-import sys
-from pathlib import Path
-from coldproof.adapters.spec.repair import plant
-plant(map(Path, sys.argv[1:]))
-"""
 
 
 def of_installed_engines() -> list[Repair]:
@@ -71,8 +64,8 @@ def test_all_repairs_of_an_engine_fit_it_together() -> None:
     """Two of them may change the same function."""
     for engine in {one.name.split("/")[0] for one in of_installed_engines()}:
         files = [str(one.path) for one in of_installed_engines() if one.name.startswith(f"{engine}/")]
-        done = subprocess.run([sys.executable, "-c", PLANT_ALL, *files], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        done = run_function(f"{planted_repairs.__name__}:{planted_repairs.main.__name__}", files)
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.finding_records import StoredFinding, read_findings, read_records
 from coldproof.harness.case.repairs import NONE, read_repairs
 from coldproof.harness.cli import finding_matrix
 from coldproof.harness.cli import findings as command
@@ -16,6 +16,9 @@ from coldproof.harness.cli.finding_runs import Outcome
 from coldproof.harness.cli.main import main
 from coldproof.harness.options import UsageError
 from coldproof.harness.schema.findings import ReplayResult
+from coldproof.harness.session.causes import local_engine
+from coldproof.harness.session.causes.replay_job import ReplayEnd
+from coldproof.harness.session.causes.saved_replays import SavedReplays
 
 HEADS, WAITS, SESSION = (
     "vllm/failed-load-heads-the-queue",
@@ -90,29 +93,100 @@ def test_what_cannot_run_or_takes_luck_is_not_off_the_diagonal() -> None:
     assert list(square(at1_2=Outcome(lucky, PASSES)).off()) == []
 
 
-def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--only` chooses the repairs."""
-    asked: list[tuple[str, list[str]]] = []
+    asked: list[tuple[str, str]] = []
 
-    def replays(records: list[object], _folder: Path, _say: object, repairs: str) -> list[Outcome]:
-        asked.append((repairs, [one.record.id for one in made(repairs)]))
-        return made(repairs)
+    def replayed(finding: StoredFinding, repairs: Sequence[str], _replays: object) -> Outcome:
+        (repair,) = repairs
+        asked.append((repair, finding.id))
+        return square().outcomes[repair, finding.id]
 
-    def made(repairs: str) -> list[Outcome]:
-        return [one for (name, _), one in square().outcomes.items() if name == repairs]
-
-    monkeypatch.setattr(finding_matrix, "replays_of", replays)
+    monkeypatch.setattr(finding_matrix, "replayed", replayed)
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
     monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
-    found = square_of(RECORDS, [HEADS, SESSION], tmp_path, lambda _words: None)
-    assert [name for name, _ in asked] == [NONE, HEADS, SESSION]
-    assert all(rows == list(NAMES) for _, rows in asked)
+    found = square_of(RECORDS, [HEADS, SESSION], lambda _words: None)
+    assert asked == [(repair, name) for repair in (NONE, HEADS, SESSION) for name in NAMES]
     assert list(found.off()) == []
     with pytest.raises(UsageError, match="'vllm/no-such' has no repair"):
-        square_of(RECORDS, ["vllm/no-such"], tmp_path, lambda _words: None)
+        square_of(RECORDS, ["vllm/no-such"], lambda _words: None)
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "not installed")
     with pytest.raises(UsageError, match="no case and repair of an engine that is installed"):
-        square_of(RECORDS, [], tmp_path, lambda _words: None)
+        square_of(RECORDS, [], lambda _words: None)
+
+
+def square_together(
+    answer: Callable[[str, Sequence[str]], ReplayResult], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Square, list[tuple[str, ...]]]:
+    """Return the square with the other repairs at once, and the repairs of each replay. `answer`: how one ends."""
+    asked: list[tuple[str, ...]] = []
+
+    def replayed(finding: StoredFinding, repairs: Sequence[str], _replays: object) -> Outcome:
+        asked.append(tuple(repairs))
+        return Outcome(finding.record, answer(finding.id, repairs), version=finding.record.last_release)
+
+    monkeypatch.setattr(finding_matrix, "replayed", replayed)
+    monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
+    monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
+    return square_of(RECORDS, [], lambda _words: None, together=True), asked
+
+
+def mends(finding: str, repairs: Sequence[str]) -> bool:
+    """Return whether one of these repairs says that it removes a case."""
+    return any(finding in read_repairs()[name].mends for name in repairs if name != NONE)
+
+
+def test_the_other_repairs_are_planted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three replays of a case, or one more for each further repair that names it, tell as much as all."""
+    found, asked = square_together(lambda name, repairs: PASSES if mends(name, repairs) else FAILS, monkeypatch)
+    assert list(found.off()) == []
+    assert len(found.repairs) > 30
+    assert len(asked) == 3 * len(NAMES) + 1  # one case is removed by two of them
+    (row,) = (line for line in drawn(found).splitlines() if line.startswith(SESSION))
+    assert sorted(row.split()[1:]) == sorted(["F", "[.]", *["f"] * (len(found.repairs) - 1)])
+
+
+def test_a_repair_that_removes_another_case_is_singled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of the others tell which it is."""
+    found, asked = square_together(
+        lambda name, repairs: PASSES if mends(name, repairs) or (name == SESSION and WAITS in repairs) else FAILS,
+        monkeypatch,
+    )
+    assert list(found.off()) == [f"{SESSION} is gone under {WAITS}, which does not name it"]
+    assert len(asked) < 3 * len(NAMES) + 20
+
+
+def test_what_only_several_repairs_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place of the square shows it."""
+    found, _ = square_together(
+        lambda name, repairs: PASSES if mends(name, repairs) or (name == SESSION and len(repairs) > 30) else FAILS,
+        monkeypatch,
+    )
+    (line,) = found.off()
+    assert line.startswith(
+        f"{SESSION} is gone under {len(found.repairs) - 1} repairs at once, and under no half of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "broken"),
+    [(ReplayEnd(NOT_RUN, "no engine", broken=True), True), (ReplayEnd(NOT_RUN, "needs a server"), False)],
+)
+def test_a_replay_plants_the_repair_alone(end: ReplayEnd, broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose engine does not start is told from one that nothing could replay here."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(_self: object, _case: object, _workload: object, _local: object, names: tuple[str, ...]) -> ReplayEnd:
+        asked.append(names)
+        return end
+
+    monkeypatch.setattr(local_engine, "installed_release", lambda _spec: "0.32.0")
+    monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
+    monkeypatch.setattr(SavedReplays, "run", run)
+    (finding,) = read_findings([RECORDS[0]])
+    outcome = finding_matrix.replayed(finding, (SESSION,), SavedReplays())
+    assert asked == [(SESSION,)]
+    assert (outcome.result, outcome.words, outcome.broken) == (NOT_RUN, end.words, broken)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +197,6 @@ def test_the_exit_code_says_whether_it_is_diagonal(
     changed: dict[str, Outcome], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last line has the number of cases and repairs."""
-    monkeypatch.setattr(command, "square_of", lambda *_: square(**changed))
+    monkeypatch.setattr(command, "square_of", lambda *_, **__: square(**changed))
     assert main(["findings", "--matrix"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == f"3 cases under 3 repairs: {len(changed)} off the diagonal"

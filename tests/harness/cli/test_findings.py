@@ -10,6 +10,7 @@ import pytest
 from support.nightly import with_samples
 from support.paths import ROOT
 from support.report_samples import results
+from support.suite_runs import run_command
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.adapters.spec.repair import Repair, RepairError
@@ -264,9 +265,10 @@ def test_a_report_has_the_repair_as_a_diff_if_there_is_one(
 @pytest.mark.engine
 @pytest.mark.parametrize("number", with_samples([1, None], 1), ids=["one of each status", "all"])
 def test_findings_of_the_fingerprint_worker_are_still_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int | None
 ) -> None:
     """The installed vLLM runs the cell `default` on one engine, and the fixed findings do not fail."""
+    monkeypatch.setattr(finding_runs.subprocess, "run", lambda command, **_: run_command(command))
     if not ENGINES["vllm-inproc"].installed:
         pytest.skip("vLLM is not installed")
     found = [

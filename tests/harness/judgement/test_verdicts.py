@@ -29,8 +29,10 @@ from coldproof.harness.judgement.verdict import (
     narrowed_verdict,
     verdict_of_case,
     verdict_of_put_aside,
+    verdict_with_known,
     verdict_without_case,
 )
+from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case, Reproduction
 from coldproof.harness.schema.cold_answers import ADAPTER, ColdAnswers, Sensitivity
 from coldproof.harness.schema.divergences import Rate
@@ -254,6 +256,52 @@ def test_a_confirmed_counterexample_is_a_violation_unless_waived(failure: Failur
     """This holds for every class."""
     assert case_verdict(failure) is Verdict.VIOLATED
     assert case_verdict(failure, known_issue="upstream knows") is Verdict.KNOWN_ISSUE
+
+
+def test_a_remark_is_no_violation_if_it_was_confirmed() -> None:
+    """Nor is it a known issue. What was seen once stays inconclusive."""
+    remark = Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    for known_issue in (None, "upstream knows"):
+        made = msgspec.structs.replace(seen(known_issue=known_issue, fresh_failed=1, fresh_tries=1), attribution=remark)
+        verdict, reason = verdict_of_case(made)
+        assert verdict is Verdict.CONFORMS
+        assert "vllm/some-remark" in reason
+    once = msgspec.structs.replace(seen(fresh_failed=0, fresh_tries=3), attribution=remark)
+    assert verdict_of_case(once)[0] is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("failing", "passed", "verdict"),
+    [(8, 0, Verdict.CONFORMS), (9, 0, Verdict.NOT_EXERCISED), (9, 3, Verdict.CONFORMS)],
+)
+def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, passed: int, verdict: Verdict) -> None:
+    """What the engine does without it is not known then, unless some of them passed with the repair."""
+    made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    made.looked_behind = passed
+    made.examples, made.failing, made.known = 9, failing, [msgspec.structs.replace(seen(), attribution=remark)]
+    found, reason = verdict_with_known(Verdict.CONFORMS, "so it is", made)
+    assert found is verdict
+    assert f"{failing} of 9 examples failed as a remark says, which no contract forbids: vllm/some-remark" in reason
+    assert verdict_with_known(Verdict.ERROR, "it broke", made)[0] is Verdict.ERROR
+    made.accepted_remarks = ["we accept it"]
+    accepted = Verdict.CONFORMS if verdict is Verdict.CONFORMS else Verdict.KNOWN_ISSUE
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is accepted
+    assert verdict_with_known(Verdict.NOT_EXERCISED, "nothing hit", made)[0] is Verdict.KNOWN_ISSUE
+    made.known.append(seen(known_issue="upstream knows"))
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
+
+
+def test_examples_that_failed_like_a_remark_and_were_not_replayed_decide_nothing() -> None:
+    """They may be something else. If the remark is accepted, the requirement is a known issue."""
+    made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
+    made.examples, made.failing, made.not_behind = 9, 3, "no time"
+    made.known = [msgspec.structs.replace(seen(), attribution=remark)]
+    verdict, reason = verdict_with_known(Verdict.CONFORMS, "so it is", made)
+    assert verdict is Verdict.INCONCLUSIVE
+    assert reason.endswith("whether those that failed so pass with the repair is not known: no time")
+    made.accepted_remarks = ["we accept it"]
+    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
+    assert verdict_with_known(Verdict.INCONCLUSIVE, "noise", made)[0] is Verdict.INCONCLUSIVE
 
 
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
@@ -600,5 +648,8 @@ def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial
         12,
     )
     assert verdict_of_put_aside(made)[1] == "known; 12 more of 40 examples failed so, and none failed otherwise"
+    made.not_behind = "no time"
+    said = "and none failed otherwise; whether they pass with that repaired is not known: no time"
+    assert verdict_of_put_aside(made)[1].endswith(said)
     made.problem = EngineDied("it ended")
     assert verdict_of_put_aside(made)[1].endswith("; it could not be tested further: EngineDied: it ended")

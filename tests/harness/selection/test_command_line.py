@@ -79,7 +79,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PYTHONPATH": f"{stub}:{IMPORT_ROOT}",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # compiling anew would double the time of each run
-        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.getbasetemp() / "pycache"),
     }
 
 
@@ -186,7 +185,7 @@ BAD_FILES = {
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, Run]:
+def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], imported: str) -> dict[str, Run]:
     """Return the run of each bad option and file."""
     folder = tmp_path_factory.mktemp("bad")
     given: dict[str, list[str]] = {" ".join(arguments): arguments for arguments, _ in BAD_OPTIONS}
@@ -194,7 +193,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str])
         (folder / name).write_text(content)
         given[name] = [option, str(folder / name)]
     reports = {name: folder / f"report-{number}" for number, name in enumerate(given)}
-    came = outcomes([words(reports[name], *arguments) for name, arguments in given.items()], environment)
+    came = outcomes(
+        [words(reports[name], *arguments) for name, arguments in given.items()], environment, address=imported
+    )
     return {name: Run(*outcome, reports[name]) for name, outcome in zip(given, came, strict=True)}
 
 

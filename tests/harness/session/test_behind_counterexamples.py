@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, core, given, settings
 from hypothesis import strategies as st
+from support import report_samples
 from support.across import Tampering, replaced, two_engines
 from support.histories import ask, burst, contents
 
@@ -19,11 +21,13 @@ from coldproof.adapters.protocol.engine import EngineDied, EngineError
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.harness.case.known_issues import Waivers
+from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
-from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Trial
+from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Mark, PutAside, Trial
 from coldproof.harness.options import PROFILES, Options
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
@@ -282,18 +286,22 @@ ACCEPTED = f'[[accepted]]\nfinding = "{FINDING}"\nversions = ">=0"\nreason = "it
 
 
 class AlwaysOne:
-    """An attributor for which each case vanishes with one repair. `behind`: what it says of the first that is alike."""
+    """An attributor for which each case vanishes with one repair. `behind`: what it says of the first that is alike.
 
-    def __init__(self, behind: str | None) -> None:
-        self.said, self.found = behind, Attribution(basis=Basis.REPAIR, finding=FINDING)
+    `remark`: of a remark. `only`: the class of the cases that do.
+    """
 
-    def attribution(self, *_: Any, **__: Any) -> Attribution:
+    def __init__(self, behind: str | None, *, remark: bool = False, only: str = "") -> None:
+        self.said, self.only = behind, only
+        self.found = Attribution(basis=Basis.REPAIR, finding=FINDING, remark=remark)
+
+    def attribution(self, case: Case, *_: Any, **__: Any) -> Attribution:
         """Return the one."""
-        return self.found
+        return self.found if case.failure_class.startswith(self.only) else Attribution(basis=Basis.NEW)
 
-    def known(self, _: Any) -> Attribution:
+    def known(self, place: tuple[str, str, str]) -> Attribution:
         """Return the one."""
-        return self.found
+        return self.found if place[2].startswith(self.only) else Attribution(basis=Basis.NEW)
 
     def behind(self, _: Case, alike: list[Failing], __: Requirement, ___: Collection[str]) -> Behind:
         """Return the first example, if there is anything to say."""
@@ -332,6 +340,69 @@ def test_a_known_issue_says_how_many_passed_with_its_repair(tmp_path: Path) -> N
     assert found.verdict["verdict"] is Verdict.KNOWN_ISSUE
     assert "it vanishes with the repair of this finding (by repair)" in found.verdict["reason"]
     assert f"with that repaired, {KEPT_ALIKE} of them were replayed and passed" in found.verdict["reason"]
+
+
+def test_examples_of_another_class_than_their_case_are_replayed_as_well(tmp_path: Path) -> None:
+    """Only the controls of a case tell that the cache is not its cause, and no other example has any."""
+    seen, waivers = Mark("crash; no reload"), Waivers([], version="1", today=datetime.date(2026, 1, 1))
+    attribution = Attribution(basis=Basis.REPAIR, finding=FINDING)
+    case = report_samples.case("c", signature="not the cache; no reload", known_issue="x", attribution=attribution)
+    trial = Trial(Requirement("REUSE-1", "sent again", (), ()), "left", "a statement", "a_test")
+    trial.aside = [PutAside(Verdict.KNOWN_ISSUE, "x", case, frozenset({seen}))]
+    trial.alike = {seen: [cast(Failing, None)]}
+    options = Options(report_dir=tmp_path, engine="left")
+    proofs = Proofs(
+        options,
+        EventLog(tmp_path / "events"),
+        waivers=lambda _: waivers,
+        save_case=lambda *_: None,
+        attributor=cast(Any, AlwaysOne(None)),
+    )
+    sut = SimpleNamespace(engines=SimpleNamespace(engine=SimpleNamespace(version="1")))
+    proofs.look_behind(cast(SystemUnderTest, sut), trial)
+    assert trial.looked_behind == 1
+
+
+@pytest.mark.parametrize("accepted", ["", ACCEPTED])
+def test_a_remark_is_named_and_makes_nothing_violated(tmp_path: Path, accepted: str) -> None:
+    """It is no known issue either, also where the known issues accept it. Examples without it are needed."""
+    found = outcome_of(
+        tmp_path / "remark",
+        tampering(counts_too_many),
+        range(SHORT, LONG),
+        known=accepted,
+        attributor=AlwaysOne(None, remark=True),
+    )
+    (case,) = found.cases
+    assert (case.is_remark, case.known_issue) == (True, None)
+    assert found.verdict["verdict"] is Verdict.CONFORMS, found.verdict["reason"]
+    assert (found.verdict["known"], found.verdict["remarks"]) == ([case.id], [FINDING])
+    assert f"failed as a remark says, which no contract forbids: {FINDING}" in found.verdict["reason"]
+    assert "that failed so passed with the repair" in found.verdict["reason"]
+
+
+def test_behind_a_remark_another_failure_is_a_violation(tmp_path: Path) -> None:
+    """The remark stays in the reason."""
+    found = outcome_of(
+        tmp_path / "two",
+        tampering(counts_too_many_and_answers_wrongly),
+        range(MIDDLE, 200),
+        attributor=AlwaysOne(None, remark=True, only="accounting"),
+    )
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    assert found.verdict["remarks"] == [FINDING]
+    assert found.verdict["further"] == []
+    assert found.verdict["reason"].startswith("corrupt: ")
+    assert f"besides it, a remark: {FINDING}" in found.verdict["reason"]
+
+
+def test_what_fails_like_a_remark_with_its_repair_too_is_a_violation(tmp_path: Path) -> None:
+    """An equal signature does not make it a remark."""
+    found = outcome_of(
+        tmp_path / "beside", tampering(counts_too_many), range(SHORT, LONG), attributor=AlwaysOne("x", remark=True)
+    )
+    assert {case.is_remark for case in found.cases} == {True, False}
+    assert found.verdict["verdict"] is Verdict.VIOLATED
 
 
 @pytest.mark.parametrize("most", [1, 3])

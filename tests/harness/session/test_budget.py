@@ -20,6 +20,7 @@ from coldproof.harness.session.budget import (
     FEW,
     LEAST_DRAWN,
     LEAST_EXTRA,
+    LEAST_PROOFS,
     PATIENCE_FACTOR,
     PATIENT_RUN,
     RESERVED,
@@ -447,12 +448,16 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     assert proofs.is_over()
 
 
-def test_without_a_budget_each_counterexample_is_proved() -> None:
-    """A profile's budget is an estimate."""
+def test_without_a_budget_each_counterexample_is_proved_and_its_cause_looked_for() -> None:
+    """A profile's budget is an estimate. What looks like a known cause and was not tried would count as violated."""
     clock = Clock()
     run = RunClock(60.0, strict=False, clock=clock)
     proofs = ProofTime(lambda: run)
     clock.now += 1000.0
+    assert run.left() == 0
+    assert proofs.left() == LEAST_PROOFS
+    with proofs.taken():
+        clock.now += LEAST_PROOFS + 1
     assert proofs.left() == 0
     assert not proofs.is_over()
     assert run.left_of_budget() == float("inf")

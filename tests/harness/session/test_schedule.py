@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.paths import COUNTED, ended
+from support.paths import COUNTED
+from support.suite_runs import run_pytest
 
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.requirement import Requirement
@@ -27,11 +27,11 @@ VIOLATED, AFTER = "SALT-1", "CHAT-1"  # in this order: the engine keeps chats ap
 
 def run(folder: Path, *more: str) -> int:
     """Run both requirements on a scripted engine that ignores salts, and return the exit code."""
-    words = ["-m", "pytest", "-p", "support.flawed_engine", "-p", "no:cacheprovider", "suites", "--engine", "scripted"]
+    words = ["-p", "support.flawed_engine", "suites", "--engine", "scripted"]
     words += ["--cells", "scripted", "--requirements", f"{VIOLATED},{AFTER}", "--findings", "off", "--diagnose", "none"]
     words += [*COUNTED, "--report-dir", str(folder), *more]
-    done = ended([sys.executable, *words], COLDPROOF_FLAW="SALT_DROPPED", COLDPROOF_FINDINGS=str(folder.parent))
-    assert (folder / "results.json").is_file(), done.stdout + done.stderr
+    done = run_pytest(words, {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": str(folder.parent)})
+    assert (folder / "results.json").is_file(), done.stdout
     return done.returncode
 
 

@@ -190,7 +190,7 @@ def test_a_bug_that_the_cold_engine_shares_is_seen_by_another_engine(tmp_path: P
     assert case.reproduction.caching_off_failed == case.reproduction.caching_off_tries == 1
     assert case.reproduction.fresh_oracle_agrees is False
     assert f"the engine also differs from {NAME} on this prompt: one of the two is wrong." in reason
-    assert case.replay.endswith(".json --oracle engine:right")
+    assert case.replay.endswith(".json --oracle engine:right --engine left --model none")
     with crossed_engines(
         tmp_path / "own", tampering(across.wrong_third_token), tampering(honest), oracle="cold-engine"
     ) as alone:

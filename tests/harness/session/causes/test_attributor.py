@@ -125,6 +125,18 @@ def test_a_case_that_only_looks_like_a_finding_is_new(tmp_path: Path) -> None:
     assert [len(names) > 1 for names in replays.repaired] == [False, True]
 
 
+def test_a_finding_about_code_that_is_not_installed_is_no_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its signature would take what fails with all repairs of the code that is."""
+    lmcache = "vllm/lmcache-clears-memory-alone"
+    monkeypatch.setattr("coldproof.adapters.spec.repair.installed", lambda name: name != "lmcache")
+    one, _ = attributor(tmp_path, lambda _: ReplayEnd(FAILS))
+    found = one.attribution(case_of(lmcache, cell="tier-offload"), REQUIREMENT, ENGINES_OF_CELL)
+    assert found is not None
+    assert (found.basis, found.finding) == (Basis.NEW, "")
+
+
 def test_a_fault_of_the_run_is_in_its_replays_too(tmp_path: Path) -> None:
     """And so are the repairs of the run, whose causes are no candidates."""
     rows = read_repairs("vllm")[ROWS]
@@ -164,6 +176,7 @@ def test_a_case_of_a_server_is_replayed_in_process(tmp_path: Path) -> None:
     assert found is not None
     assert (found.basis, found.finding) == (Basis.LOCAL, CONTENTS)
     assert replays.repaired == [[], [CONTENTS]]
+    assert found.is_shown_by(CONTENTS, failed=False)
     options = replays.jobs[0].options
     assert (options.engine, options.worker, options.engine_args) == ("vllm-inproc", "fingerprint", ())
 
@@ -274,7 +287,7 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     job = ReplayJob(
         options=Options(report_dir=tmp_path, repairs=(rows,), adapters=(Path("a"),), **IN_PROCESS),
         cell="default",
-        requirement=REQUIREMENT,
+        requirements=[REQUIREMENT],
         runs=[Run(workload, "abc")],
         failure_class=case_of(CONTENTS).failure_class,
         signature="x",

@@ -94,7 +94,7 @@ def test_a_violation_in_one_layer_is_the_requirements(tmp_path: Path) -> None:
     assert found.requirements[0].verdict is Verdict.VIOLATED
     (case,) = found.cases
     assert case.place == "exact: layered-core"
-    assert case.replay.endswith("--layers exact")
+    assert case.replay.endswith("--layers exact --model none")
 
 
 @pytest.mark.nightly
