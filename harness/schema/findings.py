@@ -83,7 +83,8 @@ class FoundBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a finding shows itself where only its signature can tell that a failure is of this cause.
 
-    It has no repair, or it is in the process of a server, in whose layer nothing is replayed with repairs.
+    It has no repair, or it is in the process of a server, in whose layer nothing is replayed with repairs. Of a remark
+    with a repair: what else it does to the same requirement, since what vanishes with its repair may be another fault.
 
     `cell` and `signature` are shell patterns. `says`: words of what failed or of the engine's log: a signature tells
     crashes apart by what was sent, and these words by how the engine ended. `rate`: how often runs find it, if not
@@ -102,7 +103,8 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `source`: files and functions of the engine. `distinct`: why it is no other finding of this engine.
     `first_release`, `last_release`: the first and the last release on which it was seen. `rate`: how often a run or a
-    replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair.
+    replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair,
+    or of a remark.
 
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.

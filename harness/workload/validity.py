@@ -38,11 +38,11 @@ def after_action(now: State, step: Action) -> State | None:
 def after_burst(now: State, burst: Burst, earlier: Sequence[Request]) -> State | None:
     """Return the state after a burst; None if a request or a change during it is impossible.
 
-    An engine that is stopped during a burst serves again within it. `earlier`: all requests before it.
+    An engine that is stopped during a burst or before it serves again within it. `earlier`: all requests before it.
     """
     chats = {number: request.chat for number, request in enumerate(earlier)}
     used = {request.adapter for request in burst.requests if request.adapter is not None}
-    if not burst.requests or not used <= now.loaded or not now.activity.serves:
+    if not burst.requests or not used <= now.loaded or not (now.activity.serves or changes_at_once(burst)):
         return None
     if not all(is_valid_request(request, chats) for request in burst.requests):
         return None
@@ -50,6 +50,11 @@ def after_burst(now: State, burst: Burst, earlier: Sequence[Request]) -> State |
     for change in burst.changes:
         after = None if after is None else change.during(after)
     return after if after is not None and after.activity.serves else None
+
+
+def changes_at_once(burst: Burst) -> bool:
+    """Return whether the changes during a burst wait for no token: requests may be sent to a paused engine then."""
+    return burst.meanwhile is not None and burst.meanwhile.after_tokens == 0
 
 
 def is_valid_request(request: Request, earlier: dict[int, bool]) -> bool:

@@ -224,7 +224,7 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workloa
         mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
         gap = draw(st.sampled_from((GAP_MS if updates else 2 * GAP_MS, 0)))  # a pause of the same length in both
         moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
-        # It should arrive in the pause, which begins after `moment` tokens: 10 ms for a step, and longer over HTTP.
+        # It may arrive in the pause, which begins after `moment` tokens: 10 ms for a step, and longer over HTTP.
         late = 10 * moment + draw(st.sampled_from((1, 2, 6))) * GAP_MS if gap else 0
         requests = busy_requests(builder, most=3, late_ms=late)
         middle: list[Change] = [builder.update()] if updates else []
@@ -235,7 +235,18 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workloa
         if updates and not clear:
             builder.settle()
         builder.repeat()
+    if draw(st.booleans()):
+        builder.steps += sent_during_a_pause(builder, update=updates)
     return Workload(tuple(builder.steps))
+
+
+def sent_during_a_pause(builder: UpdateBuilder, *, update: bool) -> list[Step]:
+    """Draw a pause that ends once requests were sent: they arrive during it however slow engine and client are."""
+    middle: list[Change] = [builder.update()] if update else []
+    first, *then = [*middle, Resume()]
+    requests = busy_requests(builder, most=2)
+    during = Meanwhile(change=first, after_tokens=0, then=tuple(then), gap_ms=GAP_MS)
+    return [builder.clearing_pause(), Burst(requests=tuple(requests), meanwhile=during)]
 
 
 @st.composite

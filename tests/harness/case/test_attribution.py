@@ -227,6 +227,17 @@ def test_what_vanishes_with_the_repair_of_a_remark_and_is_something_else_is_unde
     assert (found.basis is Basis.UNDECIDED) is not expected
 
 
+@pytest.mark.parametrize(("cell", "expected"), [("images-model", True), ("default", False)])
+def test_a_remark_with_a_repair_may_say_what_else_it_does(cell: str, expected: bool) -> None:
+    """Two images under one name may get the same answer, and then only the hit gives them away."""
+    case = msgspec.structs.replace(
+        CASE, cell=cell, requirement="MM-1", signature="accounting; no reload; images; named by the client"
+    )
+    own = read_records()["vllm/a-clients-name-replaces-the-image"]
+    found = by_repairs(case, Candidates.of(case, [own], [repair(own.id)]), Replays(cause=own.id))
+    assert (found.remark, found.is_known) == (expected, expected)
+
+
 @pytest.mark.parametrize(("changes", "expected"), [({"shows": [SHOWS]}, True), ({}, False)])
 def test_by_signature_a_case_is_a_remark_only_if_the_record_says_how_it_shows_itself(
     changes: dict[str, object], expected: bool

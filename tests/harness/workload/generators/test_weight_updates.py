@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -23,10 +24,14 @@ from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
     Burst,
+    Change,
     Meanwhile,
     Pause,
+    Prompt,
+    Request,
     Reset,
     Resume,
+    Segment,
     Sleep,
     Step,
     UpdateWeights,
@@ -137,6 +142,32 @@ def test_each_mode_of_a_pause_is_drawn(mode: PauseMode) -> None:
         ) and any(r.offset_ms for r in requests_of(workload))
 
     assert found(paused(ROOMY, updates=True), wanted)
+
+
+@pytest.mark.parametrize("updates", [False, True])
+def test_requests_are_sent_to_a_paused_engine(updates: bool) -> None:
+    """They do not depend on a guess at when the pause begins, which a slow machine would miss."""
+
+    def wanted(workload: Workload) -> bool:
+        return any(
+            isinstance(before, Pause) and isinstance(step, Burst) and Resume() in step.changes
+            for before, step in itertools.pairwise(workload.steps)
+        )
+
+    assert found(paused(ROOMY, updates=updates), wanted)
+
+
+@pytest.mark.parametrize(
+    ("after_tokens", "changes", "valid"),
+    [(0, [Resume()], True), (1, [Resume()], False), (0, [Reset()], False), (0, [Reset(), Resume()], True)],
+)
+def test_a_burst_to_a_paused_engine_has_to_resume_it_at_once(
+    after_tokens: int, changes: list[Change], valid: bool
+) -> None:
+    """Its requests would wait forever otherwise: a token that never comes, or nobody who resumes."""
+    during = Meanwhile(change=changes[0], after_tokens=after_tokens, then=tuple(changes[1:]))
+    burst = Burst(requests=(Request(prompt=Prompt((Segment("stem", 40),)), max_tokens=8),), meanwhile=during)
+    assert is_valid(Workload((Pause(mode=PauseMode.KEEP, clear=True), burst))) is valid
 
 
 @few_examples
