@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from coldproof.harness.judgement.trial import Trial
 
@@ -161,6 +161,7 @@ class Budget:
         self.share = self.longest = self.patience = 0.0
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
         self.slow = False
+        self.shown: set[tuple[str, str]] = set()  # cells, and evidence that one of their trials has
         self.later = self.later_seconds = 0.0  # weight of the trials that return, and seconds to their last examples
         # Seconds of the proofs that wait, times how many of them there will be, and those to open cells.
         self.proofs_expected: Callable[[float], float] = lambda _: 0.0
@@ -225,6 +226,14 @@ class Budget:
         self.left -= seconds
         self.spent += seconds
 
+    def note_evidence(self, trial: Trial) -> None:
+        """Remember what a trial has shown: the others of its cell can show it as well."""
+        self.shown |= {(trial.cell, name) for name, number in trial.evidence.items() if number}
+
+    def is_reachable(self, trial: Trial, missing: Iterable[str]) -> bool:
+        """Return whether other trials of the cell have all the evidence that a trial lacks: it only takes luck."""
+        return all((trial.cell, name) in self.shown for name in missing)
+
     def expected(self) -> float:
         """Return the seconds until the run ends, as expected by what it has done so far.
 
@@ -258,7 +267,8 @@ class Budget:
             return trial.examples > 0 and (enough or used > most)
         if trial.returns and not missing and trial.drawn_examples >= FEW and not few:
             return True  # the floor: it goes on when the others have theirs
-        short = few or (bool(missing) and trial.examples < LEAST_DRAWN)
+        most = PATIENT_EXAMPLES if self.is_reachable(trial, missing) else LEAST_DRAWN
+        short = few or (bool(missing) and trial.examples < most)
         if not trial.examples or (short and used <= self.patience):
             return False
         if missing:

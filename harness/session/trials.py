@@ -252,6 +252,7 @@ class TrialRunner:
         """Count what a trial has drawn since it was last counted."""
         trial.drawn = trial.drawing()
         sut.budget.settle(trial.drawn - trial.settled)
+        sut.budget.note_evidence(trial)
         name, plan = trial.requirement.id, self.plan
         plan.examples[name] += trial.examples - trial.settled_examples
         plan.requests[name] += trial.requests - trial.settled_requests

@@ -22,6 +22,7 @@ from coldproof.harness.session.budget import (
     LEAST_EXTRA,
     LEAST_PROOFS,
     PATIENCE_FACTOR,
+    PATIENT_EXAMPLES,
     PATIENT_RUN,
     RESERVED,
     USUAL_PROOF,
@@ -395,6 +396,19 @@ def test_behind_a_counterexample_a_trial_gets_its_share_and_no_patience() -> Non
     assert budget.is_spent(failed)
     failed.proving = 2.0  # which is no time for drawing
     assert not budget.is_spent(failed)
+
+
+@pytest.mark.parametrize(("cell", "spent"), [("default", False), ("tight", True)])
+def test_evidence_that_another_trial_of_the_cell_has_is_waited_for(cell: str, spent: bool) -> None:
+    """It takes luck, and a busy machine has less of it. What no trial of the cell has may never come."""
+    budget = Budget(100, 4, lambda: 500.0)
+    budget.begin(1)
+    other = trial(used=1, evidence=SHOWN)
+    other.cell = cell
+    budget.note_evidence(other)
+    assert budget.is_spent(trial(used=budget.longest + 1)) is spent
+    assert budget.is_spent(trial(used=budget.patience + 1))
+    assert budget.is_spent(trial(used=budget.longest + 1, examples=PATIENT_EXAMPLES))
 
 
 def test_examples_that_repeat_a_failure_are_not_drawn_ones() -> None:

@@ -29,7 +29,7 @@ from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import ReplayResult
 from coldproof.harness.schema.results import read_results
-from coldproof.harness.session.budget import PATIENT_RUN, ProofTime, RunClock
+from coldproof.harness.session.budget import LEAST_PROOFS, PATIENT_RUN, ProofTime, RunClock
 from coldproof.harness.session.causes import local_engine
 from coldproof.harness.session.causes.attributor import Attributor, Behind, OutOfTime
 from coldproof.harness.session.causes.replay_job import ReplayEnd, ReplayJob, Run, read_job, write_job
@@ -88,6 +88,7 @@ def attributor(folder: Path, answer: Answer, *, left: float = 100.0, **options: 
     given = Options(report_dir=folder, **{**IN_PROCESS, **options})
     clock = RunClock(left / PATIENT_RUN, strict=False, clock=lambda: 0.0)
     log, time = EventLog(folder / "events.ndjson"), ProofTime(lambda: clock)
+    time.spent = LEAST_PROOFS  # so that only the time of the run is left
     one, replays = Attributor(given, log, time=time), Replays(answer)
     one.replays = replays  # type: ignore[assignment]
     return one, replays
