@@ -165,15 +165,15 @@ def test_a_finding_is_accepted_by_its_name_where_it_is_seen(record: FindingRecor
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=lambda record: record.id)
 def test_signatures_decide_only_where_no_repair_does(record: FindingRecord) -> None:
-    """The record of a finding with a repair has no patterns, unless it is found in the layer of servers, in which
-    nothing is replayed with repairs. Those of another match its own case, and name no failure of every kind.
+    """The record of a root cause with a repair has no patterns, unless it is found in the layer of servers, in which
+    nothing is replayed with repairs. Those without a repair match their own case. No pattern names a failure of every
+    kind; those of a remark with a repair are what it does besides its own case.
     """
     repaired = repairing(record.id, read_repairs(record.engine).values()) is not None
-    if repaired and (record.found is None or record.found.layer != "server"):
+    if repaired and record.is_root_cause and record.found.layer != "server":
         assert not record.shows
-        return
     case = read_finding(record).case
-    if record.shows and case is not None and record.status is not FindingStatus.FIXED:
+    if record.shows and not repaired and case is not None and record.status is not FindingStatus.FIXED:
         assert any(shows(one, case) for one in record.shows)
     for one in record.shows:
         assert one.signature.strip("*? ;"), one
