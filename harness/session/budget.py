@@ -86,7 +86,7 @@ class ProofTime:
     def __init__(self, clock: Callable[[], RunClock]) -> None:
         self.clock = clock
         self.spent = 0.0
-        self.proofs = 0  # those that were made
+        self.proofs = 0  # those that were made; the search for the cause of a known finding that fails is one
         self._running = False
 
     def left(self) -> float:
@@ -106,8 +106,8 @@ class ProofTime:
         return clock.strict and self.left() < clock.extra / 2
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """Count the time that the block takes, without engine starts. A block within another one counts once."""
+    def taken(self, *, proofs: int = 1) -> Iterator[None]:
+        """Count the time that the block takes, without engine starts, and its proofs. A block in another counts once."""
         if self._running:
             yield
             return
@@ -117,6 +117,7 @@ class ProofTime:
             yield
         finally:
             self.spent += max(0.0, clock.elapsed() - began)
+            self.proofs += proofs
             self._running = False
 
     def expected(self, waiting: float) -> float:

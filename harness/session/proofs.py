@@ -90,7 +90,6 @@ class Proofs:
                 with self.time.taken():
                     if trial.search.saved or not trial.marks or not self.is_same_again(sut, trial):
                         put = self.proved(sut, trial)
-                self.time.proofs += 1
         except pytest.exit.Exception:
             raise
         except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
@@ -126,7 +125,7 @@ class Proofs:
         """
         if self.attributor is None or trial.problem is not None:
             return
-        with self.time.taken():
+        with self.time.taken(proofs=0):
             self.look_behind_known(sut, trial, self.attributor)
 
     def look_behind_known(self, sut: SystemUnderTest, trial: Trial, attributor: Attributor) -> None:

@@ -451,9 +451,10 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     with proofs.taken(), proofs.taken():
         clock.now += 11.0
     assert not proofs.is_short()
-    with proofs.taken():
-        clock.now += 3.0
-    proofs.proofs = 2
+    with proofs.taken(), proofs.taken(proofs=0):
+        clock.now += 1.0
+    with proofs.taken(proofs=0):
+        clock.now += 2.0
     assert proofs.is_short()
     assert not proofs.is_over()
     assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([10.0, 7.0, 10.0])
