@@ -107,7 +107,7 @@ class ProofTime:
 
     @contextlib.contextmanager
     def taken(self, *, proofs: int = 1) -> Iterator[None]:
-        """Count the time that the block takes, without engine starts, and its proofs. A block in another counts once."""
+        """Count the time that the block takes, without engine starts, and its proofs. One within another counts once."""
         if self._running:
             yield
             return
