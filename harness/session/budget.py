@@ -107,7 +107,7 @@ class ProofTime:
 
     @contextlib.contextmanager
     def taken(self, *, proofs: int = 1) -> Iterator[None]:
-        """Count the time that the block takes, without engine starts, and its proofs. One within another counts once."""
+        """Count the time that the block takes, without engine starts, and its proofs. One in another counts once."""
         if self._running:
             yield
             return
@@ -238,19 +238,19 @@ class Budget:
     def expected(self) -> float:
         """Return the seconds until the run ends, as expected by what it has done so far.
 
-        The trials to come need what those before them needed to their floor, and find as much, as far as there is time;
-        then come the proofs that wait, and at last further examples, until there are enough or the budget is used up.
+        The trials to come need what those before them needed to their floor, and find as much, as far as the run has
+        time: what is left for drawing is no bound for their least examples. Then come the proofs that wait, and at last
+        further examples, until there are enough or the budget is used up.
         """
         if self.slow:
             return self.time_left()
         pace = self.spent / self.begun if self.begun else self.at_first
-        needed, left = pace * self.weight, min(self.remaining(), self.time_left())
+        needed, left = pace * self.weight, min(self.of_budget(), self.time_left())
         turns = min(1.0, left / needed) if needed else 1.0  # part of the trials to come that will have a turn
-        to_come = (
-            1 + turns * self.weight / self.begun if self.begun else 1.0
-        )  # trials, in parts of those that have begun
+        # Trials, in parts of those that have begun.
+        to_come = 1 + turns * self.weight / self.begun if self.begun else 1.0
         first = turns * needed
-        last = min(self.later_seconds * (to_come if self.later else 1.0), self.remaining() - first)
+        last = min(self.later_seconds * (to_come if self.later else 1.0), max(0.0, self.remaining() - first))
         return min(self.time_left(), first + last) + self.proofs_expected(to_come) + turns * self.openings_expected()
 
     def is_spent(self, trial: Trial) -> bool:
