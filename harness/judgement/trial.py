@@ -154,6 +154,7 @@ class Trial:
         self.accepted_remarks: list[str] = []  # the known issues that accept the remarks that it showed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
         self.hint = ""  # what would have exercised it
+        self.out_of_reach = False  # no workload here can show what is missing
         self.lossy = ""  # what the cell's mode may change in answers by design
         self.cold = ColdAnswers()  # by the rule that compared its answers
         self.diverging: list[Workload] = []  # some examples whose answers on a hit diverged and were explained

@@ -28,7 +28,9 @@ RESERVED = 0.6
 EXTRA, LEAST_EXTRA = 0.4, 12.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
-FEW = 5  # examples of a trial at its first visit, however many its requirement has in other cells
+# Examples of a trial at its first visit, however many its requirement has in other cells, and of one that cannot have
+# its evidence.
+FEW = 5
 # After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
@@ -268,6 +270,8 @@ class Budget:
             return trial.examples > 0 and (enough or used > most)
         if trial.returns and not missing and trial.drawn_examples >= FEW and not few:
             return True  # the floor: it goes on when the others have theirs
+        if missing and trial.out_of_reach and trial.drawn_examples >= FEW:
+            return True  # they may still find a counterexample; more of them change no verdict
         most = PATIENT_EXAMPLES if self.is_reachable(trial, missing) else LEAST_DRAWN
         short = few or (bool(missing) and trial.examples < most)
         if not trial.examples or (short and used <= self.patience):

@@ -8,7 +8,7 @@
 A visit costs the start of the cell's engines. A cell whose engines take long to start is visited once: its tests draw
 all of their examples, and its proofs follow when they have. A cell in which a second visit would draw for a moment only
 has no third stage. Failures that keep others from being tested are proved at once: an engine that dies of one kind of
-request gets no more of these, and what fails without a cache forbids mixtures.
+request gets no more of these, and what fails without a cache forbids mixtures, unless the calibration has done that.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Schedule:
 
     def proof_may_wait(self, trial: Trial) -> bool:
         """Return whether a proof of this trial may be put off, once it has a counterexample that allows it."""
-        return self.in_rounds and not trial.obstacle and not trial.requirement.without_cache
+        return self.in_rounds and not trial.obstacle
 
     def put(
         self,

@@ -21,6 +21,8 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.models.cache_folder import generated_files
 from coldproof.harness.execution.observer import Observer
+from coldproof.harness.judgement.collect import with_trait
+from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
@@ -192,7 +194,8 @@ class SystemUnderTest:
                 guide_generation(judgement)
                 self.note_reach(workload, states, failed=bool(judgement.findings))
             if judgement.findings:
-                trial.waits = waits_for_proof(trial, [one.failure_class for one in judgement.findings])
+                classes = [one.failure_class for one in judgement.findings]
+                trial.waits = waits_for_proof(trial, classes) and not self.forbids_more(judgement)
                 self.keep_counterexample(
                     trial, key, Failing(workload, judgement, failed=1, tries=attempt, earlier=earlier)
                 )
@@ -205,6 +208,7 @@ class SystemUnderTest:
                 marks.count(seen)
             return None
         trial.hint = pool_hint(self.limits) or trial.hint
+        trial.out_of_reach = self.limits.pool_is_too_large and bool(with_trait(Trait.SMALL_POOL, trial.missing()))
         trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
         return judgement
 
@@ -272,6 +276,12 @@ class SystemUnderTest:
             return False
         self.exclude_mixtures(mixtures)
         return True
+
+    def forbids_more(self, judgement: Judgement) -> bool:
+        """Return whether a failure without a cache may keep other trials from mixtures that are not excluded yet."""
+        if not self.current().trial.requirement.without_cache:
+            return False
+        return bool(self.drawn_mixtures(judgement)) or not mixtures_of(judgement.history)
 
     def drawn_mixtures(self, judgement: Judgement) -> frozenset[str]:
         """Return the mixtures of models that ran concurrently and are not excluded yet."""

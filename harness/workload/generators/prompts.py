@@ -80,6 +80,11 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self.pool if self.pool is not None and 2 * self.pool <= self.most_tokens else None
 
     @property
+    def pool_is_too_large(self) -> bool:
+        """Return whether the size of the pool is known, and no workload can exceed it."""
+        return self.pool is not None and self.small_pool is None
+
+    @property
     def slow(self) -> bool:
         """Return whether workloads are smaller than for a fast engine."""
         return self.scale < 1

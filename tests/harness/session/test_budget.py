@@ -416,6 +416,19 @@ def test_evidence_that_another_trial_of_the_cell_has_is_waited_for(cell: str, sp
     assert budget.is_spent(trial(used=budget.longest + 1, examples=PATIENT_EXAMPLES))
 
 
+def test_a_trial_whose_evidence_no_workload_can_show_draws_a_few_examples() -> None:
+    """A pool of a million tokens is filled by none. The trial may still find a counterexample."""
+    budget = Budget(100, 4, lambda: 500.0)
+    budget.begin(1)
+    few = trial(used=1, examples=FEW - 1)
+    few.out_of_reach = True
+    assert not budget.is_spent(few)
+    few.examples += 1
+    assert budget.is_spent(few)
+    few.evidence.update(SHOWN)
+    assert not budget.is_spent(few)
+
+
 def test_examples_that_repeat_a_failure_are_not_drawn_ones() -> None:
     """Otherwise minimising would end the trial."""
     budget = Budget(100, 4)
