@@ -11,6 +11,7 @@ import msgspec
 from coldproof.adapters.registry import ENGINES, attached, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.schema.oracles import CLOSED_FORM, OTHER_ENGINE_PREFIX, is_other_engine
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 LONGEST_SECONDS = 366 * 24 * 3600.0
@@ -104,10 +105,8 @@ PROFILES = {
 SMOKE, QUALIFY, SOAK = "smoke", "qualify", "soak"
 FIRST, ONLY, OFF = FINDINGS_CHOICES = ("first", "only", "off")  # what a run does with the known findings of its engine
 DIAGNOSE_CHOICES = ("new", "all", "none")
-CLOSED_FORM = "closed-form"  # the oracle that computes its answers
 COLD_ENGINE, SAME_ENGINE = "cold-engine", "same-engine"
 ORACLES = (COLD_ENGINE, "fresh-engine", SAME_ENGINE, CLOSED_FORM)
-OTHER_ENGINE_PREFIX = "engine:"  # prefix of an oracle that is another engine, on the command line and in reports
 FINGERPRINT = "fingerprint"  # the worker that stores digests instead of keys and values
 PROPOSED_SUFFIX = ".proposed.toml"  # suffix of files with proposed known issues in the report folder
 
@@ -218,8 +217,3 @@ def parse_duration(text: str) -> float | None:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
     seconds = float(match[1]) * UNIT_SECONDS[match[2] or "s"] if match else None
     return seconds if seconds is not None and seconds <= LONGEST_SECONDS else None
-
-
-def is_other_engine(oracle: str) -> bool:
-    """Return whether the oracle with this name, from a report or the command line, is another engine."""
-    return oracle.startswith(OTHER_ENGINE_PREFIX)

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.option_table import option_words
-from coldproof.harness.options import FINGERPRINT, Options, is_other_engine
+from coldproof.harness.options import FINGERPRINT, Options
 from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.oracles import is_other_engine
 
 URLS = ("--engine-url", "--cold-url")
 PLACEHOLDER = "http://HOST:PORT"

@@ -11,37 +11,19 @@ from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.options import CLOSED_FORM, is_other_engine
 from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.divergences import describe
 from coldproof.harness.schema.evidence import ReportedEvidence
-from coldproof.harness.schema.verdict import FailureClass, Verdict
+from coldproof.harness.schema.oracles import is_other_engine
+from coldproof.harness.schema.verdict import Verdict
 
-UNPROVED = "a counterexample was found, and not confirmed for lack of time; `coldproof prove` does it"
 LEAST_INSENSITIVE = 5  # examples: fewer of a trained model may all have the same short answer for either prompt
 
 
 def verdict_of_case(case: Case) -> tuple[Verdict, str]:
-    """Return the verdict of a counterexample and the reason, before any waiver.
-
-    What was seen once and failed in no replay is INCONCLUSIVE, whatever its class and whatever waives it: on a fresh
-    engine, on an attached server, after the prior workloads, and where no replay could be made. An answer that equals
-    no known one, of a server that cannot be started without its cache, has to be wrong in each replay.
-    """
-    tried = case.reproduction
-    if case.unfinished is Unfinished.PROOF:
-        return Verdict.INCONCLUSIVE, f"{UNPROVED}: {case.sentence}"
-    if not tried.failed_again:
-        where = "on a fresh engine" if tried.fresh_tries else "on the running engine"
-        again = f"did not reproduce {where}" if tried.fresh_tries or tried.running_tries else "could not be replayed"
-        return Verdict.INCONCLUSIVE, f"observed once, {again}: {case.sentence}"
-    if case.failure_class is FailureClass.CORRUPT and not tried.with_fresh_engines and tried.sometimes:
-        again = f"it failed in {tried.running_failed} of {tried.running_tries} replays on the running engine"
-        return Verdict.INCONCLUSIVE, f"{again}, as rare noise without the cache would: {case.sentence}"
-    # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the request.
-    stands = case.oracle == CLOSED_FORM and case.failure_class is FailureClass.NOT_THE_CACHE
-    if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(case.oracle)):
-        return Verdict.INCONCLUSIVE, "a fresh engine does not give the oracle's answer: the oracle may be wrong"
+    """Return the verdict of a counterexample and the reason, before any waiver. What is undecided accuses nobody."""
+    if case.undecided:
+        return Verdict.INCONCLUSIVE, case.undecided
     cause = case.attribution
     if case.is_remark:
         return Verdict.CONFORMS, remark_of(case)
@@ -52,8 +34,8 @@ def verdict_of_case(case: Case) -> tuple[Verdict, str]:
         reason.append(cause.not_accepted)
     if case.unfinished is Unfinished.CAUSE:
         reason.append("`coldproof prove` looks for its cause.")
-    if is_other_engine(case.oracle) and tried.note:
-        reason.append(tried.note)
+    if is_other_engine(case.oracle) and case.reproduction.note:
+        reason.append(case.reproduction.note)
     return Verdict.VIOLATED, " ".join(reason)
 
 

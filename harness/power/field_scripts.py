@@ -24,7 +24,8 @@ from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.judge import judge
-from coldproof.harness.options import CLOSED_FORM, Options
+from coldproof.harness.options import Options
+from coldproof.harness.schema.oracles import CLOSED_FORM
 from coldproof.harness.schema.power import FieldReport
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Route, Segment, SetAdapter, Workload
 from coldproof.reports.files.own_folder import claim

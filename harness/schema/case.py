@@ -14,6 +14,7 @@ import msgspec
 
 from coldproof.harness.schema.attribution import Attribution
 from coldproof.harness.schema.divergences import Rate
+from coldproof.harness.schema.oracles import CLOSED_FORM, is_other_engine
 from coldproof.harness.schema.stored_files import MEGABYTE, check_depth, read_json
 from coldproof.harness.schema.verdict import FailureClass
 
@@ -241,6 +242,9 @@ class NoiseBand(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Rate = Rate()
 
 
+UNPROVED = "a counterexample was found, and not confirmed for lack of time; `coldproof prove` does it"
+
+
 class Unfinished(enum.StrEnum):
     """What a run had no time for. `coldproof prove` goes on with it."""
 
@@ -301,6 +305,32 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def is_remark(self) -> bool:
         """Return whether it shows a remark and nothing else, so that it makes no requirement violated."""
         return self.attribution is not None and self.attribution.remark
+
+    @property
+    def undecided(self) -> str:
+        """Return why it shows no violation, whatever its class and whatever waives it; "" for one that is confirmed.
+
+        What was seen once and failed in no replay accuses nobody: on a fresh engine, on an attached server, after the
+        prior workloads, and where no replay could be made. An answer that equals no known one, of a server that cannot
+        be started without its cache, has to be wrong in each replay.
+        """
+        tried = self.reproduction
+        if self.unfinished is Unfinished.PROOF:
+            return f"{UNPROVED}: {self.sentence}"
+        if not tried.failed_again:
+            where = "on a fresh engine" if tried.fresh_tries else "on the running engine"
+            again = (
+                f"did not reproduce {where}" if tried.fresh_tries or tried.running_tries else "could not be replayed"
+            )
+            return f"observed once, {again}: {self.sentence}"
+        if self.failure_class is FailureClass.CORRUPT and not tried.with_fresh_engines and tried.sometimes:
+            again = f"it failed in {tried.running_failed} of {tried.running_tries} replays on the running engine"
+            return f"{again}, as rare noise without the cache would: {self.sentence}"
+        # A computed answer needs no engine: if the engine is wrong without its cache too, it is wrong about the prompt.
+        stands = self.oracle == CLOSED_FORM and self.failure_class is FailureClass.NOT_THE_CACHE
+        if tried.fresh_oracle_agrees is False and not (stands or is_other_engine(self.oracle)):
+            return "a fresh engine does not give the oracle's answer: the oracle may be wrong"
+        return ""
 
     @property
     def accepted(self) -> str:

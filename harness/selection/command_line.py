@@ -18,7 +18,8 @@ from coldproof.harness.case.known_issues import named_issues
 from coldproof.harness.case.repairs import chosen_repairs
 from coldproof.harness.option_table import OPTIONS, REPORT
 from coldproof.harness.option_words import ALLOW_NOT_EXERCISED, USUAL, join_values
-from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
+from coldproof.harness.options import COLD_ENGINE, FIRST, SAME_ENGINE, Options, UsageError
+from coldproof.harness.schema.oracles import CLOSED_FORM
 from coldproof.harness.selection.layers import joined_layers, layers_of
 from coldproof.harness.selection.select import engine_name, is_fingerprint
 from coldproof.harness.selection.shards import Shard, read_shard

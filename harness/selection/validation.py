@@ -11,13 +11,11 @@ from coldproof.adapters.registry import ENGINES, default_engine, fault_of, start
 from coldproof.adapters.spec.engine_spec import EngineSpec
 from coldproof.adapters.spec.weight_promise import POLICIES
 from coldproof.harness.options import (
-    CLOSED_FORM,
     COLD_ENGINE,
     DIAGNOSE_CHOICES,
     FINDINGS_CHOICES,
     INVALID_DURATION,
     ORACLES,
-    OTHER_ENGINE_PREFIX,
     PROFILES,
     PROPOSED_SUFFIX,
     SAME_ENGINE,
@@ -25,6 +23,7 @@ from coldproof.harness.options import (
     UsageError,
     parse_duration,
 )
+from coldproof.harness.schema.oracles import CLOSED_FORM, OTHER_ENGINE_PREFIX
 from coldproof.harness.selection.select import check_choice
 from coldproof.harness.selection.user_input import check_adapters, check_files, check_urls
 

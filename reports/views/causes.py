@@ -47,11 +47,14 @@ SIGN = {
 
 
 class State(enum.StrEnum):
-    """What is known of a cause, those that need action first. A waived one and a remark do not fail the run."""
+    """What is known of a cause, those that need action first. A waived one and a remark do not fail the run, and one
+    that is not confirmed breaks no requirement.
+    """
 
     NEW = "new"
     REGRESSION = "fixed before, and back"
     KNOWN = "known, not waived"
+    UNCONFIRMED = "not confirmed"  # seen, and failed in no replay, or was not replayed: it accuses nobody
     WAIVED = "known issue"
     REMARK = "remark"  # no contract forbids it
 
@@ -93,8 +96,13 @@ class CauseView:
         return self.state is State.REMARK
 
     @property
+    def is_confirmed(self) -> bool:
+        """Return whether a replay showed it again, so that it may break a requirement."""
+        return self.state is not State.UNCONFIRMED
+
+    @property
     def fails(self) -> bool:
-        """Return whether it fails the run."""
+        """Return whether it fails the run: it breaks a requirement, or leaves it undecided."""
         return not (self.is_waived or self.is_remark)
 
     @property
@@ -184,8 +192,8 @@ def best_first(cases: Iterable[Case]) -> list[Case]:
     def rank(case: Case) -> tuple[bool, bool, bool, int, str]:
         again = case.reproduction
         return (
+            bool(case.undecided),
             not again.fresh_failed,
-            not again.failed_again,
             case.diagnosis is None,
             len(case.requests),
             case.id,
@@ -209,6 +217,8 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.REMARK
     elif waived + sum(case.is_remark for case in cases) == len(cases):
         state = State.WAIVED
+    elif all(case.undecided or case.is_remark or case.known_issue is not None for case in cases):
+        state = State.UNCONFIRMED
     elif (known and known.fixed) or any(one.finding == finding and one.regression for one in results.findings):
         state = State.REGRESSION
     return CauseView(
@@ -259,7 +269,7 @@ def _replayed(results: Results, finding: str, replays: list[FindingReplay], know
 
 def _without_case(results: Results, views: Sequence[CauseView]) -> list[CauseView]:
     """Return a cause for each violated requirement that none of the causes broke, so that none is left out."""
-    told = {name for view in views if view.fails for name in view.requirements}
+    told = {name for view in views if view.fails and view.is_confirmed for name in view.requirements}
     return [_unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told]
 
 

@@ -66,7 +66,8 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     count = {verdict: number for verdict, number in overview.counts(results) if number}
     total = many(len(results.requirements), "requirement")
     all_of = f"all {total}" if len(results.requirements) > 1 else "the requirement that was tested"
-    failing = [cause for cause in causes if cause.fails]
+    failing = [cause for cause in causes if cause.fails and cause.is_confirmed]
+    unconfirmed = [cause for cause in causes if not cause.is_confirmed]
     waived = [cause for cause in causes if cause.is_waived]
     remarks = [cause for cause in causes if cause.is_remark]
     subject = tested_engine(results)
@@ -87,6 +88,10 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         what = f"{open_ones or 'none'} of {total} {'was' if open_ones == 1 else 'were'}"
         lacking = f"{what} not decided" if open_ones else "too few requirements were shown to conform"
         yield f"{subject} is not shown to conform: no new violation was found, but {lacking}."
+    if unconfirmed:
+        seen = ", ".join(sorted({name for cause in unconfirmed for name in cause.requirements}))
+        them = "a failure was" if len(unconfirmed) == 1 else f"{len(unconfirmed)} failures were"
+        yield f"{them.capitalize()} seen and not confirmed ({seen}): that accuses nobody."
     if waived:
         known = many(len(waived), "cause")
         yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted. {worst(waived)}"

@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "harness/workload": ("adapters/protocol", "harness/feature_files"),
     "harness/history": ("harness/workload", "adapters/protocol"),
     "adapters/registry": ("adapters/spec", "adapters/protocol"),
-    "harness/options": ("adapters/registry", "adapters/spec"),
+    "harness/options": ("adapters/registry", "adapters/spec", "harness/schema"),
     "harness/option_table": ("harness/option_words", "adapters/registry", "adapters/spec", "reports/assemble"),
     "harness/judgement": (*DATA, "harness/options", "harness/feature_files", "adapters/protocol", "harness/schema"),
     "harness/execution": (

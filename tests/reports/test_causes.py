@@ -11,7 +11,7 @@ from support import report_samples as samples
 
 from coldproof.harness.proof.diagnose.conclusion import MECHANISMS
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.case import Case, Diagnosis, Reproduction
+from coldproof.harness.schema.case import Case, Diagnosis, Reproduction, Unfinished
 from coldproof.harness.schema.findings import FindingFacts, FindingReplay, FindingStatus, ReplayResult, Severity
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
@@ -65,6 +65,37 @@ def test_a_known_cause_has_the_facts_of_its_finding() -> None:
     assert (view.broke, view.counted) == ("LORA-3 in exact", "1 case")
     assert view.replay == "coldproof replay coldproof-report/cases/one.json"
     assert view.script == "cases/one.py"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unfinished": Unfinished.PROOF},
+        {"reproduction": Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, running_tries=3)},
+    ],
+)
+def test_what_no_replay_showed_again_breaks_nothing(changes: dict[str, Any]) -> None:
+    """A cause of its own that was seen once is neither new nor the worst effect, and stands behind those that are."""
+    confirmed = samples.case("shown", failure_class=FailureClass.LOST_REUSE, signature="lost reuse")
+    seen = samples.case("once", requirement="LORA-5", signature="stale state", **changes)
+    made = samples.results(confirmed, seen)
+    views = cause_views(made)
+    assert [(view.cases[0].id, view.state) for view in views if view.cases] == [
+        ("shown", State.NEW),
+        ("once", State.UNCONFIRMED),
+    ]
+    said = str(verdict_sentence(made, views))
+    assert "1 new cause broke" in said
+    assert "The effect is cache hits that are lost" in said
+    assert "A failure was seen and not confirmed (LORA-5): that accuses nobody." in said
+    assert "not confirmed (1)" in render_html(made)
+
+
+def test_a_cause_with_a_confirmed_case_is_confirmed() -> None:
+    """Its other cases may be undecided."""
+    alike = [samples.case("a", unfinished=Unfinished.PROOF), samples.case("b")]
+    (view,) = (view for view in cause_views(samples.results(*alike)) if view.cases)
+    assert (view.state, view.cases[0].id) == (State.NEW, "b")
 
 
 def test_a_remark_fails_no_run_and_is_named_everywhere() -> None:

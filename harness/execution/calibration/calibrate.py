@@ -23,9 +23,10 @@ from coldproof.harness.execution.calibration.sensitivity import measure_sensitiv
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Answer, OracleError, Question
-from coldproof.harness.options import UsageError, is_other_engine
+from coldproof.harness.options import UsageError
 from coldproof.harness.schema.case import NoiseBand
 from coldproof.harness.schema.cold_answers import ColdAnswers
+from coldproof.harness.schema.oracles import is_other_engine
 from coldproof.harness.schema.results import Calibration, Results, read_results
 from coldproof.harness.workload.generators.prompts import (
     ADAPTERS_TOGETHER,

@@ -26,7 +26,8 @@ from coldproof.harness.execution.oracles.engine import EngineOracle, FreshOracle
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.oracle import Oracle, OracleError
-from coldproof.harness.options import CLOSED_FORM, COLD_ENGINE, SAME_ENGINE, UsageError
+from coldproof.harness.options import COLD_ENGINE, SAME_ENGINE, UsageError
+from coldproof.harness.schema.oracles import CLOSED_FORM
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.request_kinds import RequestKind
 

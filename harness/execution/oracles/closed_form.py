@@ -46,7 +46,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
 from coldproof.harness.judgement.finding import EXACT
 from coldproof.harness.judgement.oracle import Answer, Oracle, OracleError, Question
 from coldproof.harness.judgement.vectors import cosine, same_vectors
-from coldproof.harness.options import CLOSED_FORM
+from coldproof.harness.schema.oracles import CLOSED_FORM
 
 RUNNER_UP = 1
 VERIFIED_TOKENS = 12

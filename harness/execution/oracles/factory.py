@@ -9,7 +9,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.oracle import Answers, Question
-from coldproof.harness.options import OTHER_ENGINE_PREFIX
+from coldproof.harness.schema.oracles import OTHER_ENGINE_PREFIX
 
 
 class OracleFactory:

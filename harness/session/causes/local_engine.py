@@ -17,10 +17,11 @@ from coldproof.harness.case.repairs import read_repairs
 from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.case.tested_engine import tested_engine
 from coldproof.harness.option_table import REPORT
-from coldproof.harness.options import CLOSED_FORM, FINGERPRINT, OFF, Options, is_other_engine
+from coldproof.harness.options import FINGERPRINT, OFF, Options
 from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord
+from coldproof.harness.schema.oracles import CLOSED_FORM, is_other_engine
 from coldproof.harness.selection.command_line import default_oracle
 
 IN_PROCESS_SECONDS = 120.0  # for a replay, which takes one or two on an idle machine, and a hang a minute

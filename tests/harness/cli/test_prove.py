@@ -12,8 +12,7 @@ from support.paths import COUNTED, ended
 
 from coldproof.harness.cli.main import main
 from coldproof.harness.cli.prove import new_verdicts, proof_words
-from coldproof.harness.judgement.verdict import UNPROVED
-from coldproof.harness.schema.case import Unfinished
+from coldproof.harness.schema.case import UNPROVED, Unfinished
 from coldproof.harness.schema.exit_codes import EXIT_FAILED
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import Verdict

@@ -14,8 +14,7 @@ from support.suite_runs import run_pytest
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
-from coldproof.harness.judgement.verdict import UNPROVED
-from coldproof.harness.schema.case import Unfinished, read_case
+from coldproof.harness.schema.case import UNPROVED, Unfinished, read_case
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_HARNESS
 from coldproof.harness.schema.results import read_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
