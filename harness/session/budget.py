@@ -98,6 +98,11 @@ class ProofTime:
             return max(0.0, min(clock.left(), clock.extra - self.spent))
         return max(0.0, clock.left(), LEAST_PROOFS - self.spent)
 
+    def until_cut(self) -> float:
+        """Return the seconds until requests that are still in flight are cut off. Proofs have theirs before that."""
+        clock = self.clock()
+        return clock.until_cut() if clock.strict else max(clock.until_cut(), self.left() + CUT_SECONDS)
+
     def is_over(self) -> bool:
         """Return whether no proof begins any more. Without a budget of the user's, each one is made, in a hurry."""
         return self.clock().strict and not self.left()

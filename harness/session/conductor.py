@@ -197,7 +197,7 @@ class ConformanceRun:
             self.shipped.run({(cell, one.id) for cell, one in self.plan.expected})
         try:
             pool = self.pool = EnginePool(self.options, self.log)
-            pool.time_left = lambda: self.clock.until_cut()
+            pool.time_left = self.proof_time.until_cut
             pool.prepare()
             if self.options.profile == SOAK:
                 self.monitor = ResourceMonitor(self.log, lambda: list(pool.processes), self.options.seconds)

@@ -92,6 +92,9 @@ class Proofs:
                         put = self.proved(sut, trial)
         except pytest.exit.Exception:
             raise
+        except RequestOverdue as problem:
+            trial.problem, put = problem, self.unproved(sut, trial)
+            self.save_unproved(put, trial)
         except Exception as problem:  # noqa: BLE001 - without a confirmation there is no violation
             trial.problem = problem
             put = PutAside(*verdict_without_case(trial, problem))

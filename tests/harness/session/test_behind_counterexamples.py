@@ -18,6 +18,7 @@ from support.across import Tampering, replaced, two_engines
 from support.histories import ask, burst, contents
 
 from coldproof.adapters.protocol.engine import EngineDied, EngineError
+from coldproof.adapters.protocol.request_time import RequestOverdue
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import ModelLayers
@@ -30,9 +31,9 @@ from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Mark, PutAside, Trial
 from coldproof.harness.options import PROFILES, Options
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.case import Case
+from coldproof.harness.schema.case import UNPROVED, Case, Unfinished
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.session.budget import Budget, TrialEnded
+from coldproof.harness.session.budget import ProofTime, RunClock, TrialEnded
 from coldproof.harness.session.causes.attributor import Behind
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.proofs import Proofs
@@ -170,7 +171,7 @@ def outcome_of(
             problem = trial.problem
         except (AssertionError, EngineError) as failure:
             problem = failure
-        with suppress(pytest.fail.Exception, pytest.xfail.Exception):
+        with suppress(pytest.fail.Exception, pytest.xfail.Exception, pytest.exit.Exception):
             run.trials.conclude(sut, trial, problem)
     (verdict,) = (fields for kind, fields in events if kind == "verdict")
     return Outcome(verdict, [fields["case"] for kind, fields in events if kind == "case"], drawn)
@@ -356,6 +357,7 @@ def test_examples_of_another_class_than_their_case_are_replayed_as_well(tmp_path
         EventLog(tmp_path / "events"),
         waivers=lambda _: waivers,
         save_case=lambda *_: None,
+        time=ProofTime(lambda: RunClock(60.0, strict=False)),
         attributor=cast(Any, AlwaysOne(None)),
     )
     sut = SimpleNamespace(engines=SimpleNamespace(engine=SimpleNamespace(version="1")))
@@ -403,6 +405,22 @@ def test_what_fails_like_a_remark_with_its_repair_too_is_a_violation(tmp_path: P
     )
     assert {case.is_remark for case in found.cases} == {True, False}
     assert found.verdict["verdict"] is Verdict.VIOLATED
+
+
+def test_a_proof_that_the_end_of_the_run_cuts_off_is_left_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an ERROR of the requirement, although nothing was wrong with the test."""
+
+    def cut_off(*_: object) -> None:
+        raise RequestOverdue("the time is over")
+
+    monkeypatch.setattr(Proofs, "proved", cut_off)
+    found = outcome_of(tmp_path / "cut", tampering(counts_too_many), range(SHORT, LONG))
+    (case,) = found.cases
+    assert found.verdict["verdict"] is Verdict.INCONCLUSIVE
+    assert found.verdict["reason"].startswith(UNPROVED)
+    assert case.unfinished is Unfinished.PROOF
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -17,6 +17,7 @@ from coldproof.harness.options import PROFILES, Options, UsageError, parse_durat
 from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
 from coldproof.harness.session.budget import (
+    CUT_SECONDS,
     FEW,
     LEAST_DRAWN,
     LEAST_EXTRA,
@@ -489,6 +490,7 @@ def test_without_a_budget_each_counterexample_is_proved_and_its_cause_looked_for
     clock.now += 1000.0
     assert run.left() == 0
     assert proofs.left() == LEAST_PROOFS
+    assert proofs.until_cut() == LEAST_PROOFS + CUT_SECONDS
     with proofs.taken():
         clock.now += LEAST_PROOFS + 1
     assert proofs.left() == 0
