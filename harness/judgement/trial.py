@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Absent, Requirement
@@ -153,14 +154,13 @@ class Trial:
         self.known: list[Case] = []
         self.accepted_remarks: list[str] = []  # the known issues that accept the remarks that it showed
         self.remark = ""  # an observation for the reason of the verdict, besides the evidence
-        self.hint = ""  # what would have exercised it
+        self.hints: dict[Trait, str] = {}  # what would show evidence with a trait, or why nothing does
         self.out_of_reach = False  # no workload here can show what is missing
         self.lossy = ""  # what the cell's mode may change in answers by design
         self.cold = ColdAnswers()  # by the rule that compared its answers
         self.diverging: list[Workload] = []  # some examples whose answers on a hit diverged and were explained
         self.narrowed: list[DroppedKind] = []  # kinds of requests that were drawn or are needed, and were not sent
         self.absent: list[Absent] = []  # what it needs and the engine is not known to have
-        self.uncounted = ""  # why the engine's hits are unknown
 
     def seconds(self) -> float:
         """Return the seconds since the trial began."""

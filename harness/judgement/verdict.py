@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coldproof.harness.judgement.collect import with_trait
-from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.evidence.lossy import Lossy
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Rule
@@ -88,8 +87,7 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     missing = trial.missing()
     if missing:
         reason = "missing evidence: " + "; ".join(missing)
-        hints = ((trial.hint, Trait.SMALL_POOL), (trial.uncounted, Trait.HIT_COUNTS))
-        said = [hint for hint, trait in hints if hint and with_trait(trait, missing)]
+        said = [hint for trait, hint in trial.hints.items() if with_trait(trait, missing)]
         return Verdict.NOT_EXERCISED, ". ".join([reason, *said])
     not_compared = trial.evidence[Lossy.MAY_BE_CHANGED]
     if trial.lossy and not_compared and not_compared >= trial.evidence[Requests.REQUESTS]:

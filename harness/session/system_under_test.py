@@ -58,6 +58,13 @@ class CurrentTrial(msgspec.Struct, frozen=True):
     marks: FailureMarks
 
 
+# Of evidence that rests on the engine's counters and gauges.
+SHARED = (
+    "An attached server may have other clients, and its counters are those of all: they are compared where Coldproof "
+    "starts the engine"
+)
+
+
 class SystemUnderTest:
     """The engines of one cell. Requirements are tested on them one after the other."""
 
@@ -207,10 +214,20 @@ class SystemUnderTest:
             if search.best is None:
                 marks.count(seen)
             return None
-        trial.hint = pool_hint(self.limits) or trial.hint
-        trial.out_of_reach = self.limits.pool_is_too_large and bool(with_trait(Trait.SMALL_POOL, trial.missing()))
-        trial.uncounted = cached_count_hint(self.engines.engine) or trial.uncounted
+        self.note_hints(trial)
         return judgement
+
+    def note_hints(self, trial: Trial) -> None:
+        """Record why this cell cannot show some evidence, or what would, and whether the trial lacks some of that."""
+        attached = self.engines.pool.options.attached
+        hints = {
+            Trait.SMALL_POOL: pool_hint(self.limits),
+            Trait.HIT_COUNTS: cached_count_hint(self.engines.engine),
+            Trait.EXCLUSIVE: SHARED if attached else "",
+        }
+        trial.hints |= {trait: hint for trait, hint in hints.items() if hint}
+        never = ((Trait.SMALL_POOL, self.limits.pool_is_too_large), (Trait.EXCLUSIVE, attached))
+        trial.out_of_reach = any(here and with_trait(trait, trial.missing()) for trait, here in never)
 
     def check_diverging(self, trial: Trial) -> None:
         """Run the examples again in which more answers diverged than rounding explains; now each difference counts.

@@ -16,7 +16,7 @@ from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.harness.features.images.evidence import Images
 from coldproof.harness.features.lora.evidence import Adapters
-from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.counters import Evidence, Trait
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.divergences import Divergences
@@ -192,7 +192,7 @@ def test_no_time_is_the_reason_only_without_examples() -> None:
 def test_evidence_that_needs_a_smaller_pool_has_a_hint(missing: Evidence, hinted: bool) -> None:
     """Evidence that is missing for another reason has no hint."""
     made = Trial(Requirement("PRESS-1", "eviction", (), (missing,)), "default", "a statement", "test_eviction")
-    made.hint = "The pool is of unknown size."
+    made.hints[Trait.SMALL_POOL] = "The pool is of unknown size."
     reason = verdict_without_case(made, None)[1]
     assert reason == f"missing evidence: {missing.value}" + (". The pool is of unknown size." if hinted else "")
 

@@ -33,7 +33,7 @@ from coldproof.harness.options import PROFILES, Options
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.case import UNPROVED, Case, Unfinished
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.session.budget import ProofTime, RunClock, TrialEnded
+from coldproof.harness.session.budget import Budget, ProofTime, RunClock, TrialEnded
 from coldproof.harness.session.causes.attributor import Behind
 from coldproof.harness.session.conductor import ConformanceRun, Role
 from coldproof.harness.session.proofs import Proofs

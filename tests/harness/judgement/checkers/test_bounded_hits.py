@@ -9,7 +9,7 @@ from support.histories import history, outcome
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.checkers.cached_tokens import check_bounds
 from coldproof.harness.judgement.checkers.tokens import foreign_source
-from coldproof.harness.judgement.counters import Evidence
+from coldproof.harness.judgement.counters import Evidence, Trait
 from coldproof.harness.judgement.criteria import BOUNDS
 from coldproof.harness.judgement.evidence.cache import Pressure, Reuse
 from coldproof.harness.judgement.evidence.requests import Requests
@@ -100,8 +100,8 @@ def test_a_control_without_narrow_bounds_reports_no_hits(between: tuple[int, int
 def test_evidence_that_needs_a_count_has_a_hint(missing: Evidence, hinted: bool) -> None:
     """The reason says what would show it."""
     made = Trial(Requirement("CHAT-1", "preludes", (), (missing,)), "default", "a statement", "test_preludes")
-    made.uncounted = "An engine that counts hits would show it."
-    assert verdict_without_case(made, None)[1].endswith(made.uncounted) is hinted
+    made.hints[Trait.HIT_COUNTS] = "An engine that counts hits would show it."
+    assert verdict_without_case(made, None)[1].endswith(made.hints[Trait.HIT_COUNTS]) is hinted
 
 
 @pytest.mark.parametrize(
