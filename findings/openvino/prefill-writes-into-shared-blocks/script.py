@@ -1,4 +1,4 @@
-"""OpenVINO GenAI 2026.4.1: two prompts write into one shared block. Exit status 1: the bug."""
+"""OpenVINO GenAI 2026.4.1: two prompts write into a block. Exit status 1: the bug."""
 
 import sys, tempfile
 
@@ -20,5 +20,5 @@ for scheduler.enable_prefix_caching in (False, True):
     pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", exact)
     first = [*prompt, *ask(prompt)[0].m_generation_ids[0]]
     found.append([turn.m_generation_ids[0] for turn in ask([*first, *range(9)], [*first, *range(50, 59)])])
-print(f"answers of two next turns at once: {found[1]}; expected: {found[0]}")
+print(f"next turns at once: {found[1]}; expected: {found[0]}")
 sys.exit(found[0] != found[1])
