@@ -17,6 +17,8 @@ from coldproof import IMPORT_ROOT
 
 SECONDS = 600
 MODULES = {
+    "llamacpp": ("gguf", "numpy", "xllamacpp"),
+    "openvino": ("numpy", "openvino.opset13", "openvino_genai", "openvino_tokenizers", "safetensors.numpy"),
     "vllm": ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_model_runner", "vllm.v1.engine.core"),
     "transformers": ("torch", "transformers.models.llama.modeling_llama", "transformers.generation.utils"),
 }

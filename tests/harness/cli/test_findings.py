@@ -241,7 +241,7 @@ def test_a_short_script_comes_before_the_one_of_the_case(capfd: pytest.CaptureFi
     """A finding without a short one has that of its case."""
     assert main(["findings", "--script", SCRIPTED]) == 0
     assert capfd.readouterr().out == (FOLDER / SCRIPTED / SCRIPT).read_text()
-    for words in ([SCRIPTED, "--from-case"], ["llamacpp/slot-keeps-the-adapter"]):
+    for words in ([SCRIPTED, "--from-case"], ["llamacpp/an-image-is-computed-under-the-last-adapter"]):
         assert main(["findings", "--script", *words]) == 0
         assert "def scenario(" in capfd.readouterr().out
 
