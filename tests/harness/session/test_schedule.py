@@ -97,6 +97,13 @@ def test_an_interrupted_run_says_what_it_found_and_did_not_confirm(tmp_path: Pat
     assert read_case(tmp_path / "run" / "cases" / f"{case.id}.json") == case
 
 
+def test_what_was_not_proved_fails_the_run_whatever_is_allowed(tmp_path: Path) -> None:
+    """A budget that is too small for the proof of a violation must not make the run pass."""
+    assert run(tmp_path / "run", "--allow-inconclusive", "-p", "support.no_time_for_proofs") == EXIT_FAILED
+    results = read_results(tmp_path / "run" / "results.json")
+    assert (results.exit_code, results.conclusion) == (EXIT_FAILED, "NOT SHOWN TO CONFORM")
+
+
 def trial(name: str = "REUSE-1", *, cell: str = "default", failure_class: FailureClass | None = None) -> Trial:
     """Return a trial of a requirement, with a counterexample of this class if one is given."""
     made = Trial(Requirement(id=name, title="", needs=(), shows=()), cell, "", "test")
