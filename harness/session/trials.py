@@ -39,7 +39,7 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, ProofTime, TrialEnded
 from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
-from coldproof.harness.session.proofs import Proofs
+from coldproof.harness.session.proofs import PROVED, Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
 from coldproof.harness.session.schedule import Conclusion, Schedule, Stage, Waiting
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -338,15 +338,30 @@ class TrialRunner:
             trial.search.passed.clear()
 
     def prove(self, sut: SystemUnderTest, trial: Trial) -> None:
-        """Prove the counterexamples of a test that an earlier run had no time for."""
+        """Prove the counterexamples of a test that an earlier run had no time for, as long as there is time.
+
+        One that was confirmed before, and whose cause is looked for, stays as it is unless it is confirmed again.
+        """
         for one in self.unfinished.get(Place(trial.requirement.id, trial.cell, trial.test), ()):
-            failing = sut.fails_again(one.workload, one.case.nonce)
+            failing, before = sut.fails_again(one.workload, one.case.nonce), trial.aside
+            if self.proofs.time.is_over():
+                return
+            put = one.not_reproduced(sut.engines.pool.profile.replays)
             if failing is not None:
                 trial.search.keep(failing)
                 self.proofs.put_aside(sut, trial)
-            elif (put := one.not_reproduced(sut.engines.pool.profile.replays)) is not None:
+            elif put is not None:
                 self.proofs.save_unproved(put, trial)
                 trial.next_search(put, ())
+            else:
+                continue
+            made = next((other for other in trial.aside if other not in before), None)
+            case = made.case if made is not None else None
+            counts = made is None or (case is not None and (put is not None or made.verdict in PROVED))
+            if not counts:
+                trial.aside = before
+            became = case.id if case is not None else ""
+            self.log.emit("proof", case=one.case.id, became=became, counts=counts)
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
