@@ -28,6 +28,7 @@ from coldproof.harness.judgement.requirement import (
 )
 from coldproof.harness.judgement.trial import PutAside, Search, Trial, Violation
 from coldproof.harness.judgement.verdict import (
+    verdict_of_case,
     verdict_of_put_aside,
     verdict_without_case,
     verdict_without_counterexample,
@@ -236,11 +237,31 @@ class TrialRunner:
         raise_outcome(conclusion.verdict, waiting.trial, conclusion.reason, None, allowed_verdicts(self.options))
 
     def conclude_waiting(self) -> None:
-        """Emit the verdicts of all trials that still wait, because the run ends."""
+        """Emit the verdicts of all trials that still wait, because the run ends, and of one that it cut off."""
+        cut, self.schedule.taken = self.schedule.taken, None
+        if cut is not None:
+            self.conclude_cut_off(cut)
         for nodeid in list(self.schedule.waiting):
             waiting = self.schedule.take(nodeid)
             if waiting is not None:
                 self.emit_conclusion(waiting)
+
+    def conclude_cut_off(self, waiting: Waiting) -> None:
+        """Emit what is known of a trial whose second visit did not come to its verdict: a counterexample is not lost.
+
+        Of another one there is no verdict: its second visit may have been about to find something.
+        """
+        trial = waiting.trial
+        search, case = trial.search, trial.search.case
+        replaying = waiting.stage is Stage.REPLAY and not trial.aside and (search.best is not None or not trial.known)
+        if case is not None:  # its controls were interrupted
+            trial.next_search(PutAside(*verdict_of_case(case), case), ())
+        elif replaying or (waiting.stage is Stage.PROOF and search is waiting.search):
+            self.emit_conclusion(waiting)
+            return
+        trial.set_remarks_apart()
+        if any(one.verdict not in PROVED or one.verdict is Verdict.VIOLATED for one in trial.aside):
+            self.emit_verdict(trial, *verdict_of_put_aside(trial), left=None)
 
     def emit_conclusion(self, waiting: Waiting) -> Conclusion:
         """Emit what is known of a trial that has waited, as its verdict, and return it."""
@@ -422,6 +443,8 @@ class TrialRunner:
         self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None
     ) -> None:
         """Emit the verdict of a trial. `left`: seconds that the trials to come are expected to draw examples."""
+        if self.schedule.taken is not None and self.schedule.taken.trial is trial:
+            self.schedule.taken = None
         self.log.emit(
             "verdict",
             requirement=trial.requirement.id,

@@ -287,7 +287,7 @@ def exit_code(results: Results, *, usage: bool, allowed: set[Verdict], least: in
     """Return the exit code. `least`: the number of requirements that have to conform or be known issues.
 
     A failed self-test comes first, then a violation, then failures of the harness. A run that shows nothing is not 0,
-    nor is one with a counterexample that it had no time to prove, whatever is allowed: with time, it may be a violation.
+    nor is one with a counterexample that it had no time to prove, whatever is allowed: it may be a violation.
     """
     verdicts = [r.verdict for r in results.requirements]
     if any(not row.caught for row in results.selftest):

@@ -24,12 +24,13 @@ from coldproof.harness.session.schedule import LONG_START, WORTH, Conclusion, Sc
 VIOLATED, AFTER = "SALT-1", "CHAT-1"  # in this order: the engine keeps chats apart and ignores salts
 
 
-def run(folder: Path, *more: str) -> int:
+def run(folder: Path, *more: str, **variables: str) -> int:
     """Run both requirements on a scripted engine that ignores salts, and return the exit code."""
     words = ["-p", "support.flawed_engine", "suites", "--engine", "scripted"]
     words += ["--cells", "scripted", "--requirements", f"{VIOLATED},{AFTER}", "--findings", "off", "--diagnose", "none"]
     words += [*COUNTED, "--report-dir", str(folder), *more]
-    done = run_pytest(words, {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": str(folder.parent)})
+    flaw = {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": str(folder.parent)}
+    done = run_pytest(words, {**flaw, **variables})
     assert (folder / "results.json").is_file(), done.stdout
     return done.returncode
 
@@ -95,6 +96,27 @@ def test_an_interrupted_run_says_what_it_found_and_did_not_confirm(tmp_path: Pat
     (case,) = results.cases
     assert case.unfinished is Unfinished.PROOF
     assert read_case(tmp_path / "run" / "cases" / f"{case.id}.json") == case
+
+
+def test_a_proof_that_an_interrupt_cuts_off_is_left_for_later(tmp_path: Path) -> None:
+    """The counterexample was found before the run was interrupted."""
+    assert run(tmp_path / "run", "-p", "support.interrupted_in_a_proof") == EXIT_HARNESS
+    results = read_results(tmp_path / "run" / "results.json")
+    (found,) = [one for one in results.requirements if one.id == VIOLATED]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    (case,) = results.cases
+    assert case.unfinished is Unfinished.PROOF
+
+
+def test_what_is_confirmed_is_a_violation_when_its_controls_are_interrupted(tmp_path: Path) -> None:
+    """Its case is saved by then."""
+    words = ("-p", "support.interrupted_in_a_proof", "--diagnose", "all")
+    assert run(tmp_path / "run", *words, INTERRUPTED="with_controls") == EXIT_FAILED
+    results = read_results(tmp_path / "run" / "results.json")
+    assert not results.complete
+    (found,) = [one for one in results.requirements if one.id == VIOLATED]
+    assert found.verdict is Verdict.VIOLATED
+    assert [case.unfinished for case in results.cases] == [None]
 
 
 def test_what_was_not_proved_fails_the_run_whatever_is_allowed(tmp_path: Path) -> None:
