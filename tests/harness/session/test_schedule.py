@@ -86,6 +86,16 @@ def test_a_run_up_to_its_first_failure_proves_it_at_once(tmp_path: Path) -> None
     assert verdicts(tmp_path / "run") == [(VIOLATED, Verdict.VIOLATED)]
 
 
+def test_a_cell_may_be_opened_twice_by_a_run_without_rounds(tmp_path: Path) -> None:
+    """Its tests run for the first time then, and wait for nothing."""
+    words = ("--cells", "scripted,scripted-too", "-p", "support.cells_by_turns", "--maxfail", "9")
+    assert run(tmp_path / "run", *words) == EXIT_FAILED
+    assert {(name, verdict) for name, verdict in verdicts(tmp_path / "run") if verdict != Verdict.UNSUPPORTED} == {
+        (VIOLATED, Verdict.VIOLATED),
+        (AFTER, Verdict.CONFORMS),
+    }
+
+
 def test_an_interrupted_run_says_what_it_found_and_did_not_confirm(tmp_path: Path) -> None:
     """What was not confirmed is no violation, and it is not forgotten either: its case is there for later."""
     assert run(tmp_path / "run", "-p", "support.interrupted_before_proofs") == EXIT_HARNESS
