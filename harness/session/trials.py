@@ -263,9 +263,10 @@ class TrialRunner:
         if any(one.verdict not in PROVED or one.verdict is Verdict.VIOLATED for one in trial.aside):
             self.emit_verdict(trial, *verdict_of_put_aside(trial), left=None)
 
-    def emit_conclusion(self, waiting: Waiting) -> Conclusion:
-        """Emit what is known of a trial that has waited, as its verdict, and return it."""
+    def emit_conclusion(self, waiting: Waiting, problem: str = "") -> Conclusion:
+        """Emit what is known of a trial that has waited, as its verdict, and return it. `problem`: why it ends so."""
         conclusion = waiting.conclude()
+        conclusion = conclusion._replace(reason="; ".join(filter(None, (conclusion.reason, problem))))
         self.emit_verdict(waiting.trial, *conclusion, left=None)
         return conclusion
 

@@ -86,6 +86,19 @@ def test_a_run_up_to_its_first_failure_proves_it_at_once(tmp_path: Path) -> None
     assert verdicts(tmp_path / "run") == [(VIOLATED, Verdict.VIOLATED)]
 
 
+def test_what_is_known_stays_when_a_cell_cannot_be_opened_again(tmp_path: Path) -> None:
+    """Each test has one verdict. That its engines started once is as good as before."""
+    words = ("--cells", "scripted,scripted-too", "-p", "support.no_second_start")
+    assert run(tmp_path / "run", *words) == EXIT_FAILED
+    again = [one for one in events(tmp_path / "run", "verdict") if "no memory is left" in one["reason"]]
+    assert {(one["requirement"], one["verdict"]) for one in again} == {
+        (VIOLATED, Verdict.INCONCLUSIVE),
+        (AFTER, Verdict.CONFORMS),
+    }
+    places = [(one["cell"], one["test"]) for one in events(tmp_path / "run", "verdict")]
+    assert len(set(places)) == len(places)
+
+
 def test_a_cell_may_be_opened_twice_by_a_run_without_rounds(tmp_path: Path) -> None:
     """Its tests run for the first time then, and wait for nothing."""
     words = ("--cells", "scripted,scripted-too", "-p", "support.cells_by_turns", "--maxfail", "9")
