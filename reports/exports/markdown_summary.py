@@ -11,7 +11,7 @@ from coldproof.harness.schema.results import Results
 from coldproof.reports.format.markdown import code, escaped, table
 from coldproof.reports.format.text import duration, many, report_name
 from coldproof.reports.views import overview, switches
-from coldproof.reports.views.causes import SIGN, CauseView, cause_views
+from coldproof.reports.views.causes import SIGN, CauseView, State, cause_views, listed, unconfirmed_words
 from coldproof.reports.views.notes import notes
 from coldproof.reports.views.untested import Untested, untested
 from coldproof.reports.views.verdict_sentence import verdict_sentence
@@ -89,7 +89,9 @@ def _switches(results: Results) -> list[str]:
 def _causes(causes: Sequence[CauseView]) -> list[str]:
     if not causes:
         return []
-    return ["### Causes, worst first", "", *map(_cause, causes), ""]
+    own, folded = listed(causes)
+    last = [f"- **{State.UNCONFIRMED.value}**: {escaped(unconfirmed_words(folded), _SENTENCE)}"] if folded else []
+    return ["### Causes, worst first", "", *map(_cause, own), *last, ""]
 
 
 def _cause(cause: CauseView) -> str:

@@ -13,7 +13,7 @@ from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.reports.format.text import many, one_line
 from coldproof.reports.views import switches
-from coldproof.reports.views.causes import SIGN, CauseView, cause_views
+from coldproof.reports.views.causes import SIGN, CauseView, State, cause_views, listed, unconfirmed_words
 from coldproof.reports.views.notes import notes
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 
@@ -46,12 +46,15 @@ def closing_lines(results: Results, page: Path) -> list[str]:
 def cause_lines(causes: Sequence[CauseView], most: int) -> list[str]:
     """Return the causes in at most this many lines. One that fails the run has its replay in a second line."""
     shown: list[str] = []
-    for place, cause in enumerate(causes):
+    own, folded = listed(causes)
+    last = [f"  {State.UNCONFIRMED.value.upper()} {unconfirmed_words(folded)}"] if folded else []
+    most -= len(last)
+    for place, cause in enumerate(own):
         lines = lines_of(cause)
-        if len(shown) + len(lines) > most - (place < len(causes) - 1):  # a line is kept for the number of the others
-            return [*shown, f"  and {many(len(causes) - place, 'more cause')} in the report"]
+        if len(shown) + len(lines) > most - (place < len(own) - 1):  # a line is kept for the number of the others
+            return [*shown, f"  and {many(len(own) - place, 'more cause')} in the report", *last]
         shown += lines
-    return shown
+    return [*shown, *last]
 
 
 def lines_of(cause: CauseView) -> list[str]:

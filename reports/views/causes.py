@@ -35,6 +35,7 @@ _BY_CLASS = {
     FailureClass.API: Severity.API,
 }
 _ORDER = tuple(Severity)
+FEW_UNCONFIRMED = 2
 SIGN = {
     Severity.FOREIGN_DATA: "‼",
     Severity.WRONG_ANSWER: "✕",
@@ -164,6 +165,23 @@ def cause_views(results: Results) -> list[CauseView]:
     views += _as_shipped(results, {view.finding for view in views}, facts)
     views += _without_case(results, views)
     return sorted(views, key=_rank)
+
+
+def listed(causes: Sequence[CauseView]) -> tuple[list[CauseView], list[CauseView]]:
+    """Return the causes that have a line of their own, and the others: failures that no replay has shown again.
+
+    Before its proofs, one fault gives many of these, and they cannot be told apart. A few of them are listed.
+    """
+    unconfirmed = [view for view in causes if not view.is_confirmed]
+    if len(unconfirmed) <= FEW_UNCONFIRMED:
+        return list(causes), []
+    return [view for view in causes if view.is_confirmed], unconfirmed
+
+
+def unconfirmed_words(causes: Sequence[CauseView]) -> str:
+    """Return how many failures no replay has shown again, and of which requirements."""
+    names = sorted({name for view in causes for name in view.requirements})
+    return f"{many(len(causes), 'failure')} that no replay has shown again: {', '.join(names)}"
 
 
 def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:

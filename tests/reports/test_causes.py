@@ -18,7 +18,7 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.terminal import closing_lines
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.views.causes import ELSEWHERE, SIGN, State, cause_views
+from coldproof.reports.views.causes import ELSEWHERE, FEW_UNCONFIRMED, SIGN, State, cause_views
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 ADAPTER_KEY = "a cache key without the adapter, or with another one"
@@ -89,6 +89,22 @@ def test_what_no_replay_showed_again_breaks_nothing(changes: dict[str, Any]) -> 
     assert "The effect is cache hits that are lost" in said
     assert "A failure was seen and not confirmed (LORA-5): that accuses nobody." in said
     assert "not confirmed (1)" in render_html(made)
+
+
+def test_many_failures_without_a_proof_are_one_line() -> None:
+    """One fault gives many of them before its proofs, and they cannot be told apart."""
+    confirmed = samples.case("shown", signature="lost reuse")
+    seen = [
+        samples.case(f"once-{i}", requirement=f"LORA-{i}", signature=f"stale state; {i}", unfinished=Unfinished.PROOF)
+        for i in range(FEW_UNCONFIRMED + 1)
+    ]
+    made = samples.results(confirmed, *seen)
+    words = "3 failures that no replay has shown again: LORA-0, LORA-1, LORA-2"
+    assert [line for line in closing_lines(made, Path("r/index.html")) if "NOT CONFIRMED" in line] == [
+        f"  NOT CONFIRMED {words}"
+    ]
+    assert f"**not confirmed**: {words}" in summary_markdown(made).replace("\\", "")
+    assert "3 failures that no replay has shown again" in render_html(made)
 
 
 def test_a_cause_with_a_confirmed_case_is_confirmed() -> None:
