@@ -16,9 +16,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.case.load import load_case
+from coldproof.harness.case.replay_command import URLS
 from coldproof.harness.cli.io import (
     FAILED,
     USAGE,
@@ -71,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         folder = scratch.path / "proofs"
         words = proof_words(results, left, report=report, folder=folder)
+        check_key(words, options.words)
         command = pytest_command(map(str, join_values([*words, *options.words])))
         say(f"proving {many(len(left), 'counterexample')}: this takes minutes")
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
@@ -108,6 +111,16 @@ def check(report: Path, left: Iterable[Case]) -> None:
     for path in (report, report / EVENTS, report / CASES):
         if not os.access(path, os.W_OK):
             raise Refusal(FAILED, f"cannot write {path}")
+
+
+def check_key(words: list[str], given: list[str]) -> None:
+    """Raise Refusal if a server that only the report names would get the user's key: a report may come from anybody."""
+    named = {word.partition("=")[0] for word in given}
+    for name in URLS:
+        if os.environ.get(KEY_VARIABLE) and name in words and name not in named:
+            url = words[words.index(name) + 1]
+            said = f"{KEY_VARIABLE} is set, and the run of this report was on {url}: add {name} if that is your server"
+            raise Refusal(USAGE, said)
 
 
 def proof_words(results: Results, left: Iterable[Case], *, report: Path, folder: Path) -> list[str]:

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from support.paths import COUNTED, ended
 
+from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.harness.cli.io import Refusal
 from coldproof.harness.cli.main import main
-from coldproof.harness.cli.prove import new_verdicts, proof_words
+from coldproof.harness.cli.prove import check_key, new_verdicts, proof_words
 from coldproof.harness.schema.case import UNPROVED, Unfinished
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_USAGE
 from coldproof.harness.schema.results import Results, read_results
@@ -119,6 +121,18 @@ def test_the_proofs_have_the_options_of_the_run_about_its_engines(report: Path, 
         ("--findings", "off"),
         ("--report-dir", str(tmp_path)),
     }
+
+
+def test_a_key_is_sent_to_no_server_that_only_the_report_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report may come from anybody."""
+    words = ["-q", "--engine-url", "https://else.where", "--profile", "ci"]
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    check_key(words, [])
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
+    with pytest.raises(Refusal, match=r"https://else\.where"):
+        check_key(words, ["--budget", "5m"])
+    check_key(words, ["--engine-url", "https://my.own"])
+    check_key(["-q", "--profile", "ci"], [])
 
 
 def verdict(name: str, case: str | None) -> dict[str, Any]:
