@@ -18,6 +18,7 @@ import msgspec
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.cli.io import FAILED, USAGE, Parser, Refusal, Subcommand, added_to, argument, loaded, say
+from coldproof.harness.cli.run import run_options
 from coldproof.harness.option_table import OPTIONS, option_words
 from coldproof.harness.option_words import join_values
 from coldproof.harness.options import OFF
@@ -198,4 +199,5 @@ PROVE = Subcommand(
     run,
     argument("report", type=Path, metavar="REPORT", help="the folder of a report"),
     words_of_run,
+    described=[run_options],
 )
