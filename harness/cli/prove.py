@@ -7,29 +7,42 @@ what that showed. Exit code: that of the report.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.harness.case.finding_facts import facts_of
-from coldproof.harness.cli.io import FAILED, USAGE, Parser, Refusal, Subcommand, added_to, argument, loaded, say
+from coldproof.harness.case.load import load_case
+from coldproof.harness.cli.io import (
+    FAILED,
+    USAGE,
+    Parser,
+    Refusal,
+    Subcommand,
+    added_to,
+    argument,
+    interpreting,
+    loaded,
+    reason_of,
+    say,
+)
 from coldproof.harness.cli.run import run_options
 from coldproof.harness.option_table import OPTIONS, option_words
 from coldproof.harness.option_words import join_values
 from coldproof.harness.options import OFF
 from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.exit_codes import CONCLUDED
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.stored_files import read_lines
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.pytest_command import pytest_command
-from coldproof.harness.session.run_reports import RESULTS, write_case_files
+from coldproof.harness.session.run_reports import CASES, RESULTS, write_case_files
 from coldproof.reports.assemble.assemble import assemble, events_of, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import SEAL
@@ -54,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         return results.exit_code
     if (report / SEAL).is_file():
         raise Refusal(USAGE, f"{report} is the bundle of a qualification, which stays as it is")
+    check(report, left)
     scratch = ScratchFolder()
     try:
         folder = scratch.path / "proofs"
@@ -62,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"proving {many(len(left), 'counterexample')}: this takes minutes")
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
         code = done.returncode
-        if code not in CONCLUDED and not (folder / EVENTS).is_file():
+        if not (folder / EVENTS).is_file():
             raise Refusal(FAILED, f"the proofs came to nothing: their run ended with exit code {code}")
         with added_to(report):
             proved = with_proofs(report, folder, left)
@@ -74,6 +88,27 @@ def run(options: argparse.Namespace) -> int:
             say(f"{one.id} {one.verdict.value}: {one.reason}")
     say(f"{many(len(left), 'counterexample')} waited for proof, {still} still do: {report / 'index.html'}")
     return proved.exit_code
+
+
+def check(report: Path, left: Iterable[Case]) -> None:
+    """Raise Refusal or UsageError for a report that cannot be written again: its proofs would be lost."""
+    if not report.is_dir():
+        raise Refusal(USAGE, f"{report} is not the folder of a report")
+    try:
+        with interpreting(report):
+            events = read_events(report / EVENTS)
+            assemble(events)
+    except OSError as problem:
+        said = "has no events that can be read; those of merged reports are in the folders that were merged"
+        raise Refusal(USAGE, f"{report} {said}: {reason_of(problem)}") from problem
+    known = {one["case"]["id"] for one in events if one["event"] == "case"}
+    for case in left:
+        if case.id not in known:
+            raise Refusal(USAGE, f"{report}: its events have no case {case.id}, which its results have")
+        load_case(report / CASES / f"{case.id}.json")
+    for path in (report, report / EVENTS, report / CASES):
+        if not os.access(path, os.W_OK):
+            raise Refusal(FAILED, f"cannot write {path}")
 
 
 def proof_words(results: Results, left: Iterable[Case], *, report: Path, folder: Path) -> list[str]:
@@ -100,13 +135,14 @@ def with_proofs(report: Path, folder: Path, left: list[Case]) -> Results:
     """Add to a report what its proofs showed, write it again, and return its results. `folder`: of the proofs' run."""
     before, shown = read_events(report / EVENTS), events_of(read_lines(folder / EVENTS))
     several = any(case.layer for case in left)
+    replaced, concluded = replaced_cases(left, shown), {place(one) for one in shown if has_case(one)}
+    refused = {one["became"] for one in shown if one["event"] == "proof" and not one["counts"]}
     cases = [
         moved(msgspec.convert(one["case"], Case), folder, report, layer=one.get("layer", "") if several else "")
         for one in shown
-        if one["event"] == "case"
+        if one["event"] == "case" and one["case"]["id"] not in refused and place_of_case(one) in concluded
     ]
     ended = last_of(before, "run_finished") or before[-1]
-    replaced = replaced_cases(left, cases, shown)
     added: list[Event] = [{"event": "proved", "cases": replaced}]
     added += [{"event": "case", "case": msgspec.to_builtins(case)} for case in cases]
     added += new_verdicts(before, shown, set(replaced))
@@ -114,7 +150,9 @@ def with_proofs(report: Path, folder: Path, left: list[Case]) -> Results:
     stamped = [{"event": one["event"], "at": ended["at"], **one} for one in added]
     results = assemble([*before, *stamped])
     records = {"event": "records", "at": ended["at"], "records": msgspec.to_builtins(facts_of(results))}
-    with (report / EVENTS).open("ab") as file:
+    with (report / EVENTS).open("ab+") as file:
+        if not ends_a_line(file):  # a run that was killed leaves an incomplete one
+            file.write(b"\n")
         file.writelines(msgspec.json.encode(one) + b"\n" for one in (*stamped, records))
     statements = {one.id: one.statement for one in results.requirements}
     for case in cases:
@@ -133,12 +171,24 @@ def moved(case: Case, folder: Path, report: Path, *, layer: str) -> Case:
     return msgspec.structs.replace(case, replay=replay, layer=layer)
 
 
-def replaced_cases(left: Iterable[Case], cases: Iterable[Case], shown: Iterable[Event]) -> list[str]:
-    """Return the ids of the unfinished cases of which there is a new one: of the same test, which has its verdict."""
-    ended = {place(one)[1:] for one in shown if one["event"] == "verdict"}
-    proved = {(case.layer, case.requirement, case.cell, case.test) for case in cases}
-    places = ((one.id, (one.layer, one.requirement, one.cell, one.test)) for one in left)
-    return [name for name, where in places if where in proved and where[1:] in ended]
+def ends_a_line(file: BinaryIO) -> bool:
+    """Return whether a file is empty or ends with the end of a line."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def replaced_cases(left: Iterable[Case], shown: list[Event]) -> list[str]:
+    """Return the ids of the unfinished cases that are replaced by what became of them: their tests have a verdict."""
+    concluded = {place(one)[1:] for one in shown if has_case(one)}
+    became = {one["case"] for one in shown if one["event"] == "proof" and one["counts"]}
+    return [one.id for one in left if one.id in became and (one.requirement, one.cell, one.test) in concluded]
+
+
+def has_case(event: Event) -> bool:
+    """Return whether an event is a verdict that rests on a case."""
+    return event["event"] == "verdict" and event["case"] is not None
 
 
 def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) -> list[Event]:
@@ -148,11 +198,11 @@ def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) ->
     """
     earlier = {place(one): one for one in before if one["event"] == "verdict"}
     found = []
-    for new in (one for one in shown if one["event"] == "verdict" and one["case"] is not None):
+    for new in filter(has_case, shown):
         old = earlier.get(place(new))
         if old is None:
             continue
-        rests_on_others = old["case"] is not None and old["case"] not in replaced
+        rests_on_others = old["case"] not in replaced  # also an ERROR, which has no case
         order = list(Verdict)
         stays = rests_on_others and order.index(Verdict(old["verdict"])) >= order.index(Verdict(new["verdict"]))
         others = [one for one in old["further"] if one["case"] not in replaced] + new["further"]
@@ -160,7 +210,10 @@ def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) ->
             further = [*others, {"case": new["case"], "verdict": new["verdict"]}]
             found.append({**old, "reason": f"{old['reason']}; besides it, {new['verdict']}: {new['reason']}"})
         else:
-            further = [*others, *([{"case": old["case"], "verdict": old["verdict"]}] if rests_on_others else [])]
+            further = [
+                *others,
+                *([{"case": old["case"], "verdict": old["verdict"]}] if rests_on_others and old["case"] else []),
+            ]
             found.append({**old, "verdict": new["verdict"], "reason": new["reason"], "case": new["case"]})
         found[-1] |= {"further": further, "known": [*old["known"], *new["known"]]}
         for stamp in ("process", "number"):
@@ -171,6 +224,11 @@ def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) ->
 def place(event: Event) -> tuple[str, ...]:
     """Return of which test in which cell and layer a verdict is."""
     return tuple(event.get(name, "") for name in KEY)
+
+
+def place_of_case(event: Event) -> tuple[str, ...]:
+    """Return which test in which cell and layer found the case of an event."""
+    return (event.get("layer", ""), *(event["case"][name] for name in KEY[1:]))
 
 
 def joined_waivers(before: list[Event], shown: list[Event]) -> list[Event]:

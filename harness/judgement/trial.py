@@ -106,6 +106,7 @@ class Search:
         self.saved = False  # the counterexample is a saved case, which is minimal already
         self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.cause: Attribution | None = None  # what is known of its cause before it is proved
+        self.case: Case | None = None  # which was saved of it
 
     def keep(self, failing: Failing) -> None:
         """Keep a counterexample if it is the first or the smallest one."""

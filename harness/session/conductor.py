@@ -245,7 +245,8 @@ class ConformanceRun:
         """
         if self.pool is None:
             raise RuntimeError("the run has not begun")
-        again = cell.name in self.trials.schedule.starts
+        schedule = self.trials.schedule
+        again = schedule.in_rounds and cell.name in schedule.starts  # a worker of xdist may open a cell twice, too
         if again and not self.is_time_for(cell.name):
             return None
         if not self.clock.left_for_drawing() and not again:
@@ -263,7 +264,7 @@ class ConformanceRun:
             raise EngineStartError(str(problem)) from problem
         self.open_cells.append(sut)
         took = 0.0 if again else engines.calibration_seconds
-        self.trials.schedule.opened(cell.name, self.pool.start_clock.seconds() - before, calibration=took)
+        schedule.opened(cell.name, self.pool.start_clock.seconds() - before, calibration=took)
         if again:
             return sut
         self.log.emit(

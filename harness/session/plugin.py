@@ -377,7 +377,8 @@ def run_phases(item: pytest.Item, schedule: Schedule) -> list[pytest.TestReport]
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Turn a failure to start a cell's engines into the verdict ERROR for each of its requirements.
 
-    If a cell was not opened because the time of the run was over, they are NOT EXERCISED or UNSUPPORTED.
+    If a cell was not opened because the time of the run was over, they are NOT EXERCISED or UNSUPPORTED. What is known
+    of one that has waited stays.
     """
     try:
         return (yield)
@@ -387,6 +388,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
         trial = trial_of(item)
         if trial is not None:
             trials = item.config.stash[RUN].trials
+            waiting = trials.schedule.take(item.nodeid)
+            if waiting is not None:
+                trials.emit_conclusion(waiting, f"its cell could not be opened again: {failure}")
+                raise
             if isinstance(failure, OutOfTime):
                 trials.conclude_unopened(trial, str(failure))
             trials.emit_verdict(trial, Verdict.ERROR, str(failure), None, left=None)

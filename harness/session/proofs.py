@@ -207,6 +207,7 @@ class Proofs:
                     case = sut.with_controls(case, confirmed)
         finally:  # save the case even if its controls were interrupted
             self.save_case(case, trial.statement)
+            trial.search.case = case
         if verdict_of_case(case)[0] in PROVED:
             self.causes.add(case.signature)
             sut.drop_crashing_kind(case, confirmed)

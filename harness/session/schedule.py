@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from coldproof.harness.judgement.trial import Trial
+from coldproof.harness.judgement.trial import Search, Trial
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.selection.select import cell_name, requirement_of
@@ -59,6 +59,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     conclude: Callable[[], Conclusion]
     since: float
+    search: Search  # that has found its counterexample, if it has one
 
     @property
     def gravity(self) -> int:
@@ -78,6 +79,7 @@ class Schedule:
         self.seconds, self.quick = seconds, quick
         self.in_rounds = False
         self.waiting: dict[str, Waiting] = {}
+        self.taken: Waiting | None = None  # the latest one that went on
         self.placed: set[str] = set()  # ids of tests that were put among the tests to come once more
         self.calibrations = 0.0  # seconds of all cells
         self.starts: dict[str, float] = {}  # of each cell that was visited, how long its engines took to start
@@ -118,7 +120,9 @@ class Schedule:
     ) -> None:
         """Let a trial wait."""
         since = time.monotonic()
-        self.waiting[nodeid] = Waiting(trial=trial, test=test, stage=stage, conclude=conclude, since=since)
+        self.waiting[nodeid] = Waiting(
+            trial=trial, test=test, stage=stage, conclude=conclude, since=since, search=trial.search
+        )
 
     def take(self, nodeid: str) -> Waiting | None:
         """Return the trial that waits under this id, and its clock as if no time had passed; None without one."""
@@ -130,6 +134,7 @@ class Schedule:
         if trial.search.since is not None:
             trial.search.since += away
         trial.waits = trial.may_wait = trial.returns = False
+        self.taken = waiting
         return waiting
 
     def proofs(self, cell: str | None = None) -> int:

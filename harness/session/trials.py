@@ -28,6 +28,7 @@ from coldproof.harness.judgement.requirement import (
 )
 from coldproof.harness.judgement.trial import PutAside, Search, Trial, Violation
 from coldproof.harness.judgement.verdict import (
+    verdict_of_case,
     verdict_of_put_aside,
     verdict_without_case,
     verdict_without_counterexample,
@@ -39,7 +40,7 @@ from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import OUT_OF_TIME, ProofTime, TrialEnded
 from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
-from coldproof.harness.session.proofs import Proofs
+from coldproof.harness.session.proofs import PROVED, Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
 from coldproof.harness.session.schedule import Conclusion, Schedule, Stage, Waiting
 from coldproof.harness.session.system_under_test import SystemUnderTest
@@ -236,15 +237,36 @@ class TrialRunner:
         raise_outcome(conclusion.verdict, waiting.trial, conclusion.reason, None, allowed_verdicts(self.options))
 
     def conclude_waiting(self) -> None:
-        """Emit the verdicts of all trials that still wait, because the run ends."""
+        """Emit the verdicts of all trials that still wait, because the run ends, and of one that it cut off."""
+        cut, self.schedule.taken = self.schedule.taken, None
+        if cut is not None:
+            self.conclude_cut_off(cut)
         for nodeid in list(self.schedule.waiting):
             waiting = self.schedule.take(nodeid)
             if waiting is not None:
                 self.emit_conclusion(waiting)
 
-    def emit_conclusion(self, waiting: Waiting) -> Conclusion:
-        """Emit what is known of a trial that has waited, as its verdict, and return it."""
+    def conclude_cut_off(self, waiting: Waiting) -> None:
+        """Emit what is known of a trial whose second visit did not come to its verdict: a counterexample is not lost.
+
+        Of another one there is no verdict: its second visit may have been about to find something.
+        """
+        trial = waiting.trial
+        search, case = trial.search, trial.search.case
+        replaying = waiting.stage is Stage.REPLAY and not trial.aside and (search.best is not None or not trial.known)
+        if case is not None:  # its controls were interrupted
+            trial.next_search(PutAside(*verdict_of_case(case), case), ())
+        elif replaying or (waiting.stage is Stage.PROOF and search is waiting.search):
+            self.emit_conclusion(waiting)
+            return
+        trial.set_remarks_apart()
+        if any(one.verdict not in PROVED or one.verdict is Verdict.VIOLATED for one in trial.aside):
+            self.emit_verdict(trial, *verdict_of_put_aside(trial), left=None)
+
+    def emit_conclusion(self, waiting: Waiting, problem: str = "") -> Conclusion:
+        """Emit what is known of a trial that has waited, as its verdict, and return it. `problem`: why it ends so."""
         conclusion = waiting.conclude()
+        conclusion = conclusion._replace(reason="; ".join(filter(None, (conclusion.reason, problem))))
         self.emit_verdict(waiting.trial, *conclusion, left=None)
         return conclusion
 
@@ -338,15 +360,30 @@ class TrialRunner:
             trial.search.passed.clear()
 
     def prove(self, sut: SystemUnderTest, trial: Trial) -> None:
-        """Prove the counterexamples of a test that an earlier run had no time for."""
+        """Prove the counterexamples of a test that an earlier run had no time for, as long as there is time.
+
+        One that was confirmed before, and whose cause is looked for, stays as it is unless it is confirmed again.
+        """
         for one in self.unfinished.get(Place(trial.requirement.id, trial.cell, trial.test), ()):
-            failing = sut.fails_again(one.workload, one.case.nonce)
+            failing, before = sut.fails_again(one.workload, one.case.nonce), trial.aside
+            if self.proofs.time.is_over():
+                return
+            put = one.not_reproduced(sut.engines.pool.profile.replays)
             if failing is not None:
                 trial.search.keep(failing)
                 self.proofs.put_aside(sut, trial)
-            elif (put := one.not_reproduced(sut.engines.pool.profile.replays)) is not None:
+            elif put is not None:
                 self.proofs.save_unproved(put, trial)
                 trial.next_search(put, ())
+            else:
+                continue
+            made = next((other for other in trial.aside if other not in before), None)
+            case = made.case if made is not None else None
+            counts = made is None or (case is not None and (put is not None or made.verdict in PROVED))
+            if not counts:
+                trial.aside = before
+            became = case.id if case is not None else ""
+            self.log.emit("proof", case=one.case.id, became=became, counts=counts)
 
     def conclude(self, sut: SystemUnderTest, trial: Trial, problem: BaseException | None) -> None:
         """Confirm and waive what was found, emit the verdict, and raise pytest's outcome for it."""
@@ -407,6 +444,8 @@ class TrialRunner:
         self, trial: Trial, verdict: Verdict, reason: str, case: Case | None, *, left: float | None
     ) -> None:
         """Emit the verdict of a trial. `left`: seconds that the trials to come are expected to draw examples."""
+        if self.schedule.taken is not None and self.schedule.taken.trial is trial:
+            self.schedule.taken = None
         self.log.emit(
             "verdict",
             requirement=trial.requirement.id,

@@ -286,7 +286,8 @@ def least_shown(start: Event, requirements: list[RequirementResult]) -> int:
 def exit_code(results: Results, *, usage: bool, allowed: set[Verdict], least: int = 1) -> int:
     """Return the exit code. `least`: the number of requirements that have to conform or be known issues.
 
-    A failed self-test comes first, then a violation, then failures of the harness. A run that shows nothing is not 0.
+    A failed self-test comes first, then a violation, then failures of the harness. A run that shows nothing is not 0,
+    nor is one with a counterexample that it had no time to prove, whatever is allowed: it may be a violation.
     """
     verdicts = [r.verdict for r in results.requirements]
     if any(not row.caught for row in results.selftest):
@@ -302,7 +303,8 @@ def exit_code(results: Results, *, usage: bool, allowed: set[Verdict], least: in
     if not verdicts:
         return EXIT_NOTHING
     failing = {Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED} - allowed
-    if failing & set(verdicts) or not results.complete:
+    unproved = any(case.unfinished is Unfinished.PROOF for case in results.cases)
+    if failing & set(verdicts) or unproved or not results.complete:
         return EXIT_FAILED
     return EXIT_OK if sum(verdict in SHOWN for verdict in verdicts) >= least else EXIT_NOT_SHOWN
 

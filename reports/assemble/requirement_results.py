@@ -20,6 +20,7 @@ from coldproof.reports.assemble.reach import reached_cells
 from coldproof.reports.assemble.shipped_causes import cell_with_causes, shipped_causes, with_causes
 
 Event = dict[str, Any]
+UNCONCLUDED = "the run ended before this requirement was concluded"
 DIVERGED = (ReportedEvidence.DIVERGED_HITS, ReportedEvidence.DIVERGED_MISSES)
 
 
@@ -32,11 +33,13 @@ def requirement_results(events: list[Event]) -> list[RequirementResult]:
     order = {name: number for number, name in enumerate(layer_names(events))}
     verdicts = {(e["requirement"], *place(e)): e for e in events if e["event"] == "verdict"}
     examples = [e for e in events if e["event"] == "example"]
+    found = {place(e) for e in events if e["event"] == "waits" and e["stage"] != "more"}
     exceeding, shipped = cells_with_excess(verdicts.values()), shipped_causes(events)
     results = []
     for requirement_id, tests in sorted(announced.items()):
         tests.sort(key=lambda test: order.get(test.get("layer", ""), 0))
-        cells = [cell_result(test, verdicts.get((requirement_id, *place(test)))) for test in tests]
+        concluded = [verdicts.get((requirement_id, *place(test))) for test in tests]
+        cells = [cell_result(test, one, found=place(test) in found) for test, one in zip(tests, concluded, strict=True)]
         cells = [with_excess(cell, exceeding.get((cell.layer, cell.cell), "")) for cell in cells]
         merged = merge_cells(cells, several=len(order) > 1)
         causes = [one for one in shipped.get(requirement_id, []) if one.verdict is not Verdict.CONFORMS]
@@ -140,14 +143,18 @@ def statement_parts(tests: list[Event]) -> StatementParts:
     return StatementParts(**{name: [words for parts in different for words in getattr(parts, name)] for name in topics})
 
 
-def cell_result(test: Event, verdict: Event | None) -> CellResult:
-    """Return one test's result. Without a verdict, the run ended before the test was concluded."""
+def cell_result(test: Event, verdict: Event | None, *, found: bool = False) -> CellResult:
+    """Return one test's result. Without a verdict, the run ended before the test was concluded.
+
+    `found`: it had a counterexample that waited for its proof when the run was killed.
+    """
     if verdict is None:
+        why = "a counterexample was found, and the run ended before it was confirmed" if found else UNCONCLUDED
         return CellResult(
             cell=test["cell"],
             layer=test.get("layer", ""),
-            verdict=Verdict.NOT_EXERCISED,
-            reason="the run ended before this requirement was concluded",
+            verdict=Verdict.INCONCLUSIVE if found else Verdict.NOT_EXERCISED,
+            reason=why,
             examples=0,
             requests=0,
             evidence={},

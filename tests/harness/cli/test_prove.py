@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from support.paths import COUNTED, ended
 from coldproof.harness.cli.main import main
 from coldproof.harness.cli.prove import new_verdicts, proof_words
 from coldproof.harness.schema.case import UNPROVED, Unfinished
-from coldproof.harness.schema.exit_codes import EXIT_FAILED
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_USAGE
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import Verdict
 
@@ -37,6 +38,33 @@ def requirement(results: Results, name: str) -> tuple[Verdict, str]:
     return next((one.verdict, one.reason) for one in results.requirements if one.id == name)
 
 
+def test_a_confirmed_case_stays_without_time_for_its_cause(report: Path, tmp_path: Path) -> None:
+    """It is a violation already. To replay it once more, and not to confirm it, says nothing against it."""
+    confirmed = tmp_path / "confirmed"
+    shutil.copytree(report, confirmed)
+    for path in (confirmed / "results.json", confirmed / "events.ndjson", *confirmed.glob("cases/*.json")):
+        said = path.read_text().replace('"unfinished":"proof"', '"unfinished":"cause"')
+        path.write_text(said.replace('"verdict":"INCONCLUSIVE"', '"verdict":"VIOLATED"'))
+    words = ["-m", "coldproof", "prove", str(confirmed), *ENGINE, "-p", "support.no_time_for_proofs"]
+    done = ended([sys.executable, *words], **FLAW)
+    assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
+    after = read_results(confirmed / "results.json")
+    assert [case.unfinished for case in after.cases] == [Unfinished.CAUSE]
+    assert requirement(after, "SALT-1")[0] is Verdict.VIOLATED
+
+
+def test_what_could_not_be_written_again_is_refused_before_the_proofs(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They take minutes, and would be lost."""
+    for lost in ("events.ndjson", "cases"):
+        copy = tmp_path / lost
+        shutil.copytree(report, copy, ignore=shutil.ignore_patterns(lost))
+        assert main(["prove", str(copy)]) == EXIT_USAGE
+        assert "proving" not in capsys.readouterr().out
+    assert main(["prove", str(report / "results.json")]) == EXIT_USAGE
+
+
 def test_what_was_put_aside_is_proved_later(report: Path) -> None:
     """Before, it is no violation. Afterwards the report has what a run with time would have, and all else stays."""
     before = read_results(report / "results.json")
@@ -46,6 +74,8 @@ def test_what_was_put_aside_is_proved_later(report: Path) -> None:
     (open_case,) = before.cases
     assert open_case.unfinished is Unfinished.PROOF
     (report / "mine.txt").write_text("not ours")
+    with (report / "events.ndjson").open("a") as file:
+        file.write('{"event":"exam')  # as of a run that was killed
     words = ["-m", "coldproof", "prove", str(report), *ENGINE, "-p", "support.counted_budget"]
     done = ended([sys.executable, *words], **FLAW)
     assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
@@ -105,4 +135,6 @@ def test_a_verdict_that_rests_on_another_case_stays_if_it_is_worse() -> None:
     assert (kept["verdict"], kept["case"], kept["further"][0]["case"]) == ("VIOLATED", "other", "new")
     (worse,) = new_verdicts([verdict("KNOWN ISSUE", "other")], [verdict("VIOLATED", "new")], {"open"})
     assert (worse["verdict"], worse["case"], worse["further"][0]["case"]) == ("VIOLATED", "new", "other")
+    (error,) = new_verdicts([verdict("ERROR", None)], [verdict("KNOWN ISSUE", "new")], {"open"})
+    assert (error["verdict"], error["case"], error["further"][0]["case"]) == ("ERROR", None, "new")
     assert not new_verdicts([verdict("INCONCLUSIVE", "open")], [verdict("INCONCLUSIVE", None)], {"open"})

@@ -24,12 +24,13 @@ from coldproof.harness.session.schedule import LONG_START, WORTH, Conclusion, Sc
 VIOLATED, AFTER = "SALT-1", "CHAT-1"  # in this order: the engine keeps chats apart and ignores salts
 
 
-def run(folder: Path, *more: str) -> int:
+def run(folder: Path, *more: str, **variables: str) -> int:
     """Run both requirements on a scripted engine that ignores salts, and return the exit code."""
     words = ["-p", "support.flawed_engine", "suites", "--engine", "scripted"]
     words += ["--cells", "scripted", "--requirements", f"{VIOLATED},{AFTER}", "--findings", "off", "--diagnose", "none"]
     words += [*COUNTED, "--report-dir", str(folder), *more]
-    done = run_pytest(words, {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": str(folder.parent)})
+    flaw = {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": str(folder.parent)}
+    done = run_pytest(words, {**flaw, **variables})
     assert (folder / "results.json").is_file(), done.stdout
     return done.returncode
 
@@ -85,6 +86,29 @@ def test_a_run_up_to_its_first_failure_proves_it_at_once(tmp_path: Path) -> None
     assert verdicts(tmp_path / "run") == [(VIOLATED, Verdict.VIOLATED)]
 
 
+def test_what_is_known_stays_when_a_cell_cannot_be_opened_again(tmp_path: Path) -> None:
+    """Each test has one verdict. That its engines started once is as good as before."""
+    words = ("--cells", "scripted,scripted-too", "-p", "support.no_second_start")
+    assert run(tmp_path / "run", *words) == EXIT_FAILED
+    again = [one for one in events(tmp_path / "run", "verdict") if "no memory is left" in one["reason"]]
+    assert {(one["requirement"], one["verdict"]) for one in again} == {
+        (VIOLATED, Verdict.INCONCLUSIVE),
+        (AFTER, Verdict.CONFORMS),
+    }
+    places = [(one["cell"], one["test"]) for one in events(tmp_path / "run", "verdict")]
+    assert len(set(places)) == len(places)
+
+
+def test_a_cell_may_be_opened_twice_by_a_run_without_rounds(tmp_path: Path) -> None:
+    """Its tests run for the first time then, and wait for nothing."""
+    words = ("--cells", "scripted,scripted-too", "-p", "support.cells_by_turns", "--maxfail", "9")
+    assert run(tmp_path / "run", *words) == EXIT_FAILED
+    assert {(name, verdict) for name, verdict in verdicts(tmp_path / "run") if verdict != Verdict.UNSUPPORTED} == {
+        (VIOLATED, Verdict.VIOLATED),
+        (AFTER, Verdict.CONFORMS),
+    }
+
+
 def test_an_interrupted_run_says_what_it_found_and_did_not_confirm(tmp_path: Path) -> None:
     """What was not confirmed is no violation, and it is not forgotten either: its case is there for later."""
     assert run(tmp_path / "run", "-p", "support.interrupted_before_proofs") == EXIT_HARNESS
@@ -95,6 +119,34 @@ def test_an_interrupted_run_says_what_it_found_and_did_not_confirm(tmp_path: Pat
     (case,) = results.cases
     assert case.unfinished is Unfinished.PROOF
     assert read_case(tmp_path / "run" / "cases" / f"{case.id}.json") == case
+
+
+def test_a_proof_that_an_interrupt_cuts_off_is_left_for_later(tmp_path: Path) -> None:
+    """The counterexample was found before the run was interrupted."""
+    assert run(tmp_path / "run", "-p", "support.interrupted_in_a_proof") == EXIT_HARNESS
+    results = read_results(tmp_path / "run" / "results.json")
+    (found,) = [one for one in results.requirements if one.id == VIOLATED]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    (case,) = results.cases
+    assert case.unfinished is Unfinished.PROOF
+
+
+def test_what_is_confirmed_is_a_violation_when_its_controls_are_interrupted(tmp_path: Path) -> None:
+    """Its case is saved by then."""
+    words = ("-p", "support.interrupted_in_a_proof", "--diagnose", "all")
+    assert run(tmp_path / "run", *words, INTERRUPTED="with_controls") == EXIT_FAILED
+    results = read_results(tmp_path / "run" / "results.json")
+    assert not results.complete
+    (found,) = [one for one in results.requirements if one.id == VIOLATED]
+    assert found.verdict is Verdict.VIOLATED
+    assert [case.unfinished for case in results.cases] == [None]
+
+
+def test_what_was_not_proved_fails_the_run_whatever_is_allowed(tmp_path: Path) -> None:
+    """A budget that is too small for the proof of a violation must not make the run pass."""
+    assert run(tmp_path / "run", "--allow-inconclusive", "-p", "support.no_time_for_proofs") == EXIT_FAILED
+    results = read_results(tmp_path / "run" / "results.json")
+    assert (results.exit_code, results.conclusion) == (EXIT_FAILED, "NOT SHOWN TO CONFORM")
 
 
 def trial(name: str = "REUSE-1", *, cell: str = "default", failure_class: FailureClass | None = None) -> Trial:

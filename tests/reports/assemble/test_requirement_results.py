@@ -52,3 +52,14 @@ def test_what_is_unsupported_needs_no_evidence(verdicts: tuple[str, str], needed
     events = [*events_of("first", verdicts[0], "hits"), *events_of("second", verdicts[1], "salts")]
     (result,) = requirement_results(events)
     assert result.needed == needed
+
+
+@pytest.mark.parametrize(
+    ("stage", "verdict"), [("proof", "INCONCLUSIVE"), ("replay", "INCONCLUSIVE"), ("more", "NOT EXERCISED")]
+)
+def test_a_killed_run_has_not_forgotten_what_waited_for_its_proof(stage: str, verdict: str) -> None:
+    """Its other tests do not conform for it."""
+    announced, _ = events_of("first", "CONFORMS", "hits")
+    where = {"requirement": "MM-1", "cell": "default", "layer": "exact", "test": "first"}
+    (result,) = requirement_results([announced, {"event": "waits", "stage": stage, **where}])
+    assert result.verdict == verdict
