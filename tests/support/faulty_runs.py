@@ -99,7 +99,6 @@ class Bench:
         drawn = settings(
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
         )(given(data=st.data())(test.hypothesis.inner_test))
-        self.run.trials.schedule.starts.clear()  # so that this is the first visit of the cell
         sut = self.run.open_cell(cell)
         assert sut is not None
         after_start()
