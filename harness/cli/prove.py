@@ -34,6 +34,7 @@ from coldproof.harness.cli.io import (
     reason_of,
     say,
 )
+from coldproof.harness.cli.run import run_options
 from coldproof.harness.option_table import OPTIONS, option_words
 from coldproof.harness.option_words import join_values
 from coldproof.harness.options import OFF
@@ -269,4 +270,5 @@ PROVE = Subcommand(
     run,
     argument("report", type=Path, metavar="REPORT", help="the folder of a report"),
     words_of_run,
+    described=[run_options],
 )

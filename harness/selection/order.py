@@ -9,17 +9,16 @@ from coldproof.harness.judgement.requirement import Requirement
 
 # Areas by their names in requirement ids. The same prompt again costs little and is what every user relies on; then
 # who may read whose blocks, the next turn of a chat, a full pool and preempted requests. The others follow.
-PLAIN_REUSE = "REUSE"
-FIRST_AREAS = (PLAIN_REUSE, "SALT", "LORA", "CHAT", "PRESS", "PREEMPT")
+FIRST_AREAS = ("REUSE", "SALT", "LORA", "CHAT", "PRESS", "PREEMPT")
 
 
 def place_in_cell(requirement: Requirement) -> tuple[int, int]:
     """Return the place of a requirement in its cell, for sorting.
 
-    What is tested without a cache comes before all that may mix adapters: they go on without the mixtures that it
-    forbids.
+    What is tested without a cache comes before all others: they go on without the mixtures that it forbids, and an
+    engine that ends at plain requests ends there.
     """
     if requirement.without_cache:
-        return (1, 0)
+        return (0, 0)
     area = requirement.id.rsplit("-", 1)[0]
-    return (0 if area == PLAIN_REUSE else 2, FIRST_AREAS.index(area) if area in FIRST_AREAS else len(FIRST_AREAS))
+    return (1, FIRST_AREAS.index(area) if area in FIRST_AREAS else len(FIRST_AREAS))

@@ -100,6 +100,7 @@ class Bench:
             settings.get_profile("coldproof-smoke"), database=None, derandomize=True, max_examples=examples
         )(given(data=st.data())(test.hypothesis.inner_test))
         sut = self.run.open_cell(cell)
+        assert sut is not None
         after_start()
         trial = Trial(requirement_of(test), cell.name, "", test.__name__)
         problem: BaseException | None = None

@@ -217,6 +217,7 @@ def test_the_rule_of_a_second_measurement_is_that_of_the_cell(monkeypatch: pytes
     monkeypatch.setattr(cell_start, "usable_contents", lambda *_: {})
     cell.pool.cold_engine = lambda _: started  # type: ignore
     cell.pool.looked_again, cell.pool.calibrations, cell.pool.dropped = set(), {}, ()  # type: ignore
+    cell.pool.calibration_seconds = 10.0  # type: ignore
     cell.pool.options.seconds = 10.0  # type: ignore
     assert cell.look_again()
     assert cell.rule == cell.own_rule == noisy_rule

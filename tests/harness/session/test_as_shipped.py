@@ -21,7 +21,7 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingReplay, ReplayResult
 from coldproof.harness.schema.results import CellResult, Results, read_results
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.harness.session.as_shipped import ShippedReplays, repaired_findings, shipped_command
+from coldproof.harness.session.as_shipped import FOR_PROOFS, ShippedReplays, repaired_findings, shipped_command
 
 RESET, ROWS = "vllm/idle-reset-is-not-announced", "vllm/rows-behind-a-prompt-enter-the-key"
 DESIGN = "vllm/event-lacks-the-adapter-path"
@@ -58,7 +58,7 @@ def test_the_replays_run_without_repairs_under_the_known_issues_of_the_run() -> 
     for option, value in {
         "--findings": ONLY,
         "--known-issues": "known.toml",
-        "--budget": "60s",
+        "--budget": f"{60 + FOR_PROOFS:.0f}s",
         "--cells": "events",
         "--requirements": "EVENT-5",
         "--report-dir": "scratch",
