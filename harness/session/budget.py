@@ -34,7 +34,9 @@ FEW = 5
 # After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
-USUAL_PROOF = 4.0  # seconds of a proof, as long as none was made
+# Seconds of a proof, as long as none was made. It counts as so many proofs, because the first ones are the longest:
+# those of crashes.
+USUAL_PROOF, USUAL_PROOFS = 4.0, 5
 # At least for the proofs and causes of a run without a budget of the user's, behind its end if need be. What looks like
 # a known cause and is not tried counts as VIOLATED, and a replay with a model takes a minute on a busy machine.
 LEAST_PROOFS = 900.0
@@ -129,7 +131,8 @@ class ProofTime:
 
     def expected(self, waiting: float) -> float:
         """Return the seconds that so many proofs will take, as far as known."""
-        return min(self.left(), waiting * (self.spent / self.proofs if self.proofs else USUAL_PROOF))
+        each = (self.spent + USUAL_PROOFS * USUAL_PROOF) / (self.proofs + USUAL_PROOFS)
+        return min(self.left(), waiting * each)
 
 
 class OutOfTime(Exception):

@@ -27,6 +27,7 @@ from coldproof.harness.session.budget import (
     PATIENT_RUN,
     RESERVED,
     USUAL_PROOF,
+    USUAL_PROOFS,
     Budget,
     ProofTime,
     RunClock,
@@ -476,7 +477,8 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
         clock.now += 2.0
     assert proofs.is_short()
     assert not proofs.is_over()
-    assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([10.0, 7.0, 10.0])
+    each = (14.0 + USUAL_PROOFS * USUAL_PROOF) / (2 + USUAL_PROOFS)
+    assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([10.0, each, 10.0])
     with proofs.taken():
         clock.now += 10.0
     assert proofs.is_over()
