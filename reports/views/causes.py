@@ -107,6 +107,21 @@ class CauseView:
         return not (self.is_waived or self.is_remark)
 
     @property
+    def breaks(self) -> bool:
+        """Return whether it makes a requirement violated."""
+        return self.fails and self.is_confirmed
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict of a requirement of which the run saw nothing else."""
+        passes = {
+            State.REMARK: Verdict.CONFORMS,
+            State.WAIVED: Verdict.KNOWN_ISSUE,
+            State.UNCONFIRMED: Verdict.INCONCLUSIVE,
+        }
+        return passes.get(self.state, Verdict.VIOLATED)
+
+    @property
     def replay(self) -> str:
         """Return the command that replays its best case; "" if there is none."""
         if self.cases:
@@ -180,8 +195,12 @@ def listed(causes: Sequence[CauseView]) -> tuple[list[CauseView], list[CauseView
 
 def unconfirmed_words(causes: Sequence[CauseView]) -> str:
     """Return how many failures no replay has shown again, and of which requirements."""
-    names = sorted({name for view in causes for name in view.requirements})
-    return f"{many(len(causes), 'failure')} that no replay has shown again: {', '.join(names)}"
+    return f"{many(len(causes), 'failure')} that no replay has shown again: {requirements_of(causes)}"
+
+
+def requirements_of(causes: Iterable[CauseView]) -> str:
+    """Return the requirements of several causes, as text."""
+    return ", ".join(sorted({name for view in causes for name in view.requirements}))
 
 
 def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
@@ -287,7 +306,7 @@ def _replayed(results: Results, finding: str, replays: list[FindingReplay], know
 
 def _without_case(results: Results, views: Sequence[CauseView]) -> list[CauseView]:
     """Return a cause for each violated requirement that none of the causes broke, so that none is left out."""
-    told = {name for view in views if view.fails and view.is_confirmed for name in view.requirements}
+    told = {name for view in views if view.breaks for name in view.requirements}
     return [_unexplained(one) for one in results.requirements if one.verdict is Verdict.VIOLATED and one.id not in told]
 
 

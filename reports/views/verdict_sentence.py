@@ -12,7 +12,7 @@ from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import many, one_line
 from coldproof.reports.views import overview
-from coldproof.reports.views.causes import CauseView, State
+from coldproof.reports.views.causes import CauseView, State, requirements_of
 
 EFFECT = {
     Severity.FOREIGN_DATA: "answers made from the data of another request, adapter or tenant",
@@ -66,7 +66,7 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     count = {verdict: number for verdict, number in overview.counts(results) if number}
     total = many(len(results.requirements), "requirement")
     all_of = f"all {total}" if len(results.requirements) > 1 else "the requirement that was tested"
-    failing = [cause for cause in causes if cause.fails and cause.is_confirmed]
+    failing = [cause for cause in causes if cause.breaks]
     unconfirmed = [cause for cause in causes if not cause.is_confirmed]
     waived = [cause for cause in causes if cause.is_waived]
     remarks = [cause for cause in causes if cause.is_remark]
@@ -89,9 +89,8 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         lacking = f"{what} not decided" if open_ones else "too few requirements were shown to conform"
         yield f"{subject} is not shown to conform: no new violation was found, but {lacking}."
     if unconfirmed:
-        seen = ", ".join(sorted({name for cause in unconfirmed for name in cause.requirements}))
         them = "a failure was" if len(unconfirmed) == 1 else f"{len(unconfirmed)} failures were"
-        yield f"{them.capitalize()} seen and not confirmed ({seen}): that accuses nobody."
+        yield f"{them.capitalize()} seen and not confirmed ({requirements_of(unconfirmed)}): that accuses nobody."
     if waived:
         known = many(len(waived), "cause")
         yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted. {worst(waived)}"

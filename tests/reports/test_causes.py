@@ -84,6 +84,10 @@ def test_what_no_replay_showed_again_breaks_nothing(changes: dict[str, Any]) -> 
         ("shown", State.NEW),
         ("once", State.UNCONFIRMED),
     ]
+    assert [(view.breaks, view.verdict) for view in views if view.cases] == [
+        (True, Verdict.VIOLATED),
+        (False, Verdict.INCONCLUSIVE),
+    ]
     said = str(verdict_sentence(made, views))
     assert "1 new cause broke" in said
     assert "The effect is cache hits that are lost" in said
