@@ -6,17 +6,21 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from support.across import MIDDLING, crossed_engines, replaced, verdict_on
-from support.histories import ask, burst, put
+from support.drawn_workloads import limits
+from support.histories import ask, burst, history, outcome, put
 
 from coldproof.adapters.protocol.engine import Arrival, Served
 from coldproof.adapters.protocol.requests import Completion
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.pool import EnginePool
+from coldproof.harness.history.records import History
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.harness.session.budget import Budget
 from coldproof.harness.session.selftest.scripted_engine import ScriptedEngine
@@ -131,3 +135,28 @@ def test_what_the_ground_requirement_saw_once_is_inconclusive(tmp_path: Path) ->
         assert not sut.limits.may_mix(BASE_WITH_ADAPTER)
     assert verdict is Verdict.INCONCLUSIVE
     assert "observed once" in reason
+
+
+ALONE = history(outcome(0, range(40)))
+TOGETHER = history(outcome(0, range(40)), outcome(1, range(40), adapter="digest-a", sent=0.0))
+
+
+@pytest.mark.parametrize(
+    ("without_cache", "seen", "excluded", "forbids"),
+    [
+        (True, TOGETHER, frozenset(), True),
+        (True, TOGETHER, frozenset({BASE_WITH_ADAPTER}), False),
+        (True, ALONE, frozenset({BASE_WITH_ADAPTER}), True),
+        (False, TOGETHER, frozenset(), False),
+    ],
+    ids=["in a mixture that is drawn", "in an excluded one", "in no mixture", "with a cache"],
+)
+def test_only_a_failure_without_a_cache_in_an_excluded_mixture_may_wait_for_its_proof(
+    without_cache: bool, seen: History, excluded: frozenset[str], forbids: bool
+) -> None:
+    """The tests that follow depend on the others: they would draw what fails without the cache, too."""
+    sut = object.__new__(SystemUnderTest)
+    trial = SimpleNamespace(requirement=SimpleNamespace(without_cache=without_cache))
+    sut._current = cast(Any, SimpleNamespace(trial=trial))
+    sut.limits = msgspec.structs.replace(limits(), mixtures=limits().mixtures - excluded)
+    assert sut.forbids_more(cast(Any, SimpleNamespace(history=seen))) is forbids
