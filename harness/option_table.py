@@ -145,7 +145,17 @@ def option_words(**values: object) -> list[str]:
     An option whose value is None, False or empty is left out; True is the option without a value. A tuple is one value
     with commas, or, where an option may be repeated, one value after the other.
     """
-    return [word for name, value in values.items() for word in words_of(f"--{name.replace('_', '-')}", value)]
+    return [word for name, value in values.items() for word in words_of(option_of(name), value)]
+
+
+def option_of(name: str) -> str:
+    """Return the option of a name in Python: "--engine-url" of "engine_url"."""
+    return f"--{name.replace('_', '-')}"
+
+
+def name_of(option: str) -> str:
+    """Return the name of an option in Python: "engine_url" of "--engine-url"."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def words_of(option: str, value: object) -> list[str]:

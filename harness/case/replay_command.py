@@ -60,6 +60,20 @@ def engine_options(options: Options, layer: str = "") -> list[str]:
     )
 
 
+def own_options(options: Options) -> list[str]:
+    """Return what `coldproof prove` wants to be given again: options that load files here, and addresses."""
+    return option_words(
+        engine_url=options.engine_url,
+        cold_url=options.cold_url,
+        model=options.model,
+        adapter=options.adapters,
+        weights=options.weights,
+        engine_args=shlex.join(options.engine_args),
+        shared_dir=options.shared_dir,
+        cache_dir=options.cache_dir,
+    )
+
+
 def is_chosen(options: Options) -> bool:
     """Return whether the engine of a run is not the one that a replay takes without the option."""
     return options.attached or options.engine not in ENGINES or not ENGINES[options.engine].default_for

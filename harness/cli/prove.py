@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,7 +35,7 @@ from coldproof.harness.cli.io import (
     say,
 )
 from coldproof.harness.cli.run import run_options
-from coldproof.harness.option_table import OPTIONS, option_words
+from coldproof.harness.option_table import OPTIONS, name_of, option_of, option_words
 from coldproof.harness.option_words import join_values
 from coldproof.harness.options import OFF
 from coldproof.harness.release.bundle.run_folder import EVENTS
@@ -56,6 +56,8 @@ OF_DRAWING = (
     *("--report-dir", "--json", "--budget", "--requirements", "--findings", "--update-known-issues", "--replay"),
     *("--prove", "--shard", "--guided", "--examples-from", "--joined"),
 )
+# What starts programs, loads files or writes here: a report may come from anybody, so the user gives these again.
+GIVEN_AGAIN = ("engine_args", "model", "adapter", "weights", "shared_dir", "cache_dir")
 KEY = ("layer", "requirement", "cell", "test")
 
 
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     scratch = ScratchFolder()
     try:
         folder = scratch.path / "proofs"
-        words = proof_words(results, left, report=report, folder=folder)
+        words = proof_words(results, left, options.words, report=report, folder=folder)
         check_key(words, options.words)
         command = pytest_command(map(str, join_values([*words, *options.words])))
         say(f"proving {many(len(left), 'counterexample')}: this takes minutes")
@@ -116,7 +118,7 @@ def check(report: Path, left: Iterable[Case]) -> None:
 
 def check_key(words: list[str], given: list[str]) -> None:
     """Raise Refusal if a server that only the report names would get the user's key: a report may come from anybody."""
-    named = {word.partition("=")[0] for word in given}
+    named = names_of(given)
     for name in URLS:
         if os.environ.get(KEY_VARIABLE) and name in words and name not in named:
             url = words[words.index(name) + 1]
@@ -124,18 +126,30 @@ def check_key(words: list[str], given: list[str]) -> None:
             raise Refusal(USAGE, said)
 
 
-def proof_words(results: Results, left: Iterable[Case], *, report: Path, folder: Path) -> list[str]:
+def names_of(words: Iterable[str]) -> set[str]:
+    """Return the options among these words."""
+    return {word.partition("=")[0] for word in words}
+
+
+def proof_words(results: Results, left: Iterable[Case], own: Sequence[str], *, report: Path, folder: Path) -> list[str]:
     """Return the options of the run that proves cases of a report: those of the report's run about its engines.
 
-    pytest's own options are left out: a report may come from anybody, and some of them run code.
+    pytest's own options are left out: a report may come from anybody, and some of them run code. `own`: what the user
+    gave. Raises Refusal if the report has an option of GIVEN_AGAIN and the user did not give it.
     """
     parser = Parser(prog="coldproof", add_help=False, allow_abbrev=False)
     for name, settings in OPTIONS.items():
         parser.add_argument(name, **settings)
     given, _ = parser.parse_known_args(list(map(str, join_values(shlex.split(results.command)[1:]))))
-    of_engines = [name.removeprefix("--").replace("-", "_") for name in OPTIONS if name not in OF_DRAWING]
+    of_engines = [name_of(option) for option in OPTIONS if option not in OF_DRAWING]
     values = {name: value for name in of_engines if (value := getattr(given, name)) != parser.get_default(name)}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    named = names_of(own)
+    loaded_here = {name: values.pop(name) for name in GIVEN_AGAIN if name in values}
+    foreign = option_words(**{name: value for name, value in loaded_here.items() if option_of(name) not in named})
+    if foreign:
+        said = "the run of this report loaded what its options name. If that is yours, give them again:"
+        raise Refusal(USAGE, f"{said} {shlex.join(['coldproof', 'prove', str(report), *foreign, *own])}")
     layers = tuple(dict.fromkeys(case.layer for case in left if case.layer))
     if layers:
         values["layers"] = layers

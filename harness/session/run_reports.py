@@ -17,6 +17,7 @@ from coldproof.harness.case.bug_report import bug_report
 from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.case.known_issue_proposals import write_proposals
 from coldproof.harness.case.known_issues import Waivers, today
+from coldproof.harness.case.replay_command import own_options
 from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.options import Options, UsageError
@@ -138,7 +139,7 @@ class RunReports:
             return
         bundle = [f"bundle: coldproof verify {self.options.report_dir}"] if self.qualification is not None else []
         with contextlib.suppress(OSError):  # the report is written, and the terminal may be closed
-            self.terminal.print_summary(results, self.options.report_dir, *bundle)
+            self.terminal.print_summary(results, self.options.report_dir, *bundle, own=own_options(self.options))
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines, if somebody still reads them."""

@@ -27,8 +27,11 @@ def switch_lines(found: ServerSwitches) -> list[str]:
     return switches.switch_lines(found)
 
 
-def closing_lines(results: Results, page: Path) -> list[str]:
-    """Return the end of a run: the verdict, the causes, worst first, and the path of the report, which comes last."""
+def closing_lines(results: Results, page: Path, *, own: Sequence[str] = ()) -> list[str]:
+    """Return the end of a run: the verdict, the causes, worst first, and the path of the report, which comes last.
+
+    `own`: the options that `coldproof prove` needs for this run.
+    """
     causes = cause_views(results)
     sentence = verdict_sentence(results, causes)
     mark = f"{results.conclusion}: " if results.conclusion else ""
@@ -38,7 +41,8 @@ def closing_lines(results: Results, page: Path) -> list[str]:
     end += [f"stopped: {one_line(results.problem, _SENTENCE)}"] if results.problem else []
     waiting = sum(case.unfinished is not None for case in results.cases)
     if waiting:
-        end.append(f"{many(waiting, 'proof')} left for lack of time: coldproof prove {shlex.quote(str(page.parent))}")
+        command = shlex.join(["coldproof", "prove", str(page.parent), *own])
+        end.append(f"{many(waiting, 'proof')} left for lack of time: {command}")
     left = MOST_LINES - len(head) - len(end) - 1
     return [*head, *cause_lines(causes, left), *end, f"report: {page}"]
 

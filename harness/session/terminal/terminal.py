@@ -228,8 +228,11 @@ class Terminal:
             self.live.stop()
             self.live = None
 
-    def print_summary(self, results: Results, folder: Path, *more: str) -> None:
-        """Write the end of the run, whose last line is the path of the report. `more`: lines before that one."""
-        *lines, path = closing_lines(results, folder.resolve() / "index.html")
+    def print_summary(self, results: Results, folder: Path, *more: str, own: Sequence[str] = ()) -> None:
+        """Write the end of the run, whose last line is the path of the report.
+
+        `more`: lines before that one. `own`: the options that `coldproof prove` needs for this run.
+        """
+        *lines, path = closing_lines(results, folder.resolve() / "index.html", own=own)
         for words in (*lines, *more, path):
             self.line(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -12,13 +13,17 @@ import pytest
 from support.paths import COUNTED, ended
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
+from coldproof.harness.case.replay_command import own_options
 from coldproof.harness.cli.io import Refusal
 from coldproof.harness.cli.main import main
-from coldproof.harness.cli.prove import check_key, new_verdicts, proof_words
+from coldproof.harness.cli.prove import GIVEN_AGAIN, check_key, new_verdicts, proof_words
+from coldproof.harness.option_table import name_of
+from coldproof.harness.options import Options
 from coldproof.harness.schema.case import UNPROVED, Unfinished
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_USAGE
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import Verdict
+from coldproof.reports.exports.terminal import closing_lines
 
 ENGINE = ("-p", "support.flawed_engine", "-p", "no:cacheprovider")
 FLAW = {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": "no-folder"}
@@ -111,7 +116,7 @@ def test_the_proofs_have_the_options_of_the_run_about_its_engines(report: Path, 
     results = read_results(report / "results.json")
     command = "pytest suites -p evil --rootdir=/ --engine scripted --budget 5s --report-dir=out --profile ci -k x"
     said = msgspec.structs.replace(results, command=command)
-    words = proof_words(said, results.cases, report=report, folder=tmp_path)
+    words = proof_words(said, results.cases, [], report=report, folder=tmp_path)
     pairs = set(zip(words[3::2], words[4::2], strict=True))
     assert words[:3] == ["-q", "-p", "no:cacheprovider"]
     assert pairs == {
@@ -121,6 +126,57 @@ def test_the_proofs_have_the_options_of_the_run_about_its_engines(report: Path, 
         ("--findings", "off"),
         ("--report-dir", str(tmp_path)),
     }
+
+
+OWN = ["--engine-args=--trust-remote-code --seed 1", "--model", "/else/where", "--shared-dir", "/srv"]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        pytest.param([], OWN, id="none-given"),
+        pytest.param(["--budget", "5m", *OWN[1:3]], [OWN[0], *OWN[3:]], id="one-given"),
+        pytest.param(OWN, [], id="all-given"),
+        pytest.param(["--model=/mine", "--shared-dir=/mine", "--engine-args", "--seed 2"], [], id="others-given"),
+    ],
+)
+def test_what_a_report_would_load_here_is_given_again(
+    report: Path, tmp_path: Path, given: list[str], missing: list[str]
+) -> None:
+    """A report may come from anybody, and its options name programs, models and folders. The command that gives them
+    again can be copied.
+    """
+    results = read_results(report / "results.json")
+    said = msgspec.structs.replace(results, command=shlex.join(["pytest", "suites", *OWN]))
+    if missing:
+        with pytest.raises(Refusal) as refusal:
+            proof_words(said, results.cases, given, report=report, folder=tmp_path)
+        command = str(refusal.value).partition("give them again: ")[2]
+        assert shlex.split(command) == ["coldproof", "prove", str(report), *missing, *given]
+        given = shlex.split(command)[3:]
+    assert not {"--model", "/else/where"} & {*proof_words(said, results.cases, given, report=report, folder=tmp_path)}
+
+
+def test_the_command_that_a_run_prints_gives_all_again(report: Path, tmp_path: Path) -> None:
+    """So it can be copied from the terminal as it is."""
+    options = Options(
+        engine="vllm",
+        report_dir=report,
+        model="/models/mine",
+        adapters=(Path("/a"), Path("/b")),
+        weights=(Path("/w"),),
+        engine_args=("--seed", "2"),
+        shared_dir=Path("/srv"),
+        cache_dir=Path("/cache"),
+    )
+    words = own_options(options)
+    assert {name_of(word.partition("=")[0]) for word in words if word.startswith("--")} == set(GIVEN_AGAIN)
+    results = read_results(report / "results.json")
+    left = [msgspec.structs.replace(case, unfinished=Unfinished.PROOF) for case in results.cases]
+    said = msgspec.structs.replace(results, cases=left, command=shlex.join(["pytest", "suites", *words]))
+    printed = next(line for line in closing_lines(said, report / "index.html", own=words) if "coldproof prove" in line)
+    assert shlex.split(printed.partition(": ")[2])[3:] == words
+    assert not {"--model", "/models/mine"} & {*proof_words(said, said.cases, words, report=report, folder=tmp_path)}
 
 
 def test_a_key_is_sent_to_no_server_that_only_the_report_names(monkeypatch: pytest.MonkeyPatch) -> None:
