@@ -87,8 +87,9 @@ class ProofTime:
     With a budget of the user's it is a part of that, and no proof begins when it is used up.
     """
 
-    def __init__(self, clock: Callable[[], RunClock]) -> None:
-        self.clock = clock
+    def __init__(self, clock: Callable[[], RunClock], *, alone: bool = False) -> None:
+        """`alone`: the run makes proofs and draws nothing, so that they have its whole budget."""
+        self.clock, self.alone = clock, alone
         self.spent = 0.0
         self.proofs = 0  # those that were made; the search for the cause of a known finding that fails is one
         self._running = False
@@ -97,7 +98,7 @@ class ProofTime:
         """Return the seconds that are left for proofs, at least 0."""
         clock = self.clock()
         if clock.strict:
-            return max(0.0, min(clock.left(), clock.extra - self.spent))
+            return max(0.0, min(clock.left(), self.part() - self.spent))
         return max(0.0, clock.left(), LEAST_PROOFS - self.spent)
 
     def until_cut(self) -> float:
@@ -112,7 +113,12 @@ class ProofTime:
     def is_short(self) -> bool:
         """Return whether half of the time that a user's budget has for proofs is used up."""
         clock = self.clock()
-        return clock.strict and self.left() < clock.extra / 2
+        return clock.strict and self.left() < self.part() / 2
+
+    def part(self) -> float:
+        """Return the seconds of the run's budget that proofs have."""
+        clock = self.clock()
+        return clock.seconds if self.alone else clock.extra
 
     @contextlib.contextmanager
     def taken(self, *, proofs: int = 1) -> Iterator[None]:

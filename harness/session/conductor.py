@@ -93,7 +93,7 @@ class ConformanceRun:
         self.plan = RunPlan()
         self.reports = RunReports(options, self.log, waivers=self.waivers, qualification=self.qualification)
         asked = options.replay is None or options.known_issues is not None
-        self.proof_time = ProofTime(lambda: self.clock)
+        self.proof_time = ProofTime(lambda: self.clock, alone=options.prove is not None)
         self.attributor = self.attributor_of(options) if asked else None
         self.trials = TrialRunner(
             options,

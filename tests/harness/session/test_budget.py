@@ -484,6 +484,22 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     assert proofs.is_over()
 
 
+def test_a_run_of_proofs_alone_spends_its_whole_budget_on_them() -> None:
+    """`coldproof prove REPORT --budget 60s` draws nothing, and keeps the budget as every run does."""
+    clock, run = strict_clock(60.0)
+    proofs = ProofTime(lambda: run, alone=True)
+    assert proofs.left() == pytest.approx(60.0)
+    with proofs.taken():
+        clock.now += 31.0
+    assert proofs.is_short()
+    assert proofs.left() == pytest.approx(29.0)
+    clock.now += 45.0  # not for proofs
+    assert proofs.left() == pytest.approx(run.left()) == pytest.approx(8.0)
+    with proofs.taken():
+        clock.now += 8.0
+    assert proofs.is_over()
+
+
 def test_without_a_budget_each_counterexample_is_proved_and_its_cause_looked_for() -> None:
     """A profile's budget is an estimate. What looks like a known cause and was not tried would count as violated."""
     clock = Clock()
