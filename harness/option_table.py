@@ -53,6 +53,9 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
     "--prefill-apart": flag(
         "with --engine-url: the server is a router; one engine computes prompts and another one decodes"
     ),
+    "--exclusive": flag(
+        "with --engine-url: no other client uses the server during the run, so that its counters are those of the run"
+    ),
     "--engine-args": valued("FLAGS", "more flags for an engine that Coldproof starts, as one string", default=""),
     "--worker": valued("NAME", "model (default), or fingerprint: vLLM without a neural network", default="model"),
     "--layers": valued(

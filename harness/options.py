@@ -124,6 +124,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     engine_url: str | None = None
     cold_url: str | None = None  # of a second server with prefix caching off
     prefill_apart: bool = False  # the attached server is a router before engines that only compute prompts, and others
+    exclusive: bool = False  # no other client uses the attached server
     engine_args: tuple[str, ...] = ()
     model: str | None = None
     adapters: tuple[Path, ...] = ()
@@ -159,6 +160,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         budget = parse_duration(self.budget) if self.budget is not None else None
         profile = PROFILES[self.profile]
         return budget or (profile.fingerprint_seconds if self.fingerprint else profile.seconds)
+
+    @property
+    def shared(self) -> bool:
+        """Return whether other clients may use the engine: its counters and gauges are those of all."""
+        return self.attached and not self.exclusive
 
     @property
     def layer(self) -> str:

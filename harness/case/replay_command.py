@@ -47,6 +47,7 @@ def engine_options(options: Options, layer: str = "") -> list[str]:
         engine_url=options.engine_url,
         cold_url=options.cold_url,
         prefill_apart=options.prefill_apart,
+        exclusive=options.exclusive,
         calibration=options.attached and options.report_dir / "results.json",
         model=options.model,
         adapter=options.adapters,

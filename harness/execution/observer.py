@@ -65,7 +65,7 @@ class Observer:
     def judged(self, history: History, engine: CheckedEngine, *, ground: bool) -> Judgement:
         """Judge a history. If the cold engine has crashed, replace it and try again."""
         cold = self.engines.oracle_engine
-        exclusive = not self.engines.pool.options.attached and engine is not cold
+        exclusive = not self.engines.pool.options.shared and engine is not cold
         try:
             judgement = judge(history, *self.engines.oracle_and_rule(ground=ground), exclusive=exclusive)
         except OracleError:

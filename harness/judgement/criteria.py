@@ -13,7 +13,7 @@ OF_ANSWERS = frozenset(one.name for one in CHECKS if one.of_answers)
 LASTING = frozenset(one.name for one in CHECKS if one.lasting)
 WITHOUT_CACHE = frozenset(one.name for one in CHECKS if one.without_cache)
 NOT_OVERLAPPED = "Wrong answers of requests that overlap an adapter change are left to another requirement."
-NOT_OF_SHARED_ENGINES = "Fewer on an attached server are left to requirements that expect hits."
+NOT_OF_SHARED_ENGINES = "Fewer on a server that other clients may use are left to requirements that expect hits."
 
 
 def criteria() -> dict[str, str]:

@@ -28,7 +28,7 @@ from coldproof.reports.files.own_folder import REPLAY, SEAL
 # Options that are fields under the same name, as they are given or as paths.
 AS_GIVEN = (
     *("model", "profile", "budget", "diagnose", "allow_inconclusive", "worker", "guided", "weight_policy", "noise"),
-    *("fault", "prefill_apart"),
+    *("fault", "prefill_apart", "exclusive"),
 )
 PATHS = ("replay", "prove", "json", "shared_dir", "calibration")
 

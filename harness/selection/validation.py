@@ -61,6 +61,8 @@ def check_engine(options: Options) -> None:
         raise UsageError("--cold-url requires --engine-url; Coldproof starts the cold engine of its own engines")
     if options.prefill_apart and not options.attached:
         raise UsageError("--prefill-apart requires --engine-url; cell prefill-decode starts a pair of engines")
+    if options.exclusive and not options.attached:
+        raise UsageError("--exclusive requires --engine-url; an engine that Coldproof starts has no other clients")
     check_arguments = ENGINES[options.engine].check_arguments
     if check_arguments is not None:
         try:

@@ -60,8 +60,8 @@ class CurrentTrial(msgspec.Struct, frozen=True):
 
 # Of evidence that rests on the engine's counters and gauges.
 SHARED = (
-    "An attached server may have other clients, and its counters are those of all: they are compared where Coldproof "
-    "starts the engine"
+    "An attached server may have other clients, and its counters are those of all: they are compared with --exclusive, "
+    "which says that there are none"
 )
 
 
@@ -219,14 +219,14 @@ class SystemUnderTest:
 
     def note_hints(self, trial: Trial) -> None:
         """Record why this cell cannot show some evidence, or what would, and whether the trial lacks some of that."""
-        attached = self.engines.pool.options.attached
+        shared = self.engines.pool.options.shared
         hints = {
             Trait.SMALL_POOL: pool_hint(self.limits),
             Trait.HIT_COUNTS: cached_count_hint(self.engines.engine),
-            Trait.EXCLUSIVE: SHARED if attached else "",
+            Trait.EXCLUSIVE: SHARED if shared else "",
         }
         trial.hints |= {trait: hint for trait, hint in hints.items() if hint}
-        never = ((Trait.SMALL_POOL, self.limits.pool_is_too_large), (Trait.EXCLUSIVE, attached))
+        never = ((Trait.SMALL_POOL, self.limits.pool_is_too_large), (Trait.EXCLUSIVE, shared))
         trial.out_of_reach = any(here and with_trait(trait, trial.missing()) for trait, here in never)
 
     def check_diverging(self, trial: Trial) -> None:

@@ -132,7 +132,7 @@ class CellEngines:
         ran = self.ran.setdefault(engine, deque(maxlen=REMEMBERED))
         nonce, started = nonce or new_nonce([one.nonce for one in ran]), time.monotonic()
         left_requests = bool(ran) and any(request.abort for _, _, request in ran[-1].workload.requests())
-        idle_first = left_requests and not self.pool.options.attached  # other clients may keep a shared server busy
+        idle_first = left_requests and not self.pool.options.shared  # other clients may keep a shared server busy
         history = self.workload_run(engine, workload, nonce, on_request=prefetch, idle_first=idle_first).history()
         self.latest_seconds = time.monotonic() - started
         ran.append(Ran(workload, nonce, self.latest_seconds))

@@ -9,6 +9,7 @@ import msgspec
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
+from coldproof.adapters.protocol.metrics import COUNTERS, increase
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.calibration.calibrate import calibrate, earlier_calibration
@@ -30,6 +31,8 @@ from coldproof.harness.options import COLD_ENGINE, SAME_ENGINE, UsageError
 from coldproof.harness.schema.oracles import CLOSED_FORM
 from coldproof.harness.schema.results import Calibration
 from coldproof.harness.workload.request_kinds import RequestKind
+
+IDLE_SECONDS = 2.0  # an attached server is watched
 
 
 class StartedEngines(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,8 @@ def start_engines(pool: EnginePool, cell: Cell) -> StartedEngines:
     beside = pool.other_engine(cell, other) if other is not None else None
     tested = pool.open_engine(cell, purpose="tested")
     pool.vet_contents(tested, cell)
+    if options.exclusive:
+        check_idle(tested)
     if options.cold_url is not None and name != SAME_ENGINE:
         starting = pool.cold_engine(cell)  # after the other server, whose adapters it gets
     check_mode(tested.shape, cell, other)
@@ -273,6 +278,20 @@ def rules_between(
             progress=progress,
         )
     return pool.calibrations[key]
+
+
+def check_idle(engine: CheckedEngine, pause: float = IDLE_SECONDS) -> None:
+    """Check that an attached server does nothing while no request is sent: its counters would be compared with ours.
+
+    `pause`: how long it is watched, in seconds. Raises UsageError.
+    """
+    before = engine.metrics()
+    time.sleep(pause)
+    after = engine.metrics()
+    grown = [name for name in COUNTERS if increase(getattr(before, name), getattr(after, name))]
+    if grown or after.running or after.waiting:
+        seen = f"its counters grew ({', '.join(grown)})" if grown else "it has requests"
+        raise UsageError(f"--exclusive: another client uses the server: {seen} while Coldproof sent none")
 
 
 def check_mode(shape: EngineShape, cell: Cell, other: str | None) -> None:

@@ -34,7 +34,7 @@ RELOAD = Requirement("LORA-1", "as cold", (), ())
 
 def engines(*, quick: bool = True, attached: bool = False) -> CellEngines:
     """Return the engines of a cell: two scripted ones, a pool that starts none, and no calibration."""
-    options = SimpleNamespace(attached=attached, quick=quick)
+    options = SimpleNamespace(attached=attached, shared=attached, quick=quick)
     pool = cast(EnginePool, SimpleNamespace(options=options, log=SimpleNamespace(emit=lambda *_, **__: None)))
     tested, cold = CheckedEngine(ScriptedEngine()), CheckedEngine(ScriptedEngine(caching=False))
     started = StartedEngines(tested=tested, cold_engine=cold, oracle=cast(Any, None), cold=cast(Any, None))

@@ -36,3 +36,5 @@ def test_an_engine_of_our_own_is_started_as_a_pair_by_its_cell() -> None:
     """The error is one line."""
     with pytest.raises(UsageError, match=re.escape("--prefill-apart requires --engine-url; cell prefill-decode")):
         check_options(Options(report_dir=Path("out"), engine="vllm", prefill_apart=True))
+    with pytest.raises(UsageError, match="--exclusive requires --engine-url"):
+        check_options(Options(report_dir=Path("out"), engine="vllm", exclusive=True))

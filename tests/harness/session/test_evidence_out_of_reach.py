@@ -17,7 +17,7 @@ from coldproof.harness.session.system_under_test import SHARED, SystemUnderTest
 
 
 @pytest.mark.parametrize(
-    ("needed", "limits", "attached", "out_of_reach"),
+    ("needed", "limits", "shared", "out_of_reach"),
     [
         (Pressure.PREEMPTIONS, "roomy", False, True),
         (Pressure.PREEMPTIONS, "tight", False, False),
@@ -28,7 +28,7 @@ from coldproof.harness.session.system_under_test import SHARED, SystemUnderTest
     ],
 )
 def test_a_pool_that_nothing_fills_and_counters_of_all_clients_are_out_of_reach(
-    needed: Evidence, limits: str, attached: bool, out_of_reach: bool
+    needed: Evidence, limits: str, shared: bool, out_of_reach: bool
 ) -> None:
     """A pool of unknown size may be small, and what a trial has already is no obstacle."""
     counts = {Capability.CACHED_TOKENS: Support(present=True, evidence="seen")}
@@ -37,14 +37,14 @@ def test_a_pool_that_nothing_fills_and_counters_of_all_clients_are_out_of_reach(
         Any,
         SimpleNamespace(
             engine=SimpleNamespace(capabilities=counts),
-            pool=SimpleNamespace(options=SimpleNamespace(attached=attached)),
+            pool=SimpleNamespace(options=SimpleNamespace(shared=shared)),
         ),
     )
     sut.limits = LIMITS[limits]
     trial = Trial(Requirement("R-1", "title", (), (needed,)), "default", "statement", "test")
     sut.note_hints(trial)
     assert trial.out_of_reach is out_of_reach
-    assert trial.hints.get(Trait.EXCLUSIVE) == (SHARED if attached else None)
+    assert trial.hints.get(Trait.EXCLUSIVE) == (SHARED if shared else None)
     assert (Trait.SMALL_POOL in trial.hints) is (limits != "tight")
     trial.evidence[needed] = 1.0
     sut.note_hints(trial)

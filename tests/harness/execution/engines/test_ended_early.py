@@ -39,7 +39,7 @@ def found(
     monkeypatch.setattr(cell_start, "own_rules", fail)
     monkeypatch.setattr("coldproof.harness.execution.engines.deaths.DEATH_SECONDS", 0.2)
     engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log)
-    options = SimpleNamespace(attached=attached)
+    options = SimpleNamespace(attached=attached, shared=attached)
     pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"), options=options)
     cold = SimpleNamespace(engine=engine, name="cold-engine")
     started: Any = SimpleNamespace(cold=cold, cold_engine=engine if own_cold_engine else None)
