@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.fake_server import FakeServer, ServerBehaviour, serving
 from support.nightly import with_samples
+from support.paths import COUNTED
 from support.suite_runs import run_coldproof
 
 from coldproof.harness.schema.results import RequirementResult, Results, read_results
@@ -29,8 +30,8 @@ WRONG = {
 
 
 def results_of(folder: Path, command: list[str], wanted: tuple[str, ...], **environment: str) -> Results:
-    """Run a few requirements for a few seconds and return the results."""
-    words = ["--requirements", ",".join(wanted), "--budget", "3s", "--hypothesis-seed", "7", "--diagnose", "none"]
+    """Run a few requirements for a few examples and return the results."""
+    words = ["--requirements", ",".join(wanted), *COUNTED, "--diagnose", "none"]
     ended = run_coldproof([*command, *words, "--report-dir", str(folder / "report")], environment)
     assert (folder / "report" / "results.json").is_file(), ended.stdout
     results = read_results(folder / "report" / "results.json")

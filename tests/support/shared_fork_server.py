@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from support.imported_suites import import_suites
 
 from coldproof.adapters.common import forked
 from coldproof.harness.session.causes import replay_job
 from coldproof.harness.session.layers.processes import all_imports
 
 SHARED = "COLDPROOF_TESTS_FORK_SERVER"  # names its socket
-IMPORTED = (*all_imports(), replay_job.__name__)
+IMPORTED = (*all_imports(), replay_job.__name__, f"{import_suites.__module__}:{import_suites.__qualname__}")
 
 
 def share_fork_server(session: pytest.Session) -> None:

@@ -288,7 +288,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_writes_a_consistent_bundle(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to `verify`, the bundle is complete and accepted, and refused with another list."""
     with serving(ServerBehaviour(lora=(404, "Not Found"))) as fake:
-        words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "30s", "--hypothesis-seed", "7")
+        words = ("--engine-url", fake.url, "--profile", "qualify", "--budget", "1s", "--hypothesis-seed", "7")
         run = python(tree, "-m", "pytest", "suites", *words, "--report-dir", str(tmp_path / "bundle"))
     assert "bundle: coldproof verify" in run.stdout, run.stdout + run.stderr
     results = read_results(tmp_path / "bundle" / "results.json")
