@@ -7,6 +7,7 @@ Known issues name it as their `finding`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -69,6 +70,19 @@ def read_records(root: Path | None = None) -> dict[str, FindingRecord]:
 
 def read_record(path: Path) -> FindingRecord:
     """Return the record of one folder. Raises UsageError."""
+    try:
+        seen = path.stat()
+        return parsed(path, (seen.st_mtime_ns, seen.st_size))
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem}") from problem
+
+
+@functools.cache
+def parsed(path: Path, _stamp: tuple[int, int]) -> FindingRecord:
+    """Return the record of one folder. A run reads all of them several times, a tenth of a second each time.
+
+    `_stamp`: time of change and size of the file, which is read again when they change. Raises UsageError.
+    """
     name = f"{path.parent.parent.name}/{path.parent.name}"
     try:
         record = msgspec.convert(read_toml(path), FindingRecord)

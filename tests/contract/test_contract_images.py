@@ -12,6 +12,7 @@ from coldproof.adapters.protocol.requests import Completion, CompletionRequest
 
 WHERE = "EngineShape.image"
 BEFORE, BEHIND = 24, 20  # tokens
+OTHERS = 8  # of a small model with random weights, two images may have the same answer by chance
 
 
 def around(engine: CheckedEngine, image: int, text: tuple[int, ...], encoding: Encoding) -> CompletionRequest:
@@ -28,16 +29,20 @@ def test_an_image_is_hit_again_and_is_not_another_one(engine: CheckedEngine) -> 
     """By the engine's own counts the same image hits again, and another image does not."""
     need(engine, Capability.IMAGES, Capability.CACHED_TOKENS)
     text = prompt(BEFORE + BEHIND)
-    one, other = image_id(new_name()), image_id(new_name())
+    one = image_id(new_name())
 
     def sent(image: int) -> Completion:
         return engine.complete(around(engine, image, text, Encoding.PNG))
 
-    first, again, then = sent(one), sent(one), sent(other)
+    first, again = sent(one), sent(one)
     check(ids(first) == ids(again), WHERE, "the same image has the same answer", ids(again))
     check((again.cached_tokens or 0) > BEFORE, WHERE, "the same image is hit", again.cached_tokens)
-    check((then.cached_tokens or 0) <= BEFORE, WHERE, "another image is not hit", then.cached_tokens)
-    check(ids(first) != ids(then), WHERE, "the model sees another image", ids(then))
+    others = []
+    while not others or (ids(others[-1]) == ids(first) and len(others) < OTHERS):
+        others.append(sent(image_id(new_name())))
+        hit = others[-1].cached_tokens or 0
+        check(hit <= BEFORE, WHERE, "another image is not hit", hit)
+    check(ids(others[-1]) != ids(first), WHERE, f"the model sees {OTHERS} other images", ids(first))
 
 
 def test_the_same_pixels_have_the_same_answer_in_every_file(engine: CheckedEngine) -> None:

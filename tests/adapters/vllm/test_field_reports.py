@@ -111,6 +111,7 @@ CONNECTOR_RECIPE = Workload(
 
 
 @pytest.mark.parametrize("field", [blocks(7)], indirect=True)
+@pytest.mark.nightly
 def test_two_requests_that_outgrow_a_pool_of_seven_blocks(field: Field) -> None:
     """One request is preempted, which the engine reports, and both answer as cold."""
     judgement = field.judged(CONNECTOR_RECIPE)

@@ -75,6 +75,7 @@ def check_whole(out: Path, *, lost: int) -> None:
         assert list(manifest_differences(run, read_manifest(run))) == []  # as its node wrote it, to the byte
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
