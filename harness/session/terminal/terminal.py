@@ -26,7 +26,7 @@ PHASE_LINE_SECONDS = 15  # in a log, interval of lines about a phase that counts
 LOG_MARK = "  | "  # begins each line of an engine's log
 LONGEST_TITLE = 70  # characters of a title beside a verdict
 LONGEST_REASON = 200  # characters of a reason that is printed beside a verdict
-EXPECTED = (Verdict.CONFORMS, Verdict.UNSUPPORTED, Verdict.KNOWN_ISSUE)  # verdicts that need no reason beside them
+EXPECTED = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)  # verdicts that need no reason beside them
 
 STYLES = {
     Verdict.CONFORMS: "green",

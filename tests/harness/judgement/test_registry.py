@@ -9,6 +9,7 @@ from support.histories import history, outcome
 
 from coldproof.harness.features.salts.evidence import Salts, salt_facts
 from coldproof.harness.history.records import History
+from coldproof.harness.judgement import collect
 from coldproof.harness.judgement.checks import CHECKERS, check
 from coldproof.harness.judgement.collect import COUNTERS, FUNCTIONS
 from coldproof.harness.judgement.counters import COUNTINGS, Counting, Evidence, computes
@@ -66,6 +67,27 @@ def test_a_function_returns_all_its_counters(counting: Counting, seen: History) 
     """This includes a history without any of its features: a missing counter would not be zero."""
     example = Example(history=seen, answers={}, rule=EXACT, exclusive=True)
     assert set(counting.result(example)) == set(counting.counters)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({}, r"salt_facts does not return '.+': it returns a value for each member of Salts"),
+        (dict.fromkeys(Salts, 0.0) | {"else": 1.0}, r"salt_facts returns 'else' of another class"),
+    ],
+)
+def test_a_counter_that_is_not_returned_is_an_error_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, returned: dict[str, float], said: str
+) -> None:
+    """A requirement that needs it would never be exercised, and nothing would say why."""
+
+    def salt_facts() -> dict[str, float]:
+        return returned
+
+    monkeypatch.setattr(collect, "FUNCTIONS", [Counting(function=salt_facts, order=1, counters=Salts)])
+    monkeypatch.setattr(collect, "NAMES", [frozenset(Salts)])
+    with pytest.raises(TypeError, match=said):
+        collect.evidence(Example(history=history(), answers={}, rule=EXACT, exclusive=True))
 
 
 def test_every_counter_has_its_own_text() -> None:

@@ -206,6 +206,14 @@ def test_a_requirement_has_one_line_when_its_last_trial_has_ended(log: tuple[Ter
     assert file.getvalue().endswith("; the engine ended once and was started again\n")
 
 
+def test_what_the_engine_lacks_stands_beside_unsupported(log: tuple[Terminal, io.StringIO]) -> None:
+    """Somebody with a misspelt capability reads it there; no example was drawn."""
+    terminal, file = log
+    terminal.on_event("trial", TRIAL)
+    terminal.on_event("verdict", {**verdict(Verdict.UNSUPPORTED), "reason": "cache reset: HTTP 404"})
+    assert file.getvalue() == "[1/4] LORA-1 UNSUPPORTED reload: cache reset: HTTP 404\n"
+
+
 def test_what_a_finding_needs_has_no_line_of_its_own(log: tuple[Terminal, io.StringIO]) -> None:
     """Twenty findings are replayed one after the other."""
     terminal, file = log
