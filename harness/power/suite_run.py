@@ -209,9 +209,10 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
     found: dict[str, Detection] = {}
     for event in events:
         violated = event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED
-        if violated and event["requirement"] not in found and not may_be_known(cases[event["case"]]):
+        of_fault = [case for case in violating(event, cases) if not may_be_known(case)] if violated else []
+        if of_fault and event["requirement"] not in found:
             requests, at = requests_until_failure(events, event["requirement"], event["cell"])
-            found[event["requirement"]] = detection(event, cases[event["case"]], requests, at - first)
+            found[event["requirement"]] = detection(event, of_fault[0], requests, at - first)
     return SuiteRun(
         detections=sorted(found.values(), key=lambda d: d.requests),
         verdicts={r.id: r.verdict.value for r in results.requirements},
@@ -222,6 +223,12 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
         command=command,
         problem=problem or results.problem,
     )
+
+
+def violating(verdict: dict[str, Any], cases: dict[str, Case]) -> list[Case]:
+    """Return the cases for which a requirement is violated: that of the verdict, and those behind it."""
+    further = [one["case"] for one in verdict["further"] if one["verdict"] == Verdict.VIOLATED]
+    return [cases[name] for name in (verdict["case"], *further)]
 
 
 def may_be_known(case: Case) -> bool:

@@ -28,11 +28,13 @@ from coldproof.harness.power.suite_run import (
     read,
     requests_until_failure,
     smoke_plan,
+    violating,
     wide_plan,
 )
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
 from coldproof.harness.schema.results import encode
+from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import injected_fault, read_events
 from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
 
@@ -440,3 +442,13 @@ def test_a_case_that_may_be_a_known_issue_is_no_detection() -> None:
     assert may_be_known(report_samples.case(attribution=undecided))
     assert not may_be_known(report_samples.case(attribution=new))
     assert not may_be_known(report_samples.case())
+
+
+def test_a_violation_behind_the_first_one_is_a_detection_as_well() -> None:
+    """The first case may be a known cause, while the fault shows in what the trial has found behind it."""
+    cases = {name: report_samples.case(id=name) for name in ("first", "waived", "behind")}
+    further = [
+        {"case": "waived", "verdict": Verdict.KNOWN_ISSUE.value},
+        {"case": "behind", "verdict": Verdict.VIOLATED.value},
+    ]
+    assert [one.id for one in violating({"case": "first", "further": further}, cases)] == ["first", "behind"]
