@@ -151,12 +151,12 @@ def test_the_last_verdict_has_no_estimate(shown: tuple[Terminal, io.StringIO]) -
     assert "left" not in file.getvalue()
 
 
-UNEXPLAINED = (Verdict.CONFORMS, Verdict.UNSUPPORTED, Verdict.KNOWN_ISSUE)
+UNEXPLAINED = (Verdict.CONFORMS, Verdict.KNOWN_ISSUE)
 
 
 @pytest.mark.parametrize("outcome", Verdict)
 def test_a_verdict_that_is_no_pass_gives_its_reason(shown: tuple[Terminal, io.StringIO], outcome: Verdict) -> None:
-    """A pass needs no reason; the report has that of an unsupported requirement and of a known issue."""
+    """A pass needs no reason; the report has that of a known issue."""
     terminal, file = shown
     terminal.on_event("verdict", verdict(outcome))
     assert outcome.value in file.getvalue()

@@ -59,6 +59,7 @@ HOSTILE = "[red]not red[/red] [/nope] [link=file:///etc]\x00\x07\x08\r\n\x9b31m 
 
 
 def verdict(verdict: Verdict = Verdict.CONFORMS, **changes: Any) -> dict[str, Any]:
-    """Return the fields of a verdict's event."""
-    fields = {"requirement": "LORA-1", "title": "reload", "verdict": verdict, "reason": "because"}
-    return {**fields, "examples": 8, "seconds": 3.2, "of": 4, **changes}
+    """Return the fields of a verdict's event, after 8 examples of 120 requests."""
+    fields = {"requirement": "LORA-1", "title": "reload", "verdict": verdict, "cell": "default", "test": "test_it"}
+    facts = {"reason": "because", "examples": 8, "requests": 120, "seconds": 3.2, "evidence": {}}
+    return {**UNREMARKABLE, **fields, **facts, "of": 4, **changes}

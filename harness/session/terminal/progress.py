@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coldproof.harness.schema.evidence import ReportedEvidence
-from coldproof.harness.schema.verdict import Verdict, worst
+from coldproof.harness.schema.results import CellResult
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.reports.assemble.requirement_results import cell_result, verdict_of_cells
 
 # Evidence that the panel shows: it means that the risky code paths are exercised.
 SHOWN_EVIDENCE = {
@@ -26,22 +28,27 @@ class RequirementProgress:
 
     announced: int = 0
     title: str = ""  # of its first test
-    done: int = 0
-    verdicts: list[Verdict] = field(default_factory=list)
-    reasons: dict[Verdict, str] = field(default_factory=dict)
-    examples: int = 0
-    seconds: float = 0.0
+    cells: list[CellResult] = field(default_factory=list)
     losses: int = 0
 
     @property
-    def verdict(self) -> Verdict:
-        """Return the worst verdict."""
-        return worst(self.verdicts)
+    def done(self) -> int:
+        """Return how many of its trials have a verdict."""
+        return len(self.cells)
 
     @property
-    def reason(self) -> str:
-        """Return the first reason of the worst verdict."""
-        return self.reasons.get(self.verdict, "")
+    def examples(self) -> int:
+        """Return the examples of all its trials."""
+        return sum(cell.examples for cell in self.cells)
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of all its trials."""
+        return sum(cell.seconds for cell in self.cells)
+
+    def conclusion(self) -> tuple[Verdict, str]:
+        """Return its verdict and the reason, as the report will have them: on few examples, nothing conforms."""
+        return verdict_of_cells(self.cells)
 
     @property
     def losses_text(self) -> str:
@@ -124,11 +131,7 @@ class RunProgress:
         self.of = max(self.of, fields["of"])
         self.in_trial = False
         one = self.of_requirement(fields["requirement"])
-        one.done += 1
-        one.verdicts.append(Verdict(fields["verdict"]))
-        one.reasons.setdefault(one.verdicts[-1], fields.get("reason", ""))
-        one.examples += fields.get("examples", 0)
-        one.seconds += fields.get("seconds", 0.0)
+        one.cells.append(cell_result(fields, fields))
         one.losses += self.losses
         self.losses = 0
 

@@ -166,14 +166,15 @@ class Terminal:
             return
         left = estimate_text(self.progress.seconds_left(time.monotonic() - self.began))
         number, of = self.progress.requirements_done()
+        verdict, reason = done.conclusion()
         words = Text(f"[{number}/{of}] {fields['requirement']} ")
-        words.append(done.verdict.value, style=STYLES.get(done.verdict, "yellow"))
+        words.append(verdict.value, style=STYLES.get(verdict, "yellow"))
         about = f"; about {left} left" if left else ""
         title = one_line(self.one_line(done.title or fields["title"]), LONGEST_TITLE)
-        cost = f": {done.examples} examples, {done.seconds:.0f} s" if done.verdict is not Verdict.UNSUPPORTED else ""
+        cost = f": {done.examples} examples, {done.seconds:.0f} s" if verdict is not Verdict.UNSUPPORTED else ""
         words.append(f" {title}{cost}{about}")
-        if done.verdict not in EXPECTED:
-            words.append(f": {one_line(self.one_line(done.reason), LONGEST_REASON)}{done.losses_text}")
+        if verdict not in EXPECTED:
+            words.append(f": {one_line(self.one_line(reason), LONGEST_REASON)}{done.losses_text}")
         self.fresh_line()
         self.last_line_at = time.monotonic()
         self.console.print(words)

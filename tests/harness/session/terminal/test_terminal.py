@@ -206,6 +206,15 @@ def test_a_requirement_has_one_line_when_its_last_trial_has_ended(log: tuple[Ter
     assert file.getvalue().endswith("; the engine ended once and was started again\n")
 
 
+def test_few_examples_conform_to_nothing_on_the_terminal_either(log: tuple[Terminal, io.StringIO]) -> None:
+    """The line is the report's: one that says CONFORMS above an end that says NOT EXERCISED is believed by nobody."""
+    terminal, file = log
+    terminal.on_event("trial", TRIAL)
+    terminal.on_event("verdict", {**verdict(), "requests": 16})
+    said = "[1/4] LORA-1 NOT EXERCISED reload: 8 examples, 3 s: only 8 examples with 16 requests; CONFORMS needs 30"
+    assert file.getvalue().startswith(said)
+
+
 def test_what_the_engine_lacks_stands_beside_unsupported(log: tuple[Terminal, io.StringIO]) -> None:
     """Somebody with a misspelt capability reads it there; no example was drawn."""
     terminal, file = log
