@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, shows
+from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, may_be_of, shows
 from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
@@ -38,8 +38,13 @@ class Candidates(msgspec.Struct, frozen=True):
         *,
         first: Collection[str] = (),
     ) -> Candidates:
-        """Return the candidates for a case. `first`: findings of earlier cases with its signature or requirement."""
-        ordered = sorted(in_order_of_likeness(case, records), key=lambda one: one.id not in first)
+        """Return the candidates for a case. `first`: findings of earlier cases with its signature or requirement.
+
+        A repair may lead around another fault, as one that puts more into a block's key does. So a finding whose cause
+        cannot have acted in this case is no candidate.
+        """
+        possible = [one for one in records if may_be_of(one, case)]
+        ordered = sorted(in_order_of_likeness(case, possible), key=lambda one: one.id not in first)
         mends = {name: repair for repair in repairs for name in repair.mends}
         return cls(ordered, list(dict.fromkeys(mends[one.id] for one in ordered if one.id in mends)))
 

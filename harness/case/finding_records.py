@@ -116,6 +116,10 @@ def rules_of_status(record: FindingRecord) -> Iterator[tuple[bool, str]]:
         f"a new finding needs a [search] of at least {MIN_QUERIES} queries; without one it is `not searched`",
     )
     yield (
+        not set(record.only_with) <= set(record.signature.split("; ")),
+        "what a cause acts `only_with` are parts of its signature",
+    )
+    yield (
         status in UNREPORTED and bool(record.upstream),
         f"a finding with a public report in `upstream` is not `{status.value}`",
     )

@@ -321,6 +321,11 @@ def describes(record: FindingRecord, case: Case | Seen) -> bool:
     return alike or any(shows(one, case) for one in record.shows)
 
 
+def may_be_of(record: FindingRecord, case: Case | Seen) -> bool:
+    """Return whether a case has all that the cause of a finding needs to act."""
+    return set(record.only_with) <= set(case.signature.split("; "))
+
+
 def has_circumstances(record: FindingRecord, case: Case | Seen) -> bool:
     """Return whether a case of any requirement has the class and all circumstances of a finding's own case."""
     return set(record.signature.split("; ")) - PATHS <= set(case.signature.split("; "))

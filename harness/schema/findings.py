@@ -106,6 +106,9 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair,
     or of a remark.
 
+    `only_with`: parts of its signature without which this cause cannot act. A case without one of them is not its case,
+    also if its repair, which may lead around another fault, makes the case vanish.
+
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
     `prints`: the line that its hand-made script prints while the bug is there: what is seen, and what is expected.
@@ -133,6 +136,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prints: str | None = None
     search: Search | None = None
     shows: list[Shows] = []
+    only_with: list[Text] = []
     found: FoundBy
 
     @property

@@ -15,7 +15,7 @@ from coldproof.adapters.registry import ATTACHED, layer_of
 from coldproof.adapters.spec.layer import SERVER_LAYER
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_records
-from coldproof.harness.case.known_issues import describes, is_alike, shows
+from coldproof.harness.case.known_issues import describes, is_alike, may_be_of, shows
 from coldproof.harness.case.repairs import read_repairs
 from coldproof.harness.case.replay_command import worker_of
 from coldproof.harness.case.tested_engine import family_of
@@ -38,6 +38,8 @@ def check_attribution(case: Case) -> Iterator[str]:
         return
     if record.engine != family_of(case):
         yield f"is attributed to {found.finding}, which is about another engine"
+    if not may_be_of(record, case):
+        yield f"is attributed to {found.finding}, which acts only with {', '.join(record.only_with)}"
     repairs = fitting_repairs(record, case)
     by_replay = found.basis in BY_REPLAY
     yield from check_replays(case, found, repairs) if by_replay else check_signature(case, record, repairs)

@@ -170,6 +170,19 @@ def test_of_findings_with_one_repair_it_belongs_to_the_likeliest() -> None:
     assert by_repairs(CASE, found, Replays(cause="e/far")).finding == "e/near"
 
 
+def test_a_cause_that_cannot_have_acted_is_no_candidate() -> None:
+    """One changed line, an adapter known by its number, vanished with the repair of the key without the contents, which
+    puts more into the key: a reload from another path was taken for the known cause about the same path.
+    """
+    case = msgspec.structs.replace(CASE, signature="stale state; in-place reload; other path")
+    found = record("e/0", signature="stale state; in-place reload; same path", only_with=["same path"])
+    for repairs in ([repair("e/0")], []):
+        other = by_repairs(case, Candidates.of(case, [found], repairs), Replays(cause="e/0"))
+        assert (other.basis, other.candidates, other.words) == (Basis.NEW, [], "no repair is left")
+    same = msgspec.structs.replace(case, signature=found.signature)
+    assert by_repairs(same, Candidates.of(same, [found], [repair("e/0")]), Replays(cause="e/0")).finding == "e/0"
+
+
 def remark(name: str, **changes: object) -> FindingRecord:
     """Return the record of a remark."""
     return record(name, severity=Severity.REMARK, **changes)

@@ -72,6 +72,10 @@ def test_what_follows_is_accepted(case: Case) -> None:
     ("case", "said"),
     [
         (case_of(CONTENTS, replays=[]), "its replays do not show that"),
+        (
+            case_of(CONTENTS, signature="stale state; in-place reload; other path; between requests"),
+            "which acts only with same path",
+        ),
         (case_of(CONTENTS, replays=replays(((CONTENTS,), FAILS), ((), FAILS))), "its replays do not show that"),
         (case_of(CONTENTS, replays=replays(((OTHER,), PASSES), ((), FAILS))), "its replays do not show that"),
         (case_of(CONTENTS, replays=replays(((CONTENTS, OTHER), PASSES))), "its replays do not show that"),
