@@ -73,6 +73,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     image: ImageShape | None = None  # None: prompts have no images
     publishes_answers: bool = True  # what a request decodes can be hit. Not so where another engine computes prompts
     ranks: int = 1  # that each have a cache of this size, and serve whole requests (data parallel)
+    rounds: bool = True  # scores are floating-point sums. False: they are exact, and no difference is a rounding error
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens
 
     @property

@@ -68,7 +68,7 @@ def capabilities(
     adapters = settings.lora_config is not None
     lora = Support(adapters, f"--enable-lora is {'set' if adapters else 'not set'}")
     policy = settings.scheduler_config.policy
-    sizes = shape(parts)
+    sizes = shape(parts, digests=digests)
     published = parts.events is not None
     return {
         **dict.fromkeys(CORE, Support(True, "the engine core's own interface")),
@@ -196,8 +196,8 @@ def row_width(model: Any) -> int | None:
     return int(model.get_inputs_embeds_size()) if rows_support(model).present else None
 
 
-def shape(parts: InprocEngineParts) -> EngineShape:
-    """Return the sizes of a started engine."""
+def shape(parts: InprocEngineParts, *, digests: bool) -> EngineShape:
+    """Return the sizes of a started engine. `digests`: it has the fingerprint worker, whose scores are exact."""
     settings = parts.engine.vllm_config
     cache, lora, scheduler = settings.cache_config, settings.lora_config, settings.scheduler_config
     transfer = settings.kv_transfer_config
@@ -227,6 +227,7 @@ def shape(parts: InprocEngineParts) -> EngineShape:
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
         image=image_of(settings.model_config),
+        rounds=not digests,
         row_width=row_width(settings.model_config),
     )
 

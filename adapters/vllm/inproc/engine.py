@@ -101,7 +101,7 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
             self.base_model: str = settings.model_config.served_model_name
             version: str = vllm_module("version").__version__
             self.version: str | None = version
-            self.shape: EngineShape = shape(parts)
+            self.shape: EngineShape = shape(parts, digests=options.topology is not None)
             self.capabilities: Mapping[Capability, Support] = capabilities(
                 parts, version, digests=options.topology is not None, persistent=persistence(options.tier)
             )

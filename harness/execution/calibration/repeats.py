@@ -130,7 +130,7 @@ def repeats_of(
         rate=sum((rate_of(*pair) for pair in pairs), Rate()),
         nats=largest_nats(pairs),
         steady=steady_margin(pairs),
-        step=score_step(first for first, _ in pairs),
+        step=score_step(first for first, _ in pairs) if oracle.engine.shape.rounds else None,
     )
     if not repeats.exact:
         return repeats

@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.execution.calibration.calibrate import exact_rule
-from coldproof.harness.execution.calibration.repeats import STEADY_TOKENS, score_step
+from coldproof.harness.execution.calibration.repeats import STEADY_TOKENS, repeats_of, score_step
 from coldproof.harness.judgement.oracle import Answer
 from coldproof.harness.schema.cold_answers import ColdAnswers
 
@@ -54,6 +58,16 @@ def test_few_or_equal_margins_show_none() -> None:
     assert score_step([answer(margins(as_bfloat16, STEADY_TOKENS - 1))]) is None
     assert score_step([answer([0.25] * 400)]) is None
     assert score_step([answer([])]) is None
+
+
+@pytest.mark.parametrize(("rounds", "step"), [(True, 2**-6), (False, None)])
+def test_scores_of_an_engine_without_floating_point_have_no_step(*, rounds: bool, step: float | None) -> None:
+    """Those of the fingerprint worker have a common step, and were taken for rounded ones: then rounding
+    explained every sampled answer that differed.
+    """
+    engine = SimpleNamespace(shape=SimpleNamespace(rounds=rounds))
+    said = answer(margins(as_bfloat16))
+    assert repeats_of(cast(Any, SimpleNamespace(engine=engine)), {}, [(said, said)]).step == step
 
 
 def test_rounding_is_a_few_steps_but_less_than_what_many_repeated_tokens_rule_out() -> None:
