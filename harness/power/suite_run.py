@@ -19,7 +19,7 @@ from coldproof.harness.options import FINGERPRINT, OFF, PROFILES, SMOKE
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.release.requirements.suites import declared
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_OK
+from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_NOT_SHOWN, EXIT_OK
 from coldproof.harness.schema.power import Detection, SuiteRun
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.layers.processes import pytest_main
@@ -182,7 +182,7 @@ def run(
     words, problem = ask.words(folder / "report"), ""
     try:
         code = run_in_fork(FACTOR * ask.seconds + SLACK, main, words, folder)
-        if code not in (EXIT_OK, EXIT_FAILED, stopped):
+        if code not in (EXIT_OK, EXIT_FAILED, EXIT_NOT_SHOWN, stopped):
             problem = f"exit code {code}"
     except RunTimedOut as late:
         problem = str(late)

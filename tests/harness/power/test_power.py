@@ -281,6 +281,17 @@ def test_requests_are_counted_up_to_the_first_example_that_failed(tmp_path: Path
     assert requests_until_failure(read_events(file), "SALT-1", "tight")[0] == 26
 
 
+@pytest.mark.parametrize(("code", "problem"), [(0, ""), (1, ""), (6, ""), (3, "exit code 3")])
+def test_a_run_that_shows_nothing_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, problem: str
+) -> None:
+    """Where every requirement is inconclusive, the fault was missed; it did not keep the engine from running."""
+    monkeypatch.setattr(suites, "run_in_fork", lambda *_: code)
+    monkeypatch.setattr(suites, "read", lambda _path, _command, said: said)
+    plan = clean_plan([], worker="fingerprint", seconds=1.0, seed=1)
+    assert suites.run(plan, tmp_path / "run") == problem  # type: ignore[comparison-overlap]
+
+
 def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
     """It is not a survivor."""
     measured = read(tmp_path / "none", "command", "")
