@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from coldproof.harness.schema.attribution import Basis
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingFacts, FindingReplay, ReplayResult, Severity
 from coldproof.harness.schema.results import RequirementResult, Results, Waiver
@@ -246,8 +247,14 @@ def title_of(case: Case) -> str:
 
 
 def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str, FindingFacts]) -> CauseView:
-    ordered = best_first(cases)
-    known, waiver = facts.get(finding), _waiver_of(results.waivers, ordered)
+    ordered, replayed = (
+        best_first(cases),
+        [one for one in results.findings if one.finding == finding and one.regression],
+    )
+    known = facts.get(finding)
+    if known is not None and known.fixed and not replayed and all(map(_by_signature, cases)):
+        finding, known = "", None  # one signature, two causes: that a fixed one is back, its own case shows
+    waiver = _waiver_of(results.waivers, ordered)
     waived = sum(case.known_issue is not None for case in cases)
     state = State.KNOWN if finding else State.NEW
     if all(case.is_remark for case in cases):
@@ -256,7 +263,7 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.WAIVED
     elif all(case.undecided or case.is_remark or case.known_issue is not None for case in cases):
         state = State.UNCONFIRMED
-    elif (known and known.fixed) or any(one.finding == finding and one.regression for one in results.findings):
+    elif (known and known.fixed) or replayed:
         state = State.REGRESSION
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
@@ -272,6 +279,11 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         waived=waived,
         cases=ordered,
     )
+
+
+def _by_signature(case: Case) -> bool:
+    """Return whether a case belongs to its finding by the signature alone."""
+    return case.attribution is not None and case.attribution.basis is Basis.SIGNATURE
 
 
 def _as_shipped(results: Results, told: set[str], facts: dict[str, FindingFacts]) -> list[CauseView]:

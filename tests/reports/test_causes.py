@@ -202,9 +202,20 @@ def test_a_finding_that_was_fixed_and_is_back_is_new() -> None:
     case = samples.case("one", requirement="LORA-3")
     run = msgspec.structs.replace(samples.results(case), findings=[replay(regression=True, case="one")])
     assert cause_views(run)[0].state is State.REGRESSION
-    alike = samples.case("one", attribution=Attribution(basis=Basis.SIGNATURE, finding=FINDING))
-    fixed = msgspec.structs.replace(samples.results(alike), records=[facts(fixed=True)])
+    repaired = samples.case("one", attribution=Attribution(basis=Basis.LOCAL, finding=FINDING))
+    fixed = msgspec.structs.replace(samples.results(repaired), records=[facts(fixed=True)])
     assert cause_views(fixed)[0].state is State.REGRESSION
+
+
+def test_a_signature_alone_brings_no_fixed_finding_back() -> None:
+    """A salt that long prompts lose has the signature of one that was an adapter's name, and no more in common."""
+    alike = samples.case("one", attribution=Attribution(basis=Basis.SIGNATURE, finding=FINDING))
+    run = msgspec.structs.replace(samples.results(alike), records=[facts(fixed=True)])
+    (view,) = cause_views(run)
+    assert (view.state, view.finding, view.repair) == (State.NEW, "", None)
+    assert FINDING in view.attributed
+    shown = msgspec.structs.replace(run, findings=[replay(regression=True, case="one")])
+    assert cause_views(shown)[0].state is State.REGRESSION
 
 
 def test_a_known_cause_that_nothing_waives_fails_the_run() -> None:
