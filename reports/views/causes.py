@@ -173,7 +173,8 @@ class CauseView:
 
 def cause_views(results: Results) -> list[CauseView]:
     """Return all causes: new ones first, in each part the worst first, then those that broke most."""
-    findings, facts = finding_of_cases(results), {one.id: one for one in results.records}
+    facts = {one.id: one for one in results.records}
+    findings = _shown_findings(results, facts)
     groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in results.cases:
         groups[group_of(case, findings)].append(case)
@@ -247,14 +248,8 @@ def title_of(case: Case) -> str:
 
 
 def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str, FindingFacts]) -> CauseView:
-    ordered, replayed = (
-        best_first(cases),
-        [one for one in results.findings if one.finding == finding and one.regression],
-    )
-    known = facts.get(finding)
-    if known is not None and known.fixed and not replayed and all(map(_by_signature, cases)):
-        finding, known = "", None  # one signature, two causes: that a fixed one is back, its own case shows
-    waiver = _waiver_of(results.waivers, ordered)
+    ordered = best_first(cases)
+    known, waiver = facts.get(finding), _waiver_of(results.waivers, ordered)
     waived = sum(case.known_issue is not None for case in cases)
     state = State.KNOWN if finding else State.NEW
     if all(case.is_remark for case in cases):
@@ -263,7 +258,7 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.WAIVED
     elif all(case.undecided or case.is_remark or case.known_issue is not None for case in cases):
         state = State.UNCONFIRMED
-    elif (known and known.fixed) or replayed:
+    elif (known and known.fixed) or finding in _back(results):
         state = State.REGRESSION
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
@@ -281,9 +276,23 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
     )
 
 
-def _by_signature(case: Case) -> bool:
-    """Return whether a case belongs to its finding by the signature alone."""
-    return case.attribution is not None and case.attribution.basis is Basis.SIGNATURE
+def _back(results: Results) -> set[str]:
+    """Return the findings that are recorded as fixed in this release, and whose own cases fail."""
+    return {one.finding for one in results.findings if one.regression}
+
+
+def _shown_findings(results: Results, facts: dict[str, FindingFacts]) -> dict[str, str]:
+    """Return the findings to which cases belong, by the ids of the cases.
+
+    Of one signature are many causes: that a fixed one is back, its own case shows, or its repair.
+    """
+    back, found = _back(results), finding_of_cases(results)
+    for case in results.cases:
+        known = facts.get(found.get(case.id, ""))
+        alike = case.attribution is not None and case.attribution.basis is Basis.SIGNATURE
+        if known is not None and known.fixed and alike and known.id not in back:
+            del found[case.id]
+    return found
 
 
 def _as_shipped(results: Results, told: set[str], facts: dict[str, FindingFacts]) -> list[CauseView]:
