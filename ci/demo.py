@@ -42,8 +42,10 @@ def main(report: Path | None = None) -> None:
 
 
 def stored(results: Results) -> Results:
-    """Return a run without the folders of the machine that made it."""
-    return msgspec.convert(without_paths(msgspec.to_builtins(results)), Results)
+    """Return a run without the folders and the kernel of the machine that made it."""
+    kept = msgspec.convert(without_paths(msgspec.to_builtins(results)), Results)
+    system = kept.environment["os"].partition(" ")[0]
+    return msgspec.structs.replace(kept, environment={**kept.environment, "os": system})
 
 
 def text(results: Results) -> str:
