@@ -22,8 +22,8 @@ HEAD = """\
 # A report, recorded
 
 This is the summary of a run against vLLM with a bug that was injected on purpose, `{fault}`:
-{does} CI shows it of each run (`summary.md`). The page of the same run, with the timeline of
-each case, is made by
+{does} A CI job can show the summary of each run (`summary.md`). This command makes the page of
+the same run, with the timeline of each case:
 
 ```console
 $ coldproof render docs/demo/results.json -o demo.html

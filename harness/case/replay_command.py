@@ -11,12 +11,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.option_table import option_words
+from coldproof.harness.option_table import option_of, option_words
 from coldproof.harness.options import FINGERPRINT, Options
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.oracles import is_other_engine
 
 URLS = ("--engine-url", "--cold-url")
+# What starts programs, loads files or writes here: a report may come from anybody, so the user gives these again.
+GIVEN_AGAIN = ("engine_args", "model", "adapter", "weights", "shared_dir", "cache_dir")
 PLACEHOLDER = "http://HOST:PORT"
 CALIBRATION = "--calibration"  # of the run's own folder, which is not filed with a report
 
@@ -42,37 +44,34 @@ def engine_options(options: Options, layer: str = "") -> list[str]:
 
     `layer`: of a run of several, which decides the engine.
     """
-    return option_words(
-        engine=not layer and is_chosen(options) and options.engine,
-        engine_url=options.engine_url,
-        cold_url=options.cold_url,
-        prefill_apart=options.prefill_apart,
-        exclusive=options.exclusive,
-        calibration=options.attached and options.report_dir / "results.json",
-        model=options.model,
-        adapter=options.adapters,
-        weights=options.weights,
-        weight_policy=options.weight_policy,
-        engine_args=shlex.join(options.engine_args),
-        shared_dir=options.shared_dir,
-        noise=options.noise,
-        fault=options.fault,
-        repairs=tuple(one.name for one in options.repairs),
-    )
+    return option_words(**engine_values(options, layer))
+
+
+def engine_values(options: Options, layer: str = "") -> dict[str, object]:
+    """Return the same as values by the names of the options in Python."""
+    return {
+        "engine": not layer and is_chosen(options) and options.engine,
+        "engine_url": options.engine_url,
+        "cold_url": options.cold_url,
+        "prefill_apart": options.prefill_apart,
+        "exclusive": options.exclusive,
+        "calibration": options.attached and options.report_dir / "results.json",
+        "model": options.model,
+        "adapter": options.adapters,
+        "weights": options.weights,
+        "weight_policy": options.weight_policy,
+        "engine_args": shlex.join(options.engine_args),
+        "shared_dir": options.shared_dir,
+        "noise": options.noise,
+        "fault": options.fault,
+        "repairs": tuple(one.name for one in options.repairs),
+    }
 
 
 def own_options(options: Options) -> list[str]:
     """Return what `coldproof prove` wants to be given again: options that load files here, and addresses."""
-    return option_words(
-        engine_url=options.engine_url,
-        cold_url=options.cold_url,
-        model=options.model,
-        adapter=options.adapters,
-        weights=options.weights,
-        engine_args=shlex.join(options.engine_args),
-        shared_dir=options.shared_dir,
-        cache_dir=options.cache_dir,
-    )
+    values = engine_values(options) | {"cache_dir": options.cache_dir}
+    return option_words(**{n: value for n, value in values.items() if n in GIVEN_AGAIN or option_of(n) in URLS})
 
 
 def is_chosen(options: Options) -> bool:

@@ -20,7 +20,7 @@ from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.harness.case.finding_facts import facts_of
 from coldproof.harness.case.load import load_case
-from coldproof.harness.case.replay_command import URLS
+from coldproof.harness.case.replay_command import GIVEN_AGAIN, URLS
 from coldproof.harness.cli.io import (
     FAILED,
     USAGE,
@@ -56,8 +56,6 @@ OF_DRAWING = (
     *("--report-dir", "--json", "--budget", "--requirements", "--findings", "--update-known-issues", "--replay"),
     *("--prove", "--shard", "--guided", "--examples-from", "--joined"),
 )
-# What starts programs, loads files or writes here: a report may come from anybody, so the user gives these again.
-GIVEN_AGAIN = ("engine_args", "model", "adapter", "weights", "shared_dir", "cache_dir")
 KEY = ("layer", "requirement", "cell", "test")
 
 

@@ -101,7 +101,7 @@ def test_a_server_that_stops_answering_in_a_run_gives_an_error(tmp_path: Path) -
 
     with attacking({COMPLETIONS: play}) as server:
         words = ("--requirements", "REUSE-1", "--budget", "30s")  # so that it comes to that on a busy machine, too
-        code, output = run_on(server.url, tmp_path, *words, least=4.0)
+        code, output = run_on(server.url, tmp_path, *words, least=10.0)
     found = results(tmp_path)
     (requirement,) = found.requirements
     assert code == found.exit_code == 3

@@ -13,10 +13,10 @@ import pytest
 from support.paths import COUNTED, ended
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
-from coldproof.harness.case.replay_command import own_options
+from coldproof.harness.case.replay_command import GIVEN_AGAIN, own_options
 from coldproof.harness.cli.io import Refusal
 from coldproof.harness.cli.main import main
-from coldproof.harness.cli.prove import GIVEN_AGAIN, check_key, new_verdicts, proof_words
+from coldproof.harness.cli.prove import check_key, new_verdicts, proof_words
 from coldproof.harness.option_table import name_of
 from coldproof.harness.options import Options
 from coldproof.harness.schema.case import UNPROVED, Unfinished
