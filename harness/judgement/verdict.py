@@ -50,18 +50,28 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
     So a known issue hides no other failure, and the others stay in the reason.
     """
     decides = max(trial.aside, key=lambda one: list(Verdict).index(one.verdict))
+    verdict = verdict_as_replayed(decides.verdict, trial.not_behind)
     more = [f"besides it, {one.verdict}: {one.reason}" for one in trial.aside if one is not decides]
     if decides.verdict is Verdict.KNOWN_ISSUE and not more and trial.repeated:
         drawn = trial.examples - trial.minimising_examples
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
         if trial.looked_behind:
             more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
-        if trial.not_behind:
-            more.append(f"whether they pass with that repaired is not known: {trial.not_behind}")
+    if verdict is not decides.verdict:
+        more.append(f"whether all that failed so pass with that repaired is not known: {trial.not_behind}")
     more += [f"besides it, a remark: {remark_of(case)}" for case in trial.known if case.is_remark]
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
         more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
-    return decides.verdict, "; ".join([decides.reason, *more]), decides.case
+    return verdict, "; ".join([decides.reason, *more]), decides.case
+
+
+def verdict_as_replayed(verdict: Verdict, not_behind: str) -> Verdict:
+    """Return what a known issue is if examples that failed like it could not be replayed with the repair of its cause.
+
+    Another fault may fail in the same way: unknown is no agreement. `not_behind`: why they were not; "": all were, or
+    the cause has no repair that can be planted in the engine of the run.
+    """
+    return Verdict.INCONCLUSIVE if not_behind and verdict is Verdict.KNOWN_ISSUE else verdict
 
 
 def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule = EXACT) -> tuple[Verdict, str]:
@@ -171,8 +181,8 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
     """Return the verdict of a trial without another counterexample than its replayed findings and its remarks.
 
     Findings make it a known issue, as a drawn counterexample does. Remarks are named, and the trial conforms if any
-    example did not fail, or passed with the repair, and all that failed so were replayed. One that they keep from being
-    exercised or decided is a known issue if it is accepted. A trial with an ERROR stays that.
+    example did not fail, or passed with the repair. One that they keep from being exercised is a known issue if it is
+    accepted. Either is inconclusive if what failed so could not be replayed. A trial with an ERROR stays that.
     """
     remarks = [case for case in trial.known if case.is_remark]
     waived = [case for case in trial.known if not case.is_remark]
@@ -184,17 +194,16 @@ def verdict_with_known(verdict: Verdict, reason: str, trial: Trial) -> tuple[Ver
         if verdict is Verdict.CONFORMS and trial.failing >= trial.discriminating_examples + trial.looked_behind:
             verdict, reason = Verdict.NOT_EXERCISED, f"no example shows what it does without that; {reason}"
         reason = f"{reason}; {counted}"
-        unknown = verdict is Verdict.CONFORMS and bool(trial.not_behind)
-        if unknown:
+        if verdict is Verdict.CONFORMS and trial.not_behind:
             verdict = Verdict.INCONCLUSIVE  # what failed like a remark and was not replayed may be something else
-        if (unknown or verdict is Verdict.NOT_EXERCISED) and trial.accepted_remarks:
+        if verdict is Verdict.NOT_EXERCISED and trial.accepted_remarks:
             verdict, reason = Verdict.KNOWN_ISSUE, f"{trial.accepted_remarks[0]}; {reason}"
     behind = f"; {trial.looked_behind} that failed so passed with the repair" if trial.looked_behind else ""
     if trial.not_behind:
         behind += f"; whether those that failed so pass with the repair is not known: {trial.not_behind}"
-    if not waived or verdict is Verdict.ERROR:
-        return verdict, f"{reason}{behind}"
-    return Verdict.KNOWN_ISSUE, f"{waived[0].accepted}; besides it, {reason}{behind}"
+    if waived and verdict is not Verdict.ERROR:
+        verdict, reason = Verdict.KNOWN_ISSUE, f"{waived[0].accepted}; besides it, {reason}"
+    return verdict_as_replayed(verdict, trial.not_behind), f"{reason}{behind}"
 
 
 def describe_lossy(trial: Trial) -> str:

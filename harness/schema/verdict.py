@@ -23,8 +23,8 @@ VERDICT_MEANING = {
     Verdict.KNOWN_ISSUE: "Violated, and waived by name in the known-issues file.",
     Verdict.NOT_EXERCISED: "Nothing failed, but the risky path was not shown to have been taken: no pass.",
     Verdict.INCONCLUSIVE: (
-        "The engine is not deterministic enough here to tell, its answers could show no fault, or the case did "
-        "not reproduce."
+        "The engine is not deterministic enough here to tell, its answers could show no fault, or what failed did not "
+        "reproduce or could not be replayed."
     ),
     Verdict.ERROR: "The harness or the set-up broke; nothing is said about the engine.",
     Verdict.VIOLATED: "A counterexample was found and confirmed as the case says.",

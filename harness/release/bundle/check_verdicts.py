@@ -14,7 +14,7 @@ from coldproof.harness.case.known_issues import Waivers
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Absent, absent_everywhere, capabilities_of, missing_everywhere
-from coldproof.harness.judgement.verdict import verdict_of_case, verdict_without_counterexample
+from coldproof.harness.judgement.verdict import verdict_as_replayed, verdict_of_case, verdict_without_counterexample
 from coldproof.harness.options import UsageError
 from coldproof.harness.release.bundle.check_attributions import check_attribution
 from coldproof.harness.release.bundle.refusal import Reason, altered, left_out, not_accepted
@@ -193,7 +193,7 @@ def check_case(
     if not seen.failing:
         yield altered(f"{place} is {given} because of case {name}, but none of its {seen.examples} examples fails")
     yield from check_waiver(part, place, verdict, case)
-    follows, _ = verdict_of_case(case)
+    follows = verdict_as_replayed(verdict_of_case(case)[0], verdict["not_behind"])
     if follows is not given:
         yield altered(f"{place} is {given}; from its case {name} follows {follows}")
 

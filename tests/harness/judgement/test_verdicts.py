@@ -292,7 +292,7 @@ def test_examples_that_all_show_a_remark_show_nothing_else(failing: int, passed:
 
 
 def test_examples_that_failed_like_a_remark_and_were_not_replayed_decide_nothing() -> None:
-    """They may be something else. If the remark is accepted, the requirement is a known issue."""
+    """They may be something else, also if the remark is accepted."""
     made, remark = trial(), Attribution(basis=Basis.REPAIR, finding="vllm/some-remark", remark=True)
     made.examples, made.failing, made.not_behind = 9, 3, "no time"
     made.known = [msgspec.structs.replace(seen(), attribution=remark)]
@@ -300,8 +300,22 @@ def test_examples_that_failed_like_a_remark_and_were_not_replayed_decide_nothing
     assert verdict is Verdict.INCONCLUSIVE
     assert reason.endswith("whether those that failed so pass with the repair is not known: no time")
     made.accepted_remarks = ["we accept it"]
-    assert verdict_with_known(Verdict.CONFORMS, "so it is", made)[0] is Verdict.KNOWN_ISSUE
-    assert verdict_with_known(Verdict.INCONCLUSIVE, "noise", made)[0] is Verdict.INCONCLUSIVE
+    for found in (Verdict.CONFORMS, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED):
+        assert verdict_with_known(found, "so it is", made)[0] is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("verdict", "given"), [(Verdict.KNOWN_ISSUE, Verdict.INCONCLUSIVE), (Verdict.VIOLATED,) * 2])
+def test_a_known_issue_decides_nothing_about_examples_that_were_not_replayed(verdict: Verdict, given: Verdict) -> None:
+    """Another fault may fail in the same way. A violation stays one."""
+    drawn, replayed = trial(), trial()
+    drawn.aside = [PutAside(verdict, "seen"), PutAside(Verdict.KNOWN_ISSUE, "known")]
+    replayed.known = [seen(known_issue="known")]
+    for made, words in ((drawn, "with that repaired"), (replayed, "with the repair")):
+        made.repeated, made.not_behind = 3, "no time"
+        found = verdict_of_put_aside(made)[:2] if made.aside else verdict_with_known(Verdict.CONFORMS, "so", made)
+        assert found[0] is (given if made.aside else Verdict.INCONCLUSIVE)
+        assert (f"pass {words} is not known: no time" in found[1]) is (found[0] is Verdict.INCONCLUSIVE)
+        assert "known" in found[1]
 
 
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
@@ -649,7 +663,7 @@ def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial
     )
     assert verdict_of_put_aside(made)[1] == "known; 12 more of 40 examples failed so, and none failed otherwise"
     made.not_behind = "no time"
-    said = "and none failed otherwise; whether they pass with that repaired is not known: no time"
+    said = "and none failed otherwise; whether all that failed so pass with that repaired is not known: no time"
     assert verdict_of_put_aside(made)[1].endswith(said)
     made.problem = EngineDied("it ended")
     assert verdict_of_put_aside(made)[1].endswith("; it could not be tested further: EngineDied: it ended")
