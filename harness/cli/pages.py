@@ -33,8 +33,11 @@ from coldproof.harness.release.bundle.run_folder import EVENTS
 from coldproof.harness.release.run.merged import stored
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.stored_files import decode, read_lines
+from coldproof.harness.session.run_reports import CASES, write_case_files
 from coldproof.reports.assemble.assemble import read_events, with_end
 from coldproof.reports.exports.write import write_all
+from coldproof.reports.files.own_folder import make_sub_folder
+from coldproof.reports.format.text import slug
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import exit_code
@@ -44,7 +47,6 @@ from coldproof.reports.side_by_side.matrix import SideBySide, side_by_side
 from coldproof.reports.side_by_side.page import render_side_by_side
 
 _PAGE = "index.html"
-_CASES = "cases"
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -74,8 +76,22 @@ def render(options: argparse.Namespace) -> int:
             write(options.output, render_html(results))
             return 0
         with added_to(source):
+            write_missing_cases(results, source)
             write_all(results, source)
     return 0
+
+
+def write_missing_cases(results: Results, report: Path) -> None:
+    """Write the files of the cases that a killed run had not written. A name that is none of a file gets none. Raises
+    OSError.
+    """
+    make_sub_folder(report / CASES)
+    statements = {one.id: one.statement for one in results.requirements}
+    for case in results.cases:
+        named = slug(case.id) == case.id and not case.id.startswith(".")
+        if named and not (report / CASES / f"{case.id}.json").exists():
+            said = statements.get(case.requirement, "")
+            write_case_files(case, report, statement=said, environment=results.environment)
 
 
 def write_page(output: Path | None, folder: Path, results: Results) -> None:
@@ -209,7 +225,7 @@ def linked_source(path: Path, here: Path, label: str = "") -> Source:
         results=results,
         label=label,
         link=_link(near) if near is not None and linked else "",
-        cases=_link(near.with_name(_CASES)) if near is not None and linked and (file.parent / _CASES).is_dir() else "",
+        cases=_link(near.with_name(CASES)) if near is not None and linked and (file.parent / CASES).is_dir() else "",
         name=str(near.with_name(file.name)) if near is not None else str(PurePath(file.parent.name, file.name)),
     )
 

@@ -45,7 +45,7 @@ from coldproof.harness.schema.stored_files import read_lines
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.pytest_command import pytest_command
 from coldproof.harness.session.run_reports import CASES, RESULTS, write_case_files
-from coldproof.reports.assemble.assemble import assemble, events_of, last_of, read_events
+from coldproof.reports.assemble.assemble import assemble, cases_that_wait, events_of, last_of, read_events
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import SEAL
 from coldproof.reports.format.text import many
@@ -57,6 +57,7 @@ OF_DRAWING = (
     *("--prove", "--shard", "--guided", "--examples-from", "--joined"),
 )
 KEY = ("layer", "requirement", "cell", "test")
+STAMPS = ("process", "number")  # of an event: those of another run leave gaps here
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,7 +105,7 @@ def check(report: Path, left: Iterable[Case]) -> None:
     except OSError as problem:
         said = "has no events that can be read; those of merged reports are in the folders that were merged"
         raise Refusal(USAGE, f"{report} {said}: {reason_of(problem)}") from problem
-    known = {one["case"]["id"] for one in events if one["event"] == "case"}
+    known = {one["case"]["id"] for one in [*events, *cases_that_wait(events)] if one["event"] == "case"}
     for case in left:
         if case.id not in known:
             raise Refusal(USAGE, f"{report}: its events have no case {case.id}, which its results have")
@@ -219,13 +220,15 @@ def has_case(event: Event) -> bool:
 def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) -> list[Event]:
     """Return the verdicts of the tests whose counterexamples were proved, with all else that their trials showed.
 
-    A verdict that rests on another case stays if it is the worse one.
+    A verdict that rests on another case stays if it is the worse one. A test that had none, because its run was killed,
+    has that of the proof.
     """
     earlier = {place(one): one for one in before if one["event"] == "verdict"}
     found = []
     for new in filter(has_case, shown):
         old = earlier.get(place(new))
         if old is None:
+            found.append({name: value for name, value in new.items() if name not in STAMPS})
             continue
         rests_on_others = old["case"] not in replaced  # also an ERROR, which has no case
         order = list(Verdict)
@@ -241,7 +244,7 @@ def new_verdicts(before: list[Event], shown: list[Event], replaced: set[str]) ->
             ]
             found.append({**old, "verdict": new["verdict"], "reason": new["reason"], "case": new["case"]})
         found[-1] |= {"further": further, "known": [*old["known"], *new["known"]]}
-        for stamp in ("process", "number"):
+        for stamp in STAMPS:
             found[-1].pop(stamp, None)
     return found
 

@@ -67,7 +67,7 @@ class RunReports:
 
     def save_case(self, case: Case, statement: str) -> None:
         """Write the files of a case, and emit the event that the report is made from."""
-        case = msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
+        case = as_stored(case)
         try:
             write_case_files(case, self.options.report_dir, statement=statement, environment=self.environment)
         except OSError as problem:
@@ -148,6 +148,11 @@ class RunReports:
         with contextlib.suppress(OSError):
             for words in lines:
                 self.terminal.line(words)
+
+
+def as_stored(case: Case) -> Case:
+    """Return a case without secrets, and with text that can be written to a file."""
+    return msgspec.convert(redacted_data(storable(msgspec.to_builtins(case))), Case)
 
 
 def write_case_files(case: Case, report: Path, *, statement: str, environment: dict[str, str]) -> None:

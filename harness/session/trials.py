@@ -42,6 +42,7 @@ from coldproof.harness.session.causes.attributor import Attributor
 from coldproof.harness.session.known_findings import KnownFindings
 from coldproof.harness.session.proofs import PROVED, Proofs
 from coldproof.harness.session.rounds import behind_failures, in_rounds, other_seed, while_lacking
+from coldproof.harness.session.run_reports import as_stored
 from coldproof.harness.session.schedule import Conclusion, Schedule, Stage, Waiting
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.session.unfinished import Place, open_cases
@@ -169,12 +170,14 @@ class TrialRunner:
     def suspend(self, sut: SystemUnderTest, nodeid: str, trial: Trial, test: Callable[..., None]) -> None:
         """Let a trial wait for the proof of its counterexample, or for more examples. `test`: the test function."""
         self.settle(sut, trial)
+        case: Case | None = None  # in the event: a run that is killed loses none
         if trial.search.best is not None:
             stage = Stage.REPLAY if trial.search.saved else Stage.PROOF
             try:
                 put = self.proofs.unproved(sut, trial)
             except (EngineError, OracleError) as problem:
                 put = PutAside(*verdict_without_case(trial, problem))
+            case = put.case
 
             def conclude() -> Conclusion:
                 self.proofs.save_unproved(put, trial)
@@ -195,6 +198,7 @@ class TrialRunner:
             cell=trial.cell,
             test=trial.test,
             stage=stage.name.lower(),
+            case=None if case is None else as_stored(case),
             examples=trial.examples,
             of=self.plan.announced,
             left=round(sut.budget.expected(), 1),

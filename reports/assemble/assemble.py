@@ -132,7 +132,7 @@ def assemble(events: list[Event]) -> Results:
     if first is None:
         raise LookupError("the events have no start of a run")
     finished = last_of(events, "run_finished") or {}
-    events = without_forbidden_mixtures(without_replaced_cases(events))
+    events = without_forbidden_mixtures([*cases_that_wait(events), *without_replaced_cases(events)])
     requirements = requirement_results(events)
     cases = [msgspec.convert(e["case"], Case) for e in events if e["event"] == "case"]
     problem = last_of(events, "problem") or {}
@@ -235,6 +235,21 @@ def without_replaced_cases(events: list[Event]) -> list[Event]:
             kept = [one for one in kept if one["event"] != "case" or one["case"]["id"] not in event["cases"]]
         kept.append(event)
     return kept
+
+
+def cases_that_wait(events: list[Event]) -> list[Event]:
+    """Return the counterexamples of a run that was killed before they were proved, as events of their cases."""
+    waiting: dict[tuple[str, str, str], Event] = {}
+    for event in events:
+        if event["event"] == "waits" and event.get("case") is not None:
+            waiting[event.get("layer", ""), event["test"], event["cell"]] = event
+        elif event["event"] == "case":
+            waiting.pop((event.get("layer", ""), event["case"]["test"], event["case"]["cell"]), None)
+        elif event["event"] == "proved":
+            waiting = {place: one for place, one in waiting.items() if one["case"]["id"] not in event["cases"]}
+    for concluded in tests_of(events, "verdict"):
+        waiting.pop(concluded, None)
+    return [{**event, "event": "case"} for event in waiting.values()]
 
 
 def tests_of(events: list[Event], kind: str) -> set[tuple[str, str, str]]:

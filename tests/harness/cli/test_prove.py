@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from coldproof.harness.cli.main import main
 from coldproof.harness.cli.prove import check_key, new_verdicts, proof_words
 from coldproof.harness.option_table import name_of
 from coldproof.harness.options import Options
-from coldproof.harness.schema.case import UNPROVED, Unfinished
+from coldproof.harness.schema.case import UNPROVED, Unfinished, read_case
 from coldproof.harness.schema.exit_codes import EXIT_FAILED, EXIT_USAGE
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import Verdict
@@ -27,14 +28,14 @@ from coldproof.reports.exports.terminal import closing_lines
 
 ENGINE = ("-p", "support.flawed_engine", "-p", "no:cacheprovider")
 FLAW = {"COLDPROOF_FLAW": "SALT_DROPPED", "COLDPROOF_FINDINGS": "no-folder"}
+SUITES = ("suites", "--engine", "scripted", "--cells", "scripted", "--requirements", "SALT-1,CHAT-1")
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the report of a run that found a counterexample and had no time to prove it."""
     folder = tmp_path_factory.mktemp("runs") / "report"
-    words = ["-m", "pytest", *ENGINE, "-p", "support.no_time_for_proofs", "suites", "--engine", "scripted"]
-    words += ["--cells", "scripted", "--requirements", "SALT-1,CHAT-1", "--findings", "off", *COUNTED]
+    words = ["-m", "pytest", *ENGINE, "-p", "support.no_time_for_proofs", *SUITES, "--findings", "off", *COUNTED]
     done = ended([sys.executable, *words, "--report-dir", str(folder)], **FLAW)
     assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
     return folder
@@ -99,6 +100,26 @@ def test_what_was_put_aside_is_proved_later(report: Path) -> None:
     assert after.duration_s == before.duration_s
     assert {"mine.txt", f"{case.id}.py"} <= {path.name for path in report.rglob("*")}
     assert main(["prove", str(report)]) == EXIT_FAILED
+
+
+def test_a_counterexample_of_a_killed_run_is_proved_later(tmp_path: Path) -> None:
+    """It is in the events as it was found, and `render` and `prove` make the rest."""
+    report = tmp_path / "report"
+    words = ["-m", "pytest", *ENGINE, "-p", "support.interrupted_before_proofs", *SUITES, "--findings", "off", *COUNTED]
+    done = ended([sys.executable, *words, "--report-dir", str(report)], **FLAW, COLDPROOF_KILLED="1")
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    assert main(["render", str(report)]) == 0
+    before = read_results(report / "results.json")
+    assert [(case.requirement, case.unfinished) for case in before.cases] == [("SALT-1", Unfinished.PROOF)]
+    assert read_case(report / "cases" / f"{before.cases[0].id}.json") == before.cases[0]
+    assert requirement(before, "SALT-1")[0] is Verdict.INCONCLUSIVE
+    words = ["-m", "coldproof", "prove", str(report), *ENGINE, "-p", "support.counted_budget"]
+    done = ended([sys.executable, *words], **FLAW)
+    assert done.returncode == EXIT_FAILED, done.stdout + done.stderr
+    after = read_results(report / "results.json")
+    assert [(case.requirement, case.unfinished) for case in after.cases] == [("SALT-1", None)]
+    assert requirement(after, "SALT-1")[0] is Verdict.VIOLATED
+    assert not after.complete
 
 
 def test_a_report_without_open_cases_stays(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
