@@ -67,16 +67,15 @@ def test_the_requirements_are_filtered_by_verdict_and_text(opened: Any) -> None:
 
 def test_a_link_to_a_case_opens_its_fold(opened: Any) -> None:
     """The address alone is enough, for example for a link that was sent by mail."""
-    page = opened(samples.many(12))
-    last = page.locator("section.onecause").last
-    folds = page.locator("#cases > details"), last.locator("> details")
-    assert [fold.evaluate("fold => fold.open") for fold in folds] == [False, False]
-    page.goto(f"{page.url}#{last.get_attribute('id')}")
-    page.reload()
-    for fold in folds:  # a busy browser scrolls after the page has loaded
-        page.wait_for_function("fold => fold.open", arg=fold.element_handle())
+    first = opened(samples.many(12))
+    place = first.locator("section.onecause").last.get_attribute("id")
+    page = first.context.new_page()  # to load a page again leaves the reader where he was
+    page.goto(f"{first.url}#{place}")
+    for there, is_open in ((first, False), (page, True)):
+        for fold in ("#cases > details", f"#{place} > details"):
+            assert there.locator(fold).evaluate("fold => fold.open") is is_open
     in_sight = "section => Math.abs(section.getBoundingClientRect().top) < window.innerHeight"
-    page.wait_for_function(in_sight, arg=last.element_handle())
+    page.wait_for_function(in_sight, arg=page.locator(f"#{place}").element_handle())  # a busy browser scrolls later
 
 
 def test_a_command_is_copied_as_it_stands(opened: Any) -> None:

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from coldproof.harness.schema.results import Results
 from coldproof.reports.exports.write import write_all
 
+LONGEST = 300_000  # milliseconds: a busy machine takes longer than Playwright's half a minute
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 
 
@@ -26,7 +27,9 @@ def a_browser() -> Iterator[Browser]:
         path = chromium(playwright)
         if path is None:
             pytest.skip("no Chromium is installed: apt-get install chromium, or playwright install chromium")
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=0)
+        opened = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=LONGEST
+        )
         yield opened
         opened.close()
 
@@ -43,7 +46,7 @@ class MonitoredPage:
     def __init__(self, browser: Browser, page: Path, **context: Any) -> None:
         self.address = page.as_uri()
         self.context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **context})
-        self.context.set_default_timeout(0)  # a busy machine takes longer than Playwright's half a minute
+        self.context.set_default_timeout(LONGEST)
         self.requests: list[str] = []
         self.context.route("**/*", self.pass_or_count)
         self.page = self.context.new_page()
