@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from coldproof.harness.options import UsageError
 REPAIRS = read_repairs()
 RECORDS = read_records()
 HEADS, WAITS = "vllm/failed-load-heads-the-queue", "vllm/failed-load-waits-for-itself"
+ATTACHED = "sglang"  # its servers are started with repairs, and not by Coldproof
 SENTENCES = re.compile(r"\A[A-Z].*\.\n\n[A-Z`]", re.DOTALL)
 
 
@@ -30,6 +32,8 @@ def of_installed_engines() -> list[Repair]:
         for spec in ENGINES.values()
         if spec.repairs is not None and spec.installed
     }
+    if tools.installed(ATTACHED):
+        here[ATTACHED] = importlib.metadata.version(ATTACHED)
     engine_of = {name: name.split("/")[0] for name in REPAIRS}
     of_engines = [one for one in REPAIRS.values() if engine_of[one.name] in here]
     return [one for one in of_engines if one.is_for(here[engine_of[one.name]]) and not one.absent]
@@ -48,7 +52,8 @@ def test_each_repair_says_what_it_changes_and_names_findings(repair: Repair) -> 
     for name in repair.mends:
         assert name in RECORDS
         assert name.split("/")[0] == repair.name.split("/")[0]
-    assert any(spec.repairs is not None and spec.repairs.findings == name.split("/")[0] for spec in ENGINES.values())
+    engines = {spec.repairs.findings for spec in ENGINES.values() if spec.repairs is not None}
+    assert repair.name.split("/")[0] in {*engines, ATTACHED}
 
 
 @pytest.mark.parametrize("repair", of_installed_engines(), ids=lambda one: one.name)
