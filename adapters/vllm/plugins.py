@@ -5,21 +5,19 @@ The entry point is in a folder of the run that only its engines have on their im
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
-import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coldproof.adapters.common.environment import current_environment
-from coldproof.adapters.common.process import python_path
+from coldproof.adapters.common.entry_points import entry_point, write_entry_point
 from coldproof.adapters.common.score_noise import VARIABLE, NoiseKind, NoiseSource, parse
 
+GROUP = "vllm.general_plugins"
 TRANSFER_BACKEND = "coldproof_folder"  # reads weights from a folder
 TRANSFER_MODULE, TRANSFER_CLASS = "coldproof.adapters.vllm.weight_transfer", "FolderTransfer"
 DIGESTS, KEEP_DIGESTS = "coldproof_digests", "coldproof.adapters.vllm.fingerprint.images:keep_digests"
@@ -33,18 +31,10 @@ def register_transfer_backend() -> None:
         factory.register_engine(TRANSFER_BACKEND, TRANSFER_MODULE, TRANSFER_CLASS)
 
 
-def write_entry_point(folder: Path, name: str, function: str) -> None:
-    """Write the entry point of a general plugin of vLLM, `function` (`module:name`), to a folder."""
-    info = folder / f"{name}-1.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {function}\n")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
-
-
 def transfer_plugin(folder: Path) -> Path:
     """Write the entry point that registers the backend in a server, and return its folder."""
     register = register_transfer_backend
-    write_entry_point(folder, TRANSFER_BACKEND, f"{register.__module__}:{register.__name__}")
+    write_entry_point(folder, GROUP, TRANSFER_BACKEND, f"{register.__module__}:{register.__name__}")
     return folder
 
 
@@ -52,29 +42,16 @@ def digest_plugin(folder: Path) -> Path:
     """Write the entry point by which a server's scheduler leaves digests of images for the fingerprint worker, which
     runs in a process of its own. Return its folder.
     """
-    write_entry_point(folder, DIGESTS, KEEP_DIGESTS)
+    write_entry_point(folder, GROUP, DIGESTS, KEEP_DIGESTS)
     return folder
 
 
-@contextlib.contextmanager
-def register_plugin(folder: Path, name: str, function: str, variables: dict[str, str]) -> Iterator[None]:
-    """Register `function` (`module:name`) in this context: every vLLM that starts in it calls the function.
+def register_plugin(folder: Path, name: str, function: str, variables: dict[str, str]) -> AbstractContextManager[None]:
+    """Return a context in which every vLLM that starts calls `function` (`module:name`).
 
     `variables` are set in the environment of these engines.
     """
-    write_entry_point(folder, name, function)
-    before = current_environment()
-    os.environ |= variables
-    os.environ["PYTHONPATH"] = python_path(folder)  # the folder contains only the entry point
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for key in (*variables, "PYTHONPATH"):
-            os.environ.pop(key, None)
-            if key in before:
-                os.environ[key] = before[key]
+    return entry_point(folder, GROUP, name, function, variables)
 
 
 def install_noise() -> None:

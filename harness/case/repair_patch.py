@@ -46,13 +46,11 @@ def diff_of(file: Path, functions: list[FunctionType]) -> str:
         margin = before[start][: len(before[start]) - len(before[start].lstrip())]
         repaired = textwrap.indent(getattr(function, planted.REPAIRED), margin)
         after[start : start + len(shipped)] = repaired.splitlines(keepends=True)
-    name = place_of(file)
+    name = place_of(file, functions[0].__module__)
     return "".join(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
 
 
-def place_of(file: Path) -> str:
-    """Return the path of a module's file from the folder that has its package."""
-    folder = file.parent
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return file.relative_to(folder).as_posix()
+def place_of(file: Path, module: str) -> str:
+    """Return the path of a module's file from the folder that has its package, whose folders may lack `__init__.py`."""
+    depth = len(module.split(".")) + (file.name == "__init__.py")
+    return "/".join(file.parts[-depth:])

@@ -78,6 +78,13 @@ def test_edits_become_a_diff_with_the_engines_indentation(tmp_path: Path, monkey
     assert patch_of(repair) == DIFF.replace("PACKAGE", "patched_engine")
 
 
+def test_a_folder_without_init_file_is_a_package_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes it for one, and the diff has its path."""
+    repair = repair_of(tmp_path, EDITS, "bare_engine", monkeypatch)
+    (tmp_path / "site" / "bare_engine" / "__init__.py").unlink()
+    assert patch_of(repair) == DIFF.replace("PACKAGE", "bare_engine")
+
+
 def test_a_repair_from_outside_has_no_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names the function and the file to read."""
     repair = repair_of(tmp_path, WRAPS, "wrapped_engine", monkeypatch)
