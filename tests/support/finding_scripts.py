@@ -19,6 +19,12 @@ SECONDS = 600
 MODULES = {
     "llamacpp": ("gguf", "numpy", "xllamacpp"),
     "openvino": ("numpy", "openvino.opset13", "openvino_genai", "openvino_tokenizers", "safetensors.numpy"),
+    "sglang": (
+        "sglang.srt.entrypoints.engine",
+        "sglang.srt.entrypoints.openai.serving_responses",
+        "sglang.srt.entrypoints.anthropic.serving",
+        "sglang.srt.session.session_controller",
+    ),
     "vllm": ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_model_runner", "vllm.v1.engine.core"),
     "transformers": ("torch", "transformers.models.llama.modeling_llama", "transformers.generation.utils"),
 }
@@ -54,11 +60,13 @@ for line in sys.stdin:
     if job["repair"]:
         sys.path.insert(0, sys.argv[1])
         from coldproof.adapters.registry import ENGINES
+        from coldproof.adapters.sglang import repairs as sglang
         from coldproof.adapters.spec.repair import plant
         repair = pathlib.Path(job["repair"])
         plant([repair])
         # Further processes of the engine plant it as they start.
-        around = ENGINES[repair.parts[-3]].repairs.planted([repair], pathlib.Path(job["folder"], "plugins"))
+        support = ENGINES[repair.parts[-3]].repairs or sglang
+        around = support.planted([repair], pathlib.Path(job["folder"], "plugins"))
     sys.argv = [job["script"]]
     with around:
         if job["script"].endswith("_test.py"):

@@ -10,8 +10,10 @@ import pytest
 from support.finding_scripts import Scripts
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.spec.repair import installed
 from coldproof.harness.case.finding_records import FOLDER, REGRESSION, SCRIPT, read_records
 from coldproof.harness.case.repairs import read_repairs, repairing
+from coldproof.harness.schema.findings import FindingRecord
 
 RECORDS, REPAIRS = read_records(), read_repairs()
 
@@ -24,11 +26,17 @@ def scripts(request: pytest.FixtureRequest) -> Iterator[Scripts]:
     running.close()
 
 
+def is_installed(record: FindingRecord) -> bool:
+    """Return whether the engine of a finding is installed. One that Coldproof only attaches to has its own name."""
+    spec = ENGINES[record.found.adapter]
+    return spec.installed and (spec.start is not None or installed(record.engine))
+
+
 def cases(file: str) -> list[object]:
     """Return the parameters of a test: the engine, and the name of a finding that has such a file."""
     found = []
     for name in ("/".join(path.parts[-3:-1]) for path in sorted(FOLDER.glob(f"*/*/{file}"))):
-        missing = pytest.mark.skipif(not ENGINES[RECORDS[name].found.adapter].installed, reason="not installed")
+        missing = pytest.mark.skipif(not is_installed(RECORDS[name]), reason="not installed")
         marks = [pytest.mark.engine, pytest.mark.nightly, missing]
         found.append(pytest.param(name.split("/")[0], name, marks=marks, id=name))
     return found
