@@ -7,6 +7,7 @@ release that is tested with the fingerprint worker is 0.20.0.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.metadata
@@ -121,6 +122,7 @@ def released_from(version: str, first: Version) -> bool:
         return True
 
 
+@functools.cache
 def package() -> str:
     """Return the name of the installed distribution that contains vLLM."""
     try:
@@ -130,6 +132,7 @@ def package() -> str:
     return CPU_PACKAGE
 
 
+@functools.cache
 def installed_version() -> str:
     """Return the version of the installed vLLM; "" without one."""
     try:

@@ -31,7 +31,8 @@ def share_process() -> None:
     gc.collect()
     gc.freeze()
     core.freeze_gc_heap = nothing
-    core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
+    for module in (core, vllm_module("distributed.parallel_state")):
+        module.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
     replace_kernels()
 
 
