@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -170,14 +169,16 @@ def thread_binding(version: str) -> str:
 
 
 @contextlib.contextmanager
-def process_group_kept() -> Iterator[None]:
-    """Let an engine that ends in this context leave the process group. Up to 0.21, it leaves it anyway."""
+def process_group_kept(collect: Callable[[], None]) -> Iterator[None]:
+    """Let an engine that ends in this context leave the process group, and call `collect` in place of what ends it. Up
+    to 0.21, it leaves it anyway.
+    """
     core = importlib.import_module("vllm.v1.engine.core")
     end_group = getattr(core, END_OF_GROUP, None)
     if end_group is None:
         yield
         return
-    setattr(core, END_OF_GROUP, gc.collect)
+    setattr(core, END_OF_GROUP, collect)
     try:
         yield
     finally:
