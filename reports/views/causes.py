@@ -286,7 +286,8 @@ def _counts(case: Case) -> bool:
 
 def _is_undecided(case: Case) -> bool:
     """Return whether a case may belong to a known cause, which was not found out."""
-    return case.attribution is not None and case.attribution.basis in (Basis.UNDECIDED, Basis.NOT_TRIED)
+    found = case.attribution
+    return found is not None and (found.basis in (Basis.UNDECIDED, Basis.NOT_TRIED) or bool(found.candidates))
 
 
 def _back(results: Results) -> set[str]:
