@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
@@ -48,6 +49,7 @@ def share_process() -> None:
     core = vllm_module("v1.engine.core")
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # else Triton prints at the end that its objects were leaked
     core.freeze_gc_heap = nothing
     for module in (core, vllm_module("distributed.parallel_state")):
         module.gc = types.SimpleNamespace(collect=GARBAGE.collect, freeze=nothing, unfreeze=nothing)
