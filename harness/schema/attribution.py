@@ -46,10 +46,10 @@ class CauseReplay(msgspec.Struct, frozen=True, kw_only=True):
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a case's cause. `finding`: "" without one. `words`: what was seen, as a clause.
 
-    `candidates`: the findings among which it is undecided. `link`: the public report of the finding. `tried`: the
-    finding that it is like, and whose repair it was replayed with. `remark`: the finding is a remark, which no contract
-    forbids, and the case is shown to be nothing else: it vanishes with the repair, or the record says that it shows so.
-    `replays`: those that were made, in their order.
+    `candidates`: the findings among which it is undecided, or whose signature it has. `link`: the public report of the
+    finding. `tried`: the finding that it is like, and whose repair it was replayed with. `remark`: the finding is a
+    remark, which no contract forbids, and the case is shown to be nothing else: it vanishes with the repair, or the
+    record says that it shows so. `replays`: those that were made, in their order.
     """
 
     basis: Basis
@@ -87,7 +87,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         if self.basis in (Basis.REPAIR, Basis.LOCAL):
             return f"vanishes with the repair of {self.finding} ({self.basis.value})"
         if self.basis is Basis.SIGNATURE:
-            return f"matches {self.finding} {self.basis.value}"
+            return f"matches {self.finding or ' or '.join(self.candidates)} {self.basis.value}"
         if self.candidates:
             several = bool(self.candidates[1:])
             return f"undecided {'between' if several else 'whether it is'} {', '.join(self.candidates)}"
@@ -112,6 +112,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         """Return the sentence about a case that no known issue accepts."""
         if self.basis in (Basis.NEW, Basis.OTHERWISE):
             return f"It has {self.sentence}."
+        if not self.finding and self.basis is Basis.SIGNATURE:
+            return f"It {self.sentence}; not all of them are accepted in this run."
         if not self.finding:
             return f"{'It is' if self.candidates else 'Its cause is'} {self.sentence}."
         reported = f"reported as {short_link(self.link)}" if self.link else "with no public report known"

@@ -178,6 +178,8 @@ class TrialRunner:
             except (EngineError, OracleError) as problem:
                 put = PutAside(*verdict_without_case(trial, problem))
             case = put.case
+            if case is not None and self.proofs.attributor is not None:
+                self.proofs.attributor.prepare(case)
 
             def conclude() -> Conclusion:
                 self.proofs.save_unproved(put, trial)

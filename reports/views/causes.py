@@ -55,6 +55,7 @@ class State(enum.StrEnum):
 
     NEW = "new"
     REGRESSION = "fixed before, and back"
+    UNDECIDED = "new or known: undecided"  # no time was left to look for its cause, or it may be one of several
     KNOWN = "known, not waived"
     UNCONFIRMED = "not confirmed"  # seen, and failed in no replay, or was not replayed: it accuses nobody
     WAIVED = "known issue"
@@ -256,10 +257,12 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.REMARK
     elif waived + sum(case.is_remark for case in cases) == len(cases):
         state = State.WAIVED
-    elif all(case.undecided or case.is_remark or case.known_issue is not None for case in cases):
+    elif not any(map(_counts, cases)):
         state = State.UNCONFIRMED
     elif (known and known.fixed) or finding in _back(results):
         state = State.REGRESSION
+    elif all(map(_is_undecided, filter(_counts, cases))):
+        state = State.UNDECIDED
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
         severity=known.severity if known else min(map(severity_of, cases), key=_ORDER.index),
@@ -274,6 +277,17 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         waived=waived,
         cases=ordered,
     )
+
+
+def _counts(case: Case) -> bool:
+    """Return whether a case makes its requirement violated."""
+    return not case.undecided and not case.is_remark and case.known_issue is None
+
+
+def _is_undecided(case: Case) -> bool:
+    """Return whether a case may belong to a known cause, which was not found out."""
+    found = case.attribution
+    return found is not None and (found.basis in (Basis.UNDECIDED, Basis.NOT_TRIED) or bool(found.candidates))
 
 
 def _back(results: Results) -> set[str]:
@@ -349,7 +363,8 @@ def _unexplained(requirement: RequirementResult) -> CauseView:
 
 
 def _rank(view: CauseView) -> tuple[int, int, int, int, str]:
-    state = max(1, tuple(State).index(view.state))  # new ones, and those that are back, are ranked together
+    states = tuple(State)  # what may be new, or is back, is ranked together
+    state = max(states.index(State.UNDECIDED), states.index(view.state))
     return state, _ORDER.index(view.severity), -len(view.requirements), -len(view.cases), view.title
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coldproof.harness.schema.findings import Severity
 from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.reports.format.text import many, one_line
+from coldproof.reports.format.text import many, number, one_line
 from coldproof.reports.views import overview
 from coldproof.reports.views.causes import CauseView, State, requirements_of
 
@@ -132,6 +132,12 @@ def tested_engine(results: Results) -> str:
 def _numbered(causes: Sequence[CauseView]) -> str:
     """Return how many causes there are, by what is known of them."""
     states = [cause.state for cause in causes]
-    words = {State.NEW: "new cause", State.REGRESSION: "cause that was fixed before", State.KNOWN: "known cause"}
-    said = [many(states.count(state), word) for state, word in words.items() if state in states]
+    words = {
+        State.NEW: ("new cause", "new causes"),
+        State.REGRESSION: ("cause that was fixed before", "causes that were fixed before"),
+        State.UNDECIDED: ("cause that may be known", "causes that may be known"),
+        State.KNOWN: ("known cause", "known causes"),
+    }
+    counts = [(states.count(state), one, several) for state, (one, several) in words.items()]
+    said = [f"{number(count)} {one if count == 1 else several}" for count, one, several in counts if count]
     return " and ".join(filter(None, (", ".join(said[:-1]), said[-1]))) if said else "a failure without a saved case"

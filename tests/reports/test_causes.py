@@ -207,6 +207,24 @@ def test_a_finding_that_was_fixed_and_is_back_is_new() -> None:
     assert cause_views(fixed)[0].state is State.REGRESSION
 
 
+@pytest.mark.parametrize(
+    ("bases", "state", "said"),
+    [
+        ((Basis.UNDECIDED,), State.UNDECIDED, "1 cause that may be known broke"),
+        ((Basis.NOT_TRIED, Basis.UNDECIDED), State.UNDECIDED, "1 cause that may be known broke"),
+        ((Basis.NEW, Basis.NOT_TRIED), State.NEW, "1 new cause broke"),
+        ((Basis.OTHERWISE,), State.NEW, "1 new cause broke"),
+    ],
+)
+def test_a_cause_that_was_not_looked_for_is_not_called_new(bases: tuple[Basis, ...], state: State, said: str) -> None:
+    """It may be a known one, and breaks its requirement all the same."""
+    cases = [samples.case(f"{i}", attribution=Attribution(basis=basis)) for i, basis in enumerate(bases)]
+    made = samples.results(*cases, samples.case("seen", unfinished=Unfinished.PROOF, attribution=None))
+    (view,) = (view for view in cause_views(made) if view.cases)
+    assert (view.state, view.breaks) == (state, True)
+    assert said in str(verdict_sentence(made, [view]))
+
+
 def test_a_signature_alone_brings_no_fixed_finding_back() -> None:
     """A salt that long prompts lose has the signature of one that was an adapter's name, and no more in common."""
     alike = samples.case("one", attribution=Attribution(basis=Basis.SIGNATURE, finding=FINDING))

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
 import os
+import time
 import types
 from typing import Any
 
 from coldproof.adapters.vllm.releases import is_cpu_build
 
+COLLECTED_FOR = 2.0  # seconds
 KERNELS = "register_triton_kernel_overrides"
 
 
 def vllm_module(name: str) -> Any:
     """Return a module of vLLM. It is untyped, because mypy would follow an import statement into all of torch."""
     return importlib.import_module(f"vllm.{name}")
+
+
+class Garbage:
+    """Collects garbage when engines stop, once for those that stop together: it looks at all that a run remembers."""
+
+    def __init__(self) -> None:
+        self.next = 0.0  # when a collection is due again
+
+    def collect(self) -> None:
+        """Collect garbage, unless that was done a moment ago."""
+        if time.monotonic() >= self.next:
+            gc.collect()
+            self.next = time.monotonic() + COLLECTED_FOR
+
+
+GARBAGE = Garbage()
 
 
 @functools.cache
@@ -30,8 +49,10 @@ def share_process() -> None:
     core = vllm_module("v1.engine.core")
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # else Triton prints at the end that its objects were leaked
     core.freeze_gc_heap = nothing
-    core.gc = types.SimpleNamespace(collect=gc.collect, freeze=nothing, unfreeze=nothing)
+    for module in (core, vllm_module("distributed.parallel_state")):
+        module.gc = types.SimpleNamespace(collect=GARBAGE.collect, freeze=nothing, unfreeze=nothing)
     replace_kernels()
 
 

@@ -29,7 +29,7 @@ from coldproof.adapters.vllm.cells.cell import RUNNER_V2, Variables
 from coldproof.adapters.vllm.inproc import kv_events
 from coldproof.adapters.vllm.inproc.kv_events import EventRecorder, PublishedBatches
 from coldproof.adapters.vllm.inproc.own_globals import OwnGlobals
-from coldproof.adapters.vllm.inproc.process import limit_threads, share_process, vllm_module
+from coldproof.adapters.vllm.inproc.process import GARBAGE, limit_threads, share_process, vllm_module
 from coldproof.adapters.vllm.inproc.tier_server import started_server
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS
 from coldproof.adapters.vllm.plugins import install_noise, register_transfer_backend
@@ -219,7 +219,7 @@ def shut_down(parts: InprocEngineParts) -> None:
     """Stop an engine and free its memory. The engines share a process group, so only the last one may end it."""
     with LOCK, log_to(parts.log), parts.own_globals.active():
         _running.discard(id(parts.engine))
-        with process_group_kept() if _running else contextlib.nullcontext():
+        with process_group_kept(GARBAGE.collect) if _running else contextlib.nullcontext():
             parts.engine.engine_core.shutdown()
             parts.engine.renderer.shutdown()
     if parts.tier_server is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from coldproof.adapters.registry import ATTACHED, layer_of
@@ -30,6 +31,11 @@ BY_REPLAY = (Basis.REPAIR, Basis.LOCAL)
 def check_attribution(case: Case) -> Iterator[str]:
     """Yield what is wrong with the cause that a case is said to have, as a clause about the case."""
     found = case.attribution
+    if found is not None and found.basis is Basis.SIGNATURE and not found.finding and found.candidates:
+        for name in found.candidates:
+            alone = msgspec.structs.replace(found, finding=name, candidates=[])
+            yield from check_attribution(msgspec.structs.replace(case, attribution=alone))
+        return
     if found is None or not (found.finding or found.remark):
         return
     record = read_records().get(found.finding)
@@ -101,7 +107,8 @@ def on_trust(cases: Iterable[Case]) -> list[str]:
         found = case.attribution
         if found is None or not (case.known_issue or case.is_remark):
             continue
-        how = f"{found.finding}, {found.basis.value}" if found.finding else "no finding"
+        named = found.finding or " or ".join(found.candidates)
+        how = f"{named}, {found.basis.value}" if named else "no finding"
         made = f", {many(len(found.replays), 'replay')} recorded" if found.replays else ""
         lines.append(f"on trust: the cause of {case.id} ({how}{made}); `coldproof attribute` replays the case")
     return lines

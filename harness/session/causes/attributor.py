@@ -79,6 +79,12 @@ class Attributor:
         self.found: dict[Place, Attribution] = {}
         self.calibrations: dict[Basis, dict[str, tuple[Calibration, Rule]]] = {}
 
+    def prepare(self, case: Case) -> None:
+        """Get ready to look for the cause of a case whose proof waits."""
+        local = local_engine(self.options, case)
+        if not isinstance(local, str) and any(one.engine == family_of(case) for one in read_records().values()):
+            self.replays.prepare(local.options.engine)
+
     def known(self, place: Place) -> Attribution | None:
         """Return the attribution of the cases of a place; None if none was attributed yet."""
         return self.found.get(place)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from coldproof.adapters.common.environment import current_environment
-from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server
+from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server, import_ahead
 from coldproof.adapters.common.scratch import ScratchFolder
 from coldproof.adapters.registry import ENGINES
 from coldproof.harness.schema.findings import ReplayResult
@@ -32,6 +32,11 @@ class ForkedReplays:
         self.ended = False
         self.seconds = 0.0  # of all replays, without the import of the engine
 
+    def prepare(self, engine: str) -> None:
+        """Begin to import an engine (a name of the registry) for later replays, beside what else the run does."""
+        with contextlib.suppress(OSError):
+            import_ahead(*preloads_of(engine))
+
     def run(self, job: ReplayJob, *, seconds: float) -> ReplayEnd:
         """Run a replay for at most `seconds`, and return how it ended."""
         scratch = ScratchFolder()
@@ -40,7 +45,7 @@ class ForkedReplays:
             own = msgspec.structs.replace(job.options, report_dir=scratch.path, json=None)  # for logs of its engines
             write_job(job_file, msgspec.structs.replace(job, options=own))
             with self.starting():
-                address = fork_server(replay_job.__name__, *preloads([ENGINES[job.options.engine]]))
+                address = fork_server(*preloads_of(job.options.engine))
             if self.ended:
                 return ReplayEnd(ReplayResult.NOT_RUN, "the run is ending")
             began = time.monotonic()
@@ -83,3 +88,8 @@ class ForkedReplays:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
             process.kill()
+
+
+def preloads_of(engine: str) -> tuple[str, ...]:
+    """Return what the process imports from which replays on an engine are forked."""
+    return replay_job.__name__, *preloads([ENGINES[engine]])

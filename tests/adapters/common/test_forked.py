@@ -16,7 +16,14 @@ from support.waiting import until
 
 from coldproof import IMPORT_ROOT
 from coldproof.adapters.common import forked
-from coldproof.adapters.common.forked import VARIABLE, ForkedProcess, ForkServerError, fork_server, stop_imports
+from coldproof.adapters.common.forked import (
+    VARIABLE,
+    ForkedProcess,
+    ForkServerError,
+    fork_server,
+    import_ahead,
+    stop_imports,
+)
 from coldproof.adapters.common.process import EngineProcess, Forking
 
 JOBS = """
@@ -144,6 +151,23 @@ def test_an_import_that_never_ends_is_an_error(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ForkServerError, match=r"importing the engine took more than 0\.1 s"):
         fork_server("endless_import:preload")
     assert not forked.IMPORTING
+
+
+def test_an_import_can_begin_before_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs it later waits for the rest. One that nobody needed is ended while it imports."""
+    (tmp_path / "counted_import.py").write_text("open('imports', 'a').write('x')\ndef preload(): pass\n")
+    (tmp_path / "unneeded_import.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(IMPORT_ROOT))))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        import_ahead("counted_import:preload")
+    assert fork_server("counted_import:preload") == fork_server("counted_import:preload")
+    assert (tmp_path / "imports").read_text() == "x"
+    import_ahead("unneeded_import:preload")
+    server, address = forked.BEGUN.pop(("unneeded_import:preload",))
+    forked.end(server, address)
+    assert server.returncode == -signal.SIGKILL
 
 
 def test_waiting_has_a_limit(address: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.vllm import releases, server, spec
 from coldproof.adapters.vllm.cells import cell
 from coldproof.adapters.vllm.cells.every import CELLS
+from coldproof.adapters.vllm.releases import pool_variable
 from coldproof.adapters.vllm.server import (
     VllmOptions,
     added_environment,
@@ -166,19 +167,27 @@ def test_engines_share_a_gpu_but_need_not_share_a_cpu(monkeypatch: pytest.Monkey
     """The flag has another meaning in the CPU build, and the CPU build's variables have no effect on a GPU."""
     monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
     assert ("--gpu-memory-utilization" in command()) is shares
-    assert ("VLLM_CPU_KVCACHE_SPACE" in added_environment()) is cpu
+    assert ("VLLM_CPU_OMP_THREADS_BIND" in added_environment()) is cpu
+
+
+@pytest.mark.parametrize(("version", "given"), [("0.31.1", True), ("0.32.0", False), ("0.33.0", False)])
+def test_no_variable_overrides_the_size_of_the_pool(version: str, given: bool) -> None:
+    """Where the CPU build has a flag for it, the user's flag counts as well."""
+    assert ("VLLM_CPU_KVCACHE_SPACE" in pool_variable(version)) is given
 
 
 @pytest.mark.parametrize(
-    ("cpu", "generated", "fixed"), [(False, True, True), (False, False, False), (True, True, False)]
+    ("cpu", "generated", "size"),
+    [(False, True, 2**30), (False, False, None), (True, True, 2**28), (True, False, 2**30)],
 )
-def test_a_generated_model_takes_little_of_a_gpu(
-    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, cpu: bool, generated: bool, fixed: bool
+def test_a_generated_model_takes_little_memory(
+    options: VllmOptions, monkeypatch: pytest.MonkeyPatch, cpu: bool, generated: bool, size: int | None
 ) -> None:
-    """The pool of a user's model may need the whole share."""
+    """The pool of a user's model may need the whole share of a GPU. Of a CPU, vLLM would take nine tenths."""
     monkeypatch.setattr(server, "is_cpu_build", lambda: cpu)
     words = server_command(msgspec.structs.replace(options, generated=generated), 1)
-    assert ("--kv-cache-memory-bytes" in words) is fixed
+    given = int(value(words, "--kv-cache-memory-bytes")) if "--kv-cache-memory-bytes" in words else None
+    assert given == size
 
 
 @pytest.mark.parametrize(("vocabulary", "numbers"), [(512, "bfloat16"), (300_000, "float32")])

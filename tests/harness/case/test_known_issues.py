@@ -15,7 +15,10 @@ from support import report_samples
 from support.paths import ROOT
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.attribution import by_signature
+from coldproof.harness.case.finding_records import read_finding, read_records
 from coldproof.harness.case.known_issues import (
+    Accepted,
     Issue,
     KnownIssue,
     Waivers,
@@ -383,6 +386,35 @@ def test_an_accepted_finding_waives_what_belongs_to_it(found: Attribution | None
     one = accepted(tmp_path)
     assert (Waivers([one], version="0.32.0", today=TODAY).waive(case(attribution=found)) is one) is waived
     assert str(one) == f"known ({FINDING})"
+
+
+@pytest.mark.parametrize(("also", "waived"), [(True, True), (False, False)])
+def test_of_two_causes_with_one_signature_both_have_to_be_accepted(also: bool, waived: bool, tmp_path: Path) -> None:
+    """No repair tells which of them it is. With only one accepted, it may be the other."""
+    names = ["llamacpp/host-cache-lacks-the-adapters", "llamacpp/slot-keeps-the-adapter"]
+    text = "".join(ACCEPTED.replace(FINDING, name) for name in (names if also else names[:1]))
+    issues = read_known_issues(write_file(tmp_path, text))
+    found = Attribution(basis=Basis.SIGNATURE, candidates=names)
+    alike = case(
+        requirement="LORA-4", cell="llamacpp-host-cache", signature="stale state; no reload", attribution=found
+    )
+    waivers = Waivers(issues, version="0.32.0", today=TODAY)
+    assert (waivers.waive(alike) is not None) is waived
+    undecided = msgspec.structs.replace(found, basis=Basis.UNDECIDED)
+    assert waivers.waive(msgspec.structs.replace(alike, attribution=undecided)) is None
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "openvino"])
+def test_what_an_engine_without_repairs_is_accepted_for_is_accepted(engine: str) -> None:
+    """Else a run of it would fail by a cause that its file accepts: two causes may have one signature."""
+    records = [one for one in read_records().values() if one.engine == engine]
+    issues = read_known_issues(ROOT / "adapters" / engine / "known_issues.toml")
+    found = [read_finding(one.record).case for one in issues if isinstance(one, Accepted)]
+    cases = [one for one in found if one is not None]
+    assert cases
+    for one in cases:
+        own = msgspec.structs.replace(one, attribution=by_signature(one, records, "no repair"))
+        assert Waivers(issues, version=own.engine_version, today=TODAY).waive(own) is not None, one.id
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,11 @@ def test_what_follows_is_accepted(case: Case) -> None:
             "by its signature, which is another one",
         ),
         (case_of("vllm/no-such", own=CONTENTS), "which no record describes"),
+        (case_of("", own=CONTENTS, basis=Basis.SIGNATURE, candidates=[CONTENTS]), "although its repair decides"),
+        (
+            case_of("", own=CONTENTS, basis=Basis.SIGNATURE, engine_version="0.33.0", candidates=[CONTENTS, OTHER]),
+            "by its signature, which is another one",
+        ),
         (case_of("transformers/hash-lacks-the-adapter", own=CONTENTS), "which is about another engine"),
         (case_of(CONTENTS, remark=True), "counts as a remark"),
         (case_of(REMARK, remark=True), "counts as a remark"),
