@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import math
 import os
 import select
@@ -31,8 +30,7 @@ POLL_SECONDS = 0.02
 STARTING = threading.Lock()  # engines start in several threads, and one fork server is enough
 FOLDERS: list[ScratchFolder] = []  # of the fork servers; each is locked as long as this process lives
 IMPORTING: set[subprocess.Popen[bytes]] = set()  # fork servers that are not ready yet
-AHEAD: set[tuple[str, ...]] = set()  # preloads of fork servers that were begun before they were needed
-BEGUN: dict[tuple[str, ...], tuple[subprocess.Popen[bytes], Path]] = {}  # of these, the ones that nobody has awaited
+OWN: dict[tuple[str, ...], tuple[subprocess.Popen[bytes], Path]] = {}  # by their preloads: process and socket
 
 
 def readable(connection: socket.socket) -> bool:
@@ -135,20 +133,29 @@ def inherited_server() -> str:
     return address if address and Path(address).exists() else ""
 
 
-@functools.cache
-def own_fork_server(*preload: str) -> str:
-    """Start a fork server, once for each list of preloads, and wait for its imports."""
-    server, address = BEGUN.pop(preload) if preload in BEGUN else begin(*preload)
-    await_imports(server, address)
-    return str(address)
-
-
 def import_ahead(*preload: str) -> None:
     """Begin to start the fork server that a later call needs, and do not wait. Raises OSError."""
     with STARTING:
-        if not inherited_server() and preload not in AHEAD:
-            AHEAD.add(preload)
-            BEGUN[preload] = begin(*preload)
+        if not inherited_server():
+            begun(*preload)
+
+
+def own_fork_server(*preload: str) -> str:
+    """Return the socket of this process's fork server for these preloads, when it has imported them."""
+    server, address = begun(*preload)
+    try:
+        await_imports(server, address)
+    except BaseException:
+        del OWN[preload]  # the next call starts another one
+        raise
+    return str(address)
+
+
+def begun(*preload: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """Return the fork server of this process for these preloads, which may still import. It is started once."""
+    if preload not in OWN:
+        OWN[preload] = begin(*preload)
+    return OWN[preload]
 
 
 def begin(*preload: str) -> tuple[subprocess.Popen[bytes], Path]:

@@ -76,12 +76,15 @@ class Attributor:
     ) -> None:
         self.options, self.log, self.time = options, log, time
         self.replays = ForkedReplays(starting)
+        self.prepared = False
         self.found: dict[Place, Attribution] = {}
         self.calibrations: dict[Basis, dict[str, tuple[Calibration, Rule]]] = {}
 
     def prepare(self, case: Case) -> None:
-        """Get ready to look for the cause of a case whose proof waits."""
-        local = local_engine(self.options, case)
+        """Get ready, once, to look for the causes of cases: the proof of this one waits."""
+        if self.prepared:
+            return
+        self.prepared, local = True, local_engine(self.options, case)
         if not isinstance(local, str) and any(one.engine == family_of(case) for one in read_records().values()):
             self.replays.prepare(local.options.engine)
 

@@ -165,7 +165,7 @@ def test_an_import_can_begin_before_it_is_needed(tmp_path: Path, monkeypatch: py
     assert fork_server("counted_import:preload") == fork_server("counted_import:preload")
     assert (tmp_path / "imports").read_text() == "x"
     import_ahead("unneeded_import:preload")
-    server, address = forked.BEGUN.pop(("unneeded_import:preload",))
+    server, address = forked.OWN.pop(("unneeded_import:preload",))
     forked.end(server, address)
     assert server.returncode == -signal.SIGKILL
 
