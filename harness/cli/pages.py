@@ -37,7 +37,7 @@ from coldproof.harness.session.run_reports import CASES, write_case_files
 from coldproof.reports.assemble.assemble import read_events, with_end
 from coldproof.reports.exports.write import write_all
 from coldproof.reports.files.own_folder import make_sub_folder
-from coldproof.reports.format.text import slug
+from coldproof.reports.format.text import is_file_name
 from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.side_by_side import kinds
 from coldproof.reports.side_by_side.changes import exit_code
@@ -88,8 +88,7 @@ def write_missing_cases(results: Results, report: Path) -> None:
     make_sub_folder(report / CASES)
     statements = {one.id: one.statement for one in results.requirements}
     for case in results.cases:
-        named = slug(case.id) == case.id and not case.id.startswith(".")
-        if named and not (report / CASES / f"{case.id}.json").exists():
+        if is_file_name(case.id) and not (report / CASES / f"{case.id}.json").exists():
             said = statements.get(case.requirement, "")
             write_case_files(case, report, statement=said, environment=results.environment)
 

@@ -140,6 +140,11 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text) or "unnamed"
 
 
+def is_file_name(text: str) -> bool:
+    """Return whether a text from outside is a safe name of a file that is not hidden."""
+    return slug(text) == text and not text.startswith(".")
+
+
 def unique(name: str, taken: set[str]) -> str:
     """Return the name, with a number appended if it is taken, and add it to `taken`."""
     found, count = name, 1

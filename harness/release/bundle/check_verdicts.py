@@ -26,7 +26,7 @@ from coldproof.harness.schema.results import Calibration, encode
 from coldproof.harness.schema.stored_files import read_bytes
 from coldproof.harness.schema.verdict import Verdict, worst
 from coldproof.reports.assemble.assemble import Event
-from coldproof.reports.format.text import slug
+from coldproof.reports.format.text import is_file_name
 
 
 def check_verdicts(part: Part) -> Iterator[Reason]:
@@ -259,7 +259,7 @@ def check_case_files(part: Part, cases: dict[str, Case]) -> Iterator[Reason]:
     """Yield a reason for each case file that is missing or differs from the events."""
     for name, case in sorted(cases.items()):
         path = part.folder / "cases" / f"{name}.json"
-        if slug(name) != name or name.startswith("."):
+        if not is_file_name(name):
             yield not_accepted(f"case {name} has no name of a file")
         elif not path.is_file():
             yield left_out(f"cases/{name}.json is missing")
