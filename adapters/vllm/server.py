@@ -257,6 +257,8 @@ def server_command(options: VllmOptions, port: int, events: Sequence[str] = ()) 
 def pool_flags(*, generated: bool) -> list[str]:
     """Return the flags with the size of the KV pool, of a generated model or a user's."""
     if is_cpu_build():
+        if pool_variable(installed_version()):
+            return []
         return [POOL_FLAG, GENERATED_CPU_KV_BYTES if generated else CPU_KV_BYTES]
     return ["--gpu-memory-utilization", GPU_SHARE, *([POOL_FLAG, GENERATED_GPU_KV_BYTES] if generated else [])]
 

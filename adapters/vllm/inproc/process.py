@@ -13,7 +13,7 @@ from typing import Any
 
 from coldproof.adapters.vllm.releases import is_cpu_build
 
-COLLECTED_FOR = 2.0  # seconds
+COLLECTED_FOR = 2.0  # seconds between two collections, at least
 KERNELS = "register_triton_kernel_overrides"
 
 
