@@ -62,13 +62,21 @@ def files_of(text: str, release: str) -> list[Path]:
     return [repairs[name].path for name in names]
 
 
+def installed_release() -> str:
+    """Return the version of the SGLang beside Coldproof. Raises RepairError without one."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError as problem:
+        raise RepairError("SGLang is not installed here; run this with the Python of its environment") from problem
+
+
 def main(words: Sequence[str]) -> None:
     """Run SGLang's server in this process, with repairs in it and in the processes that it starts."""
     if len(words) < 2 or words[1] != "--":
         sys.exit(f"usage: python -m {__spec__.name} NAME,... -- ARGUMENTS_OF_THE_SERVER")
     try:
-        files = files_of(words[0], importlib.metadata.version("sglang"))
-    except (RepairError, importlib.metadata.PackageNotFoundError) as problem:
+        files = files_of(words[0], installed_release())
+    except RepairError as problem:
         sys.stderr.write(f"coldproof: {problem}\n")
         sys.exit(2)
     sys.argv = [SERVER, *words[2:]]

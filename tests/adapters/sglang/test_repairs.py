@@ -77,6 +77,23 @@ def test_the_servers_arguments_stand_behind_two_dashes(words: list[str]) -> None
         repairs.main(words)
 
 
+def test_without_sglang_the_line_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command belongs into the environment of the server."""
+
+    def none_installed(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", none_installed)
+    with pytest.raises(SystemExit) as ended:
+        repairs.main(["known", "--"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "coldproof: SGLang is not installed here; run this with the Python of its environment\n"
+    )
+
+
 def test_an_unknown_repair_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
