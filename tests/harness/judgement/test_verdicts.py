@@ -307,15 +307,23 @@ def test_examples_that_failed_like_a_remark_and_were_not_replayed_decide_nothing
 @pytest.mark.parametrize(("verdict", "given"), [(Verdict.KNOWN_ISSUE, Verdict.INCONCLUSIVE), (Verdict.VIOLATED,) * 2])
 def test_a_known_issue_decides_nothing_about_examples_that_were_not_replayed(verdict: Verdict, given: Verdict) -> None:
     """Another fault may fail in the same way. A violation stays one."""
-    drawn, replayed = trial(), trial()
-    drawn.aside = [PutAside(verdict, "seen"), PutAside(Verdict.KNOWN_ISSUE, "known")]
-    replayed.known = [seen(known_issue="known")]
-    for made, words in ((drawn, "with that repaired"), (replayed, "with the repair")):
-        made.repeated, made.not_behind = 3, "no time"
-        found = verdict_of_put_aside(made)[:2] if made.aside else verdict_with_known(Verdict.CONFORMS, "so", made)
-        assert found[0] is (given if made.aside else Verdict.INCONCLUSIVE)
-        assert (f"pass {words} is not known: no time" in found[1]) is (found[0] is Verdict.INCONCLUSIVE)
-        assert "known" in found[1]
+    made = trial()
+    made.aside = [PutAside(verdict, "seen"), PutAside(Verdict.KNOWN_ISSUE, "known")]
+    made.repeated, made.not_behind = 3, "no time"
+    found, reason, _ = verdict_of_put_aside(made)
+    assert found is given
+    assert ("pass with that repaired is not known: no time" in reason) is (found is Verdict.INCONCLUSIVE)
+    assert "known" in reason
+
+
+def test_nor_does_a_known_finding_that_was_replayed() -> None:
+    """What failed like it in the drawn examples may be another fault."""
+    made = trial()
+    made.known, made.repeated, made.not_behind = [seen(known_issue="known")], 3, "no time"
+    found, reason = verdict_with_known(Verdict.CONFORMS, "so", made)
+    assert found is Verdict.INCONCLUSIVE
+    assert "pass with the repair is not known: no time" in reason
+    assert "known" in reason
 
 
 def seen(failure: FailureClass = FailureClass.STALE_STATE, known_issue: str | None = None, **replays: int) -> Case:
