@@ -116,7 +116,7 @@ def rules_of_status(record: FindingRecord) -> Iterator[tuple[bool, str]]:
         f"a new finding needs a [search] of at least {MIN_QUERIES} queries; without one it is `not searched`",
     )
     yield (
-        not set(record.only_with) <= set(record.signature.split("; ")),
+        not record.may_act_in(record.signature),
         "what a cause acts `only_with` are parts of its signature",
     )
     yield (

@@ -339,7 +339,7 @@ def describes(record: FindingRecord, case: Case | Seen) -> bool:
 
 def may_be_of(record: FindingRecord, case: Case | Seen) -> bool:
     """Return whether a case has all that the cause of a finding needs to act."""
-    return set(record.only_with) <= set(case.signature.split("; "))
+    return record.may_act_in(case.signature)
 
 
 def has_circumstances(record: FindingRecord, case: Case | Seen) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import fnmatch
 from typing import Annotated
 
 import msgspec
@@ -106,8 +107,8 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair,
     or of a remark.
 
-    `only_with`: parts of its signature without which this cause cannot act. A case without one of them is not its case,
-    also if its repair, which may lead around another fault, makes the case vanish.
+    `only_with`: shell patterns of parts of a signature without which this cause cannot act. A case without one of them
+    is not its case, also if its repair, which may lead around another fault, makes the case vanish.
 
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
@@ -143,6 +144,11 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def is_root_cause(self) -> bool:
         """Return whether it counts as a root cause: a remark does not."""
         return self.severity is not Severity.REMARK
+
+    def may_act_in(self, signature: str) -> bool:
+        """Return whether a case of this signature has all that the cause needs to act."""
+        parts = signature.split("; ")
+        return all(fnmatch.filter(parts, needed) for needed in self.only_with)
 
     @property
     def adapter(self) -> str:

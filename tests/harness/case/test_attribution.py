@@ -14,6 +14,7 @@ from support import report_samples
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
 from coldproof.harness.case.finding_records import read_records
+from coldproof.harness.case.known_issues import may_be_of
 from coldproof.harness.schema.attribution import Attribution, Basis
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Severity, Shows
 from coldproof.harness.workload.steps import Workload
@@ -181,6 +182,14 @@ def test_a_cause_that_cannot_have_acted_is_no_candidate() -> None:
         assert (other.basis, other.candidates, other.words) == (Basis.NEW, [], "no repair is left")
     same = msgspec.structs.replace(case, signature=found.signature)
     assert by_repairs(same, Candidates.of(same, [found], [repair("e/0")]), Replays(cause="e/0")).finding == "e/0"
+
+
+@pytest.mark.parametrize(("kind", "may_be"), [("weights at the same path", True), ("rope settings", True), ("", False)])
+def test_a_cause_may_act_in_several_ways(kind: str, may_be: bool) -> None:
+    """The key of a tier that lacks the model lacks its rope settings, too: that was called a new cause."""
+    signature = f"stale state; no reload{f'; restart: other {kind}' if kind else ''}"
+    record_of_tier = read_records()["vllm/file-tier-key-lacks-the-weights"]
+    assert may_be_of(record_of_tier, msgspec.structs.replace(CASE, signature=signature)) is may_be
 
 
 def remark(name: str, **changes: object) -> FindingRecord:
