@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, may_be_of, shows
-from coldproof.harness.schema.attribution import Attribution, Basis, CauseReplay
+from coldproof.harness.schema.attribution import FAILED, MOST_TOGETHER, Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.workload.steps import Workload
@@ -173,7 +173,41 @@ def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, r
         rest = half if replay(half) is passes else rest[len(half) :]
     if rest and replay(rest) is passes:
         return confirmed(case, candidates, rest[0], replay, basis, rounds)
-    return Attribution(basis=Basis.NEW, words="it is gone with all repairs together, and with none of them alone")
+    return of_several(candidates, replay, basis, rounds)
+
+
+def of_several(candidates: Candidates, replay: Replay, basis: Basis, rounds: int) -> Attribution:
+    """Return the attribution of a case that is gone with all repairs together, and with none of them alone.
+
+    Several causes act in it if it fails with each of their repairs left out. The search takes more repairs to mend no
+    less: the last one of the fewest likeliest ones with which it is gone is needed, beside those found before.
+    """
+    needed: tuple[str, ...] = ()
+    names = candidates.names
+    while len(needed) < MOST_TOGETHER and (not needed or replay(needed) is not ReplayResult.PASSES):
+        fails, passes = 0, len(names)
+        while passes - fails > 1:
+            middle = (fails + passes) // 2
+            if replay((*needed, *names[:middle])) is ReplayResult.PASSES:
+                passes = middle
+            else:
+                fails = middle
+        needed, names = (*needed, *names[fails:passes]), names[:fails]
+    findings = sorted(map(candidates.finding_of, needed), key=lambda one: not one.is_root_cause)
+    fewer = [tuple(other for other in needed if other != one) for one in needed]
+    if (
+        not all(replay(names) in FAILED for names in fewer)
+        or replay(needed) is not ReplayResult.PASSES
+        or not findings[0].is_root_cause
+    ):
+        return Attribution(basis=Basis.NEW, words="it is gone with all repairs together, and with no three of them")
+    not_back = why_not_back(needed, replay, rounds)
+    if not_back is not None:
+        return not_back
+    first, *others = findings
+    words = "it fails without one of them"
+    with_findings = [one.id for one in others]
+    return Attribution(basis=basis, finding=first.id, link=first.link, words=words, with_findings=with_findings)
 
 
 def confirmed(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis, rounds: int) -> Attribution:
@@ -182,18 +216,30 @@ def confirmed(case: Case, candidates: Candidates, name: str, replay: Replay, bas
     A repair may lead around another fault. What is no wrong by any contract must not be that, so that a case belongs to
     a remark only if the remark describes it.
     """
+    not_back = why_not_back((name,), replay, rounds)
+    if not_back is not None:
+        return not_back
+    found = candidates.finding_of(name)
+    if found.is_root_cause:
+        return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
+    return remark_or_cause(case, candidates, name, replay, basis)
+
+
+def why_not_back(names: tuple[str, ...], replay: Replay, rounds: int) -> Attribution | None:
+    """Return the attribution of a case that was gone with repairs and does not come back without them, time and again.
+
+    None if it does.
+    """
     for number in range(rounds):
         shipped = replay(())
         if shipped is ReplayResult.NOT_RUN:
             return Attribution(basis=Basis.NOT_RUN, words="its replay without repairs came to no verdict")
         if shipped is not ReplayResult.FAILS:
             return Attribution(basis=Basis.GONE, words=f"on the engine as it is shipped, it is {shipped.value}")
-        if number and replay((name,)) is not ReplayResult.PASSES:
-            return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {name} once, and then failed")
-    found = candidates.finding_of(name)
-    if found.is_root_cause:
-        return Attribution(basis=basis, finding=found.id, link=found.link, words="it fails without it")
-    return remark_or_cause(case, candidates, name, replay, basis)
+        if number and replay(names) is not ReplayResult.PASSES:
+            named = " and ".join(names)
+            return Attribution(basis=Basis.NEW, words=f"it was gone with the repair of {named} once, and then failed")
+    return None
 
 
 def remark_or_cause(case: Case, candidates: Candidates, name: str, replay: Replay, basis: Basis) -> Attribution:

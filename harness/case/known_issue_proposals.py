@@ -75,7 +75,8 @@ def propose(results: Results, *, today: datetime.date) -> list[Proposal]:
         if verdict_of_case(case)[0] is not Verdict.VIOLATED:
             continue
         if case.attribution is not None and case.attribution.is_known:
-            findings[case.attribution.finding, version_range(case.engine_version)].append(case)
+            for name in case.attribution.findings:
+                findings[name, version_range(case.engine_version)].append(case)
         else:
             alike[case.requirement, case.signature, version_range(case.engine_version)].append(case)
     ran = {one.id: {cell.cell for cell in one.cells if cell.examples} for one in results.requirements}

@@ -105,7 +105,7 @@ class Accepted(msgspec.Struct, frozen=True):
     def accepts(self, case: Case | Seen) -> bool:
         """Return whether a case belongs to this cause. By signature alone, its record has to have the signature."""
         found = case.attribution
-        if found is None or found.finding != self.finding:
+        if found is None or found.findings != [self.finding]:
             return False
         return found.basis is not Basis.SIGNATURE or is_alike(self.record, case)
 
@@ -199,18 +199,27 @@ class Waivers:
     def waive(self, case: Case | Seen) -> Issue | None:
         """Return the first waiver in force that accepts a case, or a failure that may become one."""
         accepting = (issue for issue in self.issues if self.in_force(issue) and issue.accepts(case))
-        return next(accepting, None) or self.waive_either(case)
+        return next(accepting, None) or self.waive_all(case)
 
-    def waive_either(self, case: Case | Seen) -> Issue | None:
-        """Return the first of several causes whose signature a case has, where no repair can tell which it is, if all
-        of them are accepted.
+    def waive_all(self, case: Case | Seen) -> Issue | None:
+        """Return the first of several causes that may be those of a case, if all of them are accepted.
+
+        They act in it together, as replays showed, or it has the signature of each, where no repair can tell.
         """
-        if case.attribution is None or case.attribution.basis is not Basis.SIGNATURE:
+        found = case.attribution
+        if found is None:
             return None
-        names = case.attribution.candidates
-        named = [one for one in self.issues if isinstance(one, Accepted) and one.finding in names]
-        fitting = [one for one in named if self.in_force(one) and is_alike(one.record, case)]
-        return fitting[0] if fitting and {one.finding for one in fitting} == set(names) else None
+        together = found.with_findings and found.is_by_replay
+        if not together and found.basis is not Basis.SIGNATURE:
+            return None
+        names = found.findings if together else found.candidates
+        named = [
+            one for one in self.issues if isinstance(one, Accepted) and self.in_force(one) and one.finding in names
+        ]
+        fitting = [one for one in named if together or is_alike(one.record, case)]
+        records = read_records()
+        needed = {name for name in names if name not in records or records[name].is_root_cause}
+        return fitting[0] if fitting and needed <= {one.finding for one in fitting} else None
 
     def explain(self, case: Case) -> Issue | None:
         """Return what a case belongs to or, where no run attributed it, what has its signature. It waives nothing."""

@@ -209,7 +209,8 @@ def read(path: Path, command: str, problem: str) -> SuiteRun:
     found: dict[str, Detection] = {}
     for event in events:
         violated = event["event"] == "verdict" and event["verdict"] == Verdict.VIOLATED
-        of_fault = [case for case in violating(event, cases) if not may_be_known(case)] if violated else []
+        # A known cause of the unmodified engine is no detection of a fault.
+        of_fault = [case for case in violating(event, cases) if not case.may_be_known] if violated else []
         if of_fault and event["requirement"] not in found:
             requests, at = requests_until_failure(events, event["requirement"], event["cell"])
             found[event["requirement"]] = detection(event, of_fault[0], requests, at - first)
@@ -229,14 +230,6 @@ def violating(verdict: dict[str, Any], cases: dict[str, Case]) -> list[Case]:
     """Return the cases for which a requirement is violated: that of the verdict, and those behind it."""
     further = [one["case"] for one in verdict["further"] if one["verdict"] == Verdict.VIOLATED]
     return [cases[name] for name in (verdict["case"], *further)]
-
-
-def may_be_known(case: Case) -> bool:
-    """Return whether a case may belong to a known cause of the unmodified engine: it is no detection of a fault then.
-
-    In a short run the time may not suffice to try the repairs.
-    """
-    return case.attribution is not None and bool(case.attribution.candidates)
 
 
 def detection(event: dict[str, Any], case: Case, requests: int, seconds: float) -> Detection:

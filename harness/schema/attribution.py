@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from coldproof.harness.schema.findings import ReplayResult
 
 MOST_NAMED = 3  # repairs of one replay that are named; of more, their number says enough
+MOST_TOGETHER = MOST_NAMED  # causes to which one case belongs together
 NO_TIME = "not tried (budget)"
+FAILED = {ReplayResult.FAILS, ReplayResult.OTHERWISE}
 
 
 class Basis(enum.StrEnum):
@@ -49,7 +51,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     `candidates`: the findings among which it is undecided, or whose signature it has. `link`: the public report of the
     finding. `tried`: the finding that it is like, and whose repair it was replayed with. `remark`: the finding is a
     remark, which no contract forbids, and the case is shown to be nothing else: it vanishes with the repair, or the
-    record says that it shows so. `replays`: those that were made, in their order.
+    record says that it shows so. `replays`: those that were made, in their order. `with_findings`: the other causes
+    that act in the case as well, so that it vanishes only with the repairs of all together.
     """
 
     basis: Basis
@@ -60,21 +63,42 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     remark: bool = False
     replays: list[CauseReplay] = []
+    with_findings: list[str] = []
 
     @property
     def is_known(self) -> bool:
         """Return whether the case belongs to a known cause."""
         return bool(self.finding)
 
-    def is_shown_by(self, repair: str, *, failed: bool) -> bool:
-        """Return whether its replays show that the case vanishes with a repair alone, and fails without it.
+    @property
+    def is_undecided(self) -> bool:
+        """Return whether the case may belong to a known cause, which was not found out."""
+        return self.basis in (Basis.UNDECIDED, Basis.NOT_TRIED) or bool(self.candidates)
+
+    @property
+    def findings(self) -> list[str]:
+        """Return the causes that act in the case; none if none is known."""
+        return [self.finding, *self.with_findings] if self.finding else []
+
+    def is_shown_by(self, repairs: Collection[str], *, failed: bool) -> bool:
+        """Return whether its replays show that the case vanishes with these repairs, and with no fewer of them.
 
         `failed`: the case has failed again on the engine of the run, so that no replay without repairs is needed.
         """
-        alone = [one.result for one in self.replays if one.repairs == [repair]]
-        without = [one.result for one in self.replays if not one.number]
-        vanishes = bool(alone) and set(alone) == {ReplayResult.PASSES}
-        return vanishes and (set(without) == {ReplayResult.FAILS} or (not without and failed))
+
+        def shown(names: Collection[str]) -> set[ReplayResult]:
+            return {one.result for one in self.replays if one.number == len(names) and set(one.repairs) == set(names)}
+
+        without = shown(())
+        fails = without == {ReplayResult.FAILS} or (not without and failed)
+        fewer = [shown(set(repairs) - {one}) for one in repairs] if len(repairs) > 1 else []
+        needed = all(some and some <= FAILED for some in fewer)
+        return fails and needed and shown(repairs) == {ReplayResult.PASSES}
+
+    @property
+    def is_by_replay(self) -> bool:
+        """Return whether replays with and without a repair showed the cause."""
+        return self.is_known and self.basis in (Basis.REPAIR, Basis.LOCAL)
 
     @property
     def lacked_time(self) -> bool:
@@ -84,8 +108,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def said(self) -> str:
         """Return in a few words to what the case belongs."""
-        if self.basis in (Basis.REPAIR, Basis.LOCAL):
-            return f"vanishes with the repair of {self.finding} ({self.basis.value})"
+        if self.is_by_replay:
+            return f"vanishes with {self.repairs_of(' and '.join(self.findings))} ({self.basis.value})"
         if self.basis is Basis.SIGNATURE:
             return f"matches {self.finding or ' or '.join(self.candidates)} {self.basis.value}"
         if self.candidates:
@@ -95,6 +119,10 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
             return Basis.NEW.value
         return NO_TIME if self.basis is Basis.NOT_TRIED else self.basis.value
 
+    def repairs_of(self, named: str) -> str:
+        """Return the words for the repairs with which it vanishes. `named`: their findings."""
+        return f"the repairs of {named} together" if self.with_findings else f"the repair of {named}"
+
     @property
     def sentence(self) -> str:
         """Return the same with what was seen."""
@@ -103,8 +131,9 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def how(self) -> str:
         """Return how the finding was found, where its name is said already."""
-        if self.basis in (Basis.REPAIR, Basis.LOCAL):
-            return f"it vanishes with the repair of this finding ({self.basis.value})"
+        if self.is_by_replay:
+            others = " and ".join(["this finding", *self.with_findings])
+            return f"it vanishes with {self.repairs_of(others)} ({self.basis.value})"
         return f"{self.basis.value}: {self.words}" if self.words else self.basis.value
 
     @property
@@ -112,7 +141,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         """Return the sentence about a case that no known issue accepts."""
         if self.basis in (Basis.NEW, Basis.OTHERWISE):
             return f"It has {self.sentence}."
-        if not self.finding and self.basis is Basis.SIGNATURE:
+        if self.with_findings or (not self.finding and self.basis is Basis.SIGNATURE):
             return f"It {self.sentence}; not all of them are accepted in this run."
         if not self.finding:
             return f"{'It is' if self.candidates else 'Its cause is'} {self.sentence}."

@@ -150,9 +150,9 @@ class Proofs:
             if found.failing is None:
                 continue
             assert case.attribution is not None
-            name = case.attribution.finding
-            words = f"it fails like {name}, and with the repair of that finding as well: {found.words.rstrip('.')}"
-            trial.take(found.failing, cause=Attribution(basis=Basis.NEW, words=words, tried=[name]))
+            cause, how = case.attribution, found.words.rstrip(".")
+            words = f"it fails like {cause.finding}, and with {cause.repairs_of('that finding')} as well: {how}"
+            trial.take(found.failing, cause=Attribution(basis=Basis.NEW, words=words, tried=cause.findings))
             self.put_aside(sut, trial)
 
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:

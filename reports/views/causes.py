@@ -261,7 +261,7 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         state = State.UNCONFIRMED
     elif (known and known.fixed) or finding in _back(results):
         state = State.REGRESSION
-    elif all(map(_is_undecided, filter(_counts, cases))):
+    elif all(case.may_be_known for case in filter(_counts, cases)):
         state = State.UNDECIDED
     return CauseView(
         title=known.title if known else _title_without_facts(ordered[0], finding, waiver),
@@ -282,12 +282,6 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
 def _counts(case: Case) -> bool:
     """Return whether a case makes its requirement violated."""
     return not case.undecided and not case.is_remark and case.known_issue is None
-
-
-def _is_undecided(case: Case) -> bool:
-    """Return whether a case may belong to a known cause, which was not found out."""
-    found = case.attribution
-    return found is not None and (found.basis in (Basis.UNDECIDED, Basis.NOT_TRIED) or bool(found.candidates))
 
 
 def _back(results: Results) -> set[str]:

@@ -7,6 +7,7 @@ and with the replays that the run recorded. That these replays were made, and en
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -25,8 +26,6 @@ from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.reports.format.text import many
 
-BY_REPLAY = (Basis.REPAIR, Basis.LOCAL)
-
 
 def check_attribution(case: Case) -> Iterator[str]:
     """Yield what is wrong with the cause that a case is said to have, as a clause about the case."""
@@ -38,28 +37,33 @@ def check_attribution(case: Case) -> Iterator[str]:
         return
     if found is None or not (found.finding or found.remark):
         return
-    record = read_records().get(found.finding)
-    if record is None:
-        yield f"is attributed to {found.finding or 'no finding'}, which no record describes"
+    records = [read_records().get(name) for name in found.findings] or [None]
+    known = [one for one in records if one is not None]
+    if len(known) < len(records):
+        yield f"is attributed to {' and '.join(found.findings) or 'no finding'}, which no record describes"
         return
-    if record.engine != family_of(case):
-        yield f"is attributed to {found.finding}, which is about another engine"
-    if not may_be_of(record, case):
-        yield f"is attributed to {found.finding}, which acts only with {', '.join(record.only_with)}"
-    repairs = fitting_repairs(record, case)
-    by_replay = found.basis in BY_REPLAY
-    yield from check_replays(case, found, repairs) if by_replay else check_signature(case, record, repairs)
-    if found.remark and not may_be_remark(case, found, record, repairs):
+    for record in known:
+        if record.engine != family_of(case):
+            yield f"is attributed to {record.id}, which is about another engine"
+        if not may_be_of(record, case):
+            yield f"is attributed to {record.id}, which acts only with {', '.join(record.only_with)}"
+    repairs = [fitting_repairs(record, case) for record in known]
+    if found.is_by_replay:
+        yield from check_replays(case, found, repairs)
+    else:
+        yield from check_signature(case, known[0], repairs[0])
+    if found.remark and (found.with_findings or not may_be_remark(case, found, known[0], repairs[0])):
         yield f"counts as a remark, and {found.finding} is none, or its record does not say that it shows itself so"
 
 
-def check_replays(case: Case, found: Attribution, repairs: Sequence[Repair]) -> Iterator[str]:
-    """Yield why the replays that were recorded do not show the cause of a case."""
+def check_replays(case: Case, found: Attribution, repairs: Sequence[Sequence[Repair]]) -> Iterator[str]:
+    """Yield why the replays that were recorded do not show the causes of a case. `repairs`: those of each cause."""
     failed = found.basis is Basis.REPAIR and case.reproduction.failed_again
-    if not repairs:
-        yield f"is attributed {found.basis.value} to {found.finding}, which has no repair for its release"
-    elif not any(found.is_shown_by(one.name, failed=failed) for one in repairs):
-        yield f"is attributed {found.basis.value} to {found.finding}, and its replays do not show that"
+    named = " and ".join(found.findings)
+    if not all(repairs):
+        yield f"is attributed {found.basis.value} to {named}, which has no repair for its release"
+    elif not any(found.is_shown_by([one.name for one in some], failed=failed) for some in itertools.product(*repairs)):
+        yield f"is attributed {found.basis.value} to {named}, and its replays do not show that"
 
 
 def check_signature(case: Case, record: FindingRecord, repairs: Sequence[Repair]) -> Iterator[str]:
@@ -72,7 +76,7 @@ def check_signature(case: Case, record: FindingRecord, repairs: Sequence[Repair]
 
 def may_be_remark(case: Case, found: Attribution, record: FindingRecord, repairs: Sequence[Repair]) -> bool:
     """Return whether a case with this cause may count as a remark."""
-    if found.basis not in BY_REPLAY:
+    if not found.is_by_replay:
         return not record.is_root_cause and any(shows(one, case) for one in record.shows)
     records = read_records()
     causes = [name for one in repairs for name in one.mends if records[name].is_root_cause]
@@ -107,7 +111,7 @@ def on_trust(cases: Iterable[Case]) -> list[str]:
         found = case.attribution
         if found is None or not (case.known_issue or case.is_remark):
             continue
-        named = found.finding or " or ".join(found.candidates)
+        named = " and ".join(found.findings) or " or ".join(found.candidates)
         how = f"{named}, {found.basis.value}" if named else "no finding"
         made = f", {many(len(found.replays), 'replay')} recorded" if found.replays else ""
         lines.append(f"on trust: the cause of {case.id} ({how}{made}); `coldproof attribute` replays the case")

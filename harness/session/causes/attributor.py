@@ -7,7 +7,7 @@ one requirement and cell with one signature are attributed once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -22,7 +22,7 @@ from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.options import Options
-from coldproof.harness.schema.attribution import NO_TIME, Attribution, Basis, CauseReplay
+from coldproof.harness.schema.attribution import FAILED, NO_TIME, Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.schema.results import Calibration
@@ -40,7 +40,6 @@ SHOWN = {
     ReplayResult.OTHERWISE: "fails in another way",
     ReplayResult.NOT_RUN: "could not be replayed",
 }
-FAILED = (ReplayResult.FAILS, ReplayResult.OTHERWISE)
 Place = tuple[str, str, str]  # requirement, cell and signature
 
 
@@ -190,27 +189,32 @@ class Attributor:
             or cause.basis is not Basis.REPAIR
         ):
             return nothing
-        repair = repairing(cause.finding, local.repairs)
-        if repair is None:
+        own = self.repairs_of(cause.findings, local)
+        if not own:
             return nothing
         if self.spent() > BEHIND:
             raise OutOfTime
-        others = (repairing(name, local.repairs) for name in sorted({cause.finding, *accepted}))
-        of_accepted = tuple(dict.fromkeys(one.name for one in others if one is not None))
+        of_accepted = self.repairs_of(sorted({*cause.findings, *accepted}), local)
         left, passed = list(alike), len(alike)
         while left:
             runs = [Run(one.workload, one.judgement.history.nonce) for one in left]
-            end = self.replay(case, runs, requirement, local, (repair.name,))
+            end = self.replay(case, runs, requirement, local, own)
             if end.result not in FAILED:
                 return Behind(passed=passed) if end.result is ReplayResult.PASSES else Behind(words=end.words)
             only = runs[end.run : end.run + 1]  # what follows is not because of the runs before it
-            alone = self.replay(case, only, requirement, local, (repair.name,))
+            alone = self.replay(case, only, requirement, local, own)
             if alone.result in FAILED:
                 if self.replay(case, only, requirement, local, of_accepted).result is not ReplayResult.PASSES:
                     return Behind(failing=left[end.run], words=alone.words)
                 passed -= 1
             left = left[end.run + 1 :]
         return Behind(passed=passed)
+
+    @staticmethod
+    def repairs_of(findings: Iterable[str], local: LocalEngine) -> tuple[str, ...]:
+        """Return the names of the repairs of findings, where they have one."""
+        found = (repairing(name, local.repairs) for name in findings)
+        return tuple(dict.fromkeys(one.name for one in found if one is not None))
 
     def stop(self) -> None:
         """End the replay that runs, and let no other one begin."""

@@ -89,7 +89,6 @@ def test_it_belongs_to_the_finding_whose_repair_alone_ends_it(place: int, most: 
     ("replays", "basis"),
     [
         (Replays(), Basis.NEW),
-        (Replays(together=PASSES), Basis.NEW),  # gone with all together, and with none alone
         (Replays(together=OTHERWISE), Basis.OTHERWISE),
         (Replays(together=NOT_RUN), Basis.NOT_RUN),
         (Replays({"": PASSES}, cause="e/00"), Basis.GONE),
@@ -101,6 +100,58 @@ def test_otherwise_it_belongs_to_none(replays: Replays, basis: Basis) -> None:
     """A case that fails under every repair is new, also if it has the signature of their findings."""
     found = attributed(replays, *NAMES)
     assert (found.basis, found.finding, found.is_known) == (basis, "", False)
+
+
+class SeveralCauses:
+    """Replays of a case in which these causes act: it passes with the repairs of all, and else fails as `left` says."""
+
+    def __init__(self, *causes: str, left: ReplayResult = FAILS) -> None:
+        self.causes, self.left, self.tried = causes, left, list[tuple[str, ...]]()
+
+    def __call__(self, names: tuple[str, ...]) -> ReplayResult:
+        """Return how a replay under these repairs ended."""
+        self.tried.append(names)
+        if set(self.causes) <= set(names):
+            return PASSES
+        return self.left if set(self.causes) & set(names) else FAILS
+
+
+@pytest.mark.parametrize("left", [FAILS, OTHERWISE])
+@pytest.mark.parametrize("causes", [("e/00", "e/01"), ("e/02", "e/10"), ("e/00", "e/07", "e/11"), ("e/09", "e/11")])
+def test_a_case_belongs_to_the_causes_that_act_in_it_together(causes: tuple[str, ...], left: ReplayResult) -> None:
+    """With one of their repairs left out it fails, as before or in another way."""
+    replays = SeveralCauses(*causes, left=left)
+    found = by_repairs(CASE, candidates(*NAMES), replays)
+    assert (found.basis, set(found.findings), len(found.findings)) == (Basis.REPAIR, set(causes), len(causes))
+    assert found.is_by_replay
+    assert found.is_shown_by(causes, failed=False)
+    assert not found.is_shown_by(causes[:1], failed=True)
+    assert len(replays.tried) <= 30
+    assert found.said == f"vanishes with the repairs of {' and '.join(found.findings)} together (by repair)"
+
+
+@pytest.mark.parametrize(
+    ("replays", "basis"),
+    [
+        (SeveralCauses(*NAMES[2:6]), Basis.NEW),  # more causes than are looked for
+        (SeveralCauses("e/02", "e/10", left=NOT_RUN), Basis.NEW),  # whether both are needed is not known
+    ],
+)
+def test_without_proof_that_each_of_them_acts_it_belongs_to_none(replays: SeveralCauses, basis: Basis) -> None:
+    """It may be another fault, around which their repairs lead."""
+    found = by_repairs(CASE, candidates(*NAMES), replays)
+    assert (found.basis, found.findings) == (basis, [])
+    assert found.words == "it is gone with all repairs together, and with no three of them"
+
+
+def test_causes_of_which_none_is_a_wrong_are_none() -> None:
+    """Two remarks together explain no violation. Of a remark and a root cause, the latter is the cause."""
+    for known in (False, True):
+        records = [remark("e/0"), record("e/1") if known else remark("e/1")]
+        made = Candidates.of(CASE, records, [repair("e/0"), repair("e/1")])
+        found = by_repairs(CASE, made, SeveralCauses("e/0", "e/1"))
+        assert found.findings == (["e/1", "e/0"] if known else [])
+        assert not found.remark
 
 
 @pytest.mark.parametrize(
@@ -142,8 +193,8 @@ def test_the_replays_are_recorded() -> None:
         (1, NAMES[1:2], PASSES),
         (0, [], FAILS),
     ]
-    assert found.is_shown_by(NAMES[1], failed=False)
-    assert not found.is_shown_by(NAMES[0], failed=True)
+    assert found.is_shown_by([NAMES[1]], failed=False)
+    assert not found.is_shown_by([NAMES[0]], failed=True)
 
 
 def test_what_has_just_failed_is_not_replayed_without_a_repair() -> None:
@@ -326,6 +377,10 @@ def test_a_known_cause_that_is_not_accepted_is_named_with_its_report() -> None:
     assert found.not_accepted == (
         "It matches e/x, reported as #42125, not accepted in this run: it vanishes with the repair of this finding "
         "(by repair)."
+    )
+    assert msgspec.structs.replace(found, with_findings=["e/y"], words="so").not_accepted == (
+        "It vanishes with the repairs of e/x and e/y together (by repair): so; not all of them are accepted in this "
+        "run."
     )
 
 

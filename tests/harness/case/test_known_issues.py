@@ -404,6 +404,24 @@ def test_of_two_causes_with_one_signature_both_have_to_be_accepted(also: bool, w
     assert waivers.waive(msgspec.structs.replace(alike, attribution=undecided)) is None
 
 
+@pytest.mark.parametrize(
+    ("names", "accepting", "waived"),
+    [
+        ([FINDING, "vllm/rows-behind-a-prompt-enter-the-key"], 2, True),
+        ([FINDING, "vllm/rows-behind-a-prompt-enter-the-key"], 1, False),
+        ([FINDING, "vllm/reload-changes-running-answers"], 1, True),  # a remark needs no waiver
+    ],
+)
+def test_causes_that_act_together_all_have_to_be_accepted(
+    names: list[str], accepting: int, waived: bool, tmp_path: Path
+) -> None:
+    """With one of them repaired, the case still fails."""
+    text = "".join(ACCEPTED.replace(FINDING, name) for name in names[:accepting])
+    found = Attribution(basis=Basis.REPAIR, finding=names[0], with_findings=names[1:])
+    waivers = Waivers(read_known_issues(write_file(tmp_path, text)), version="0.32.0", today=TODAY)
+    assert (waivers.waive(case(attribution=found)) is not None) is waived
+
+
 @pytest.mark.parametrize("engine", ["llamacpp", "openvino"])
 def test_what_an_engine_without_repairs_is_accepted_for_is_accepted(engine: str) -> None:
     """Else a run of it would fail by a cause that its file accepts: two causes may have one signature."""

@@ -351,6 +351,27 @@ def test_a_wrong_answer_that_fails_in_some_replays_may_be_noise(replays: dict[st
     assert verdict_of_case(seen(FailureClass.STALE_STATE, **replays))[0] is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize(
+    ("basis", "remark", "waiver", "verdict"),
+    [
+        (Basis.LOCAL, False, None, Verdict.VIOLATED),
+        (Basis.LOCAL, False, "upstream knows", Verdict.KNOWN_ISSUE),
+        (Basis.LOCAL, True, None, Verdict.CONFORMS),
+        (Basis.SIGNATURE, False, "upstream knows", Verdict.INCONCLUSIVE),
+        (Basis.SIGNATURE, True, None, Verdict.INCONCLUSIVE),
+        (Basis.GONE, False, None, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_repair_on_a_local_engine_tells_a_cause_from_noise(
+    basis: Basis, *, remark: bool, waiver: str | None, verdict: Verdict
+) -> None:
+    """The case fails in some replays on a server. On an engine of its release it fails too, and not with the repair."""
+    finding = "vllm/some-finding" if basis is not Basis.GONE else ""
+    cause = Attribution(basis=basis, finding=finding, remark=remark)
+    case = seen(FailureClass.CORRUPT, waiver, running_failed=2, running_tries=3)
+    assert verdict_of_case(msgspec.structs.replace(case, attribution=cause))[0] is verdict
+
+
 NOT_REPRODUCED: list[tuple[dict[str, int], str]] = [
     ({"fresh_failed": 0, "fresh_tries": 3}, "did not reproduce on a fresh engine"),
     ({"running_failed": 0, "running_tries": 1}, "did not reproduce on the running engine"),

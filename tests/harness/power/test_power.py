@@ -24,7 +24,6 @@ from coldproof.harness.power.suite_run import (
     aimed_plan,
     clean_plan,
     fault_cells,
-    may_be_known,
     read,
     requests_until_failure,
     smoke_plan,
@@ -450,9 +449,10 @@ def test_a_case_that_may_be_a_known_issue_is_no_detection() -> None:
     """In a short run the time may not suffice to find its cause."""
     undecided = Attribution(basis=Basis.UNDECIDED, candidates=["vllm/one"])
     new = Attribution(basis=Basis.NEW)
-    assert may_be_known(report_samples.case(attribution=undecided))
-    assert not may_be_known(report_samples.case(attribution=new))
-    assert not may_be_known(report_samples.case())
+    assert report_samples.case(attribution=undecided).may_be_known
+    assert report_samples.case(attribution=Attribution(basis=Basis.NOT_TRIED)).may_be_known
+    assert not report_samples.case(attribution=new).may_be_known
+    assert not report_samples.case().may_be_known
 
 
 def test_a_violation_behind_the_first_one_is_a_detection_as_well() -> None:

@@ -40,6 +40,9 @@ SHOW = {name: replays(((name,), PASSES), ((), FAILS)) for name in (CONTENTS, REM
 ALONE = replays(((REMARK,), PASSES), ((), FAILS), ((BESIDE,), FAILS))
 
 
+TOGETHER = replays(((CONTENTS, BESIDE), PASSES), ((CONTENTS,), FAILS), ((BESIDE,), ReplayResult.OTHERWISE))
+
+
 def case_of(finding: str, *, own: str = "", basis: Basis = Basis.REPAIR, **changes: Any) -> Case:
     """Return the case of a finding, or of its `own`, which a bundle attributes to it."""
     case = read_finding(read_records()[own or finding]).case
@@ -60,6 +63,7 @@ def case_of(finding: str, *, own: str = "", basis: Basis = Basis.REPAIR, **chang
         case_of(CONTENTS, basis=Basis.SIGNATURE, engine_version="0.33.0", replays=[]),
         case_of(REMARK, remark=True, replays=ALONE),
         case_of(SHOWN, basis=Basis.SIGNATURE, remark=True),
+        case_of(CONTENTS, with_findings=[BESIDE], replays=TOGETHER),
         msgspec.structs.replace(case_of(CONTENTS), attribution=Attribution(basis=Basis.NEW)),
     ],
 )
@@ -102,6 +106,11 @@ def test_what_follows_is_accepted(case: Case) -> None:
         (case_of(REMARK, remark=True), "counts as a remark"),
         (case_of(REMARK, basis=Basis.SIGNATURE, engine_version="0.33.0", remark=True), "counts as a remark"),
         (case_of("", own=CONTENTS, basis=Basis.NEW, remark=True), "attributed to no finding"),
+        (case_of(CONTENTS, with_findings=[BESIDE], replays=TOGETHER[1:]), "its replays do not show that"),
+        (case_of(CONTENTS, with_findings=[BESIDE], replays=TOGETHER[:-1]), "its replays do not show that"),
+        (case_of(CONTENTS, with_findings=[BESIDE], remark=True, replays=TOGETHER), "counts as a remark"),
+        (case_of(CONTENTS, with_findings=["vllm/no-such"], replays=TOGETHER), "which no record describes"),
+        (case_of(CONTENTS, with_findings=["transformers/hash-lacks-the-adapter"]), "which is about another engine"),
     ],
 )
 def test_a_forged_cause_is_refused(case: Case, said: str) -> None:

@@ -177,7 +177,7 @@ def test_a_case_of_a_server_is_replayed_in_process(tmp_path: Path) -> None:
     assert found is not None
     assert (found.basis, found.finding) == (Basis.LOCAL, CONTENTS)
     assert replays.repaired == [[], [CONTENTS]]
-    assert found.is_shown_by(CONTENTS, failed=False)
+    assert found.is_shown_by([CONTENTS], failed=False)
     options = replays.jobs[0].options
     assert (options.engine, options.worker, options.engine_args) == ("vllm-inproc", "fingerprint", ())
 
@@ -248,6 +248,15 @@ def test_of_what_failed_alike_it_finds_what_fails_with_the_repair(
     assert (None if found.failing is None else found.failing.judgement.history.nonce) == expected
     assert found.passed == (4 if expected is None else 0)
     assert {tuple(names) for names in replays.repaired} == {(CONTENTS,)}
+
+
+def test_what_failed_like_several_causes_is_replayed_with_the_repairs_of_all(tmp_path: Path) -> None:
+    """With only one of them it would fail for the other's reason."""
+    one, replays = attributor(tmp_path, lambda _: ReplayEnd(PASSES))
+    cause = Attribution(basis=Basis.REPAIR, finding=CONTENTS, with_findings=[ROWS])
+    found = one.behind(case_of(CONTENTS, attribution=cause), [failing(0)], REQUIREMENT)
+    assert found == Behind(passed=1)
+    assert [set(names) for names in replays.repaired] == [{CONTENTS, ROWS}]
 
 
 @pytest.mark.parametrize("new", [False, True])
