@@ -271,6 +271,13 @@ class Trial:
         """Return whether more answers diverged than measured causes explain."""
         return exceeds(*divergence_rates(self.evidence), self.cold.rate)
 
+    @property
+    def unknown_behind(self) -> str:
+        """Return why it is not known whether something else failed like what was put aside; "" if it is known."""
+        if self.problem is not None:
+            return f"it could not be tested further: {type(self.problem).__name__}: {self.problem}"
+        return self.not_behind
+
     def missing(self) -> list[str]:
         """Return the required evidence that stayed at zero."""
         return [name for name in self.requirement.shows if not self.evidence[name]]

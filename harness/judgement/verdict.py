@@ -50,26 +50,27 @@ def verdict_of_put_aside(trial: Trial) -> tuple[Verdict, str, Case | None]:
     So a known issue hides no other failure, and the others stay in the reason.
     """
     decides = max(trial.aside, key=lambda one: list(Verdict).index(one.verdict))
-    verdict = verdict_as_replayed(decides.verdict, trial.not_behind)
+    verdict = verdict_as_replayed(decides.verdict, trial.unknown_behind)
     more = [f"besides it, {one.verdict}: {one.reason}" for one in trial.aside if one is not decides]
     if decides.verdict is Verdict.KNOWN_ISSUE and not more and trial.repeated:
         drawn = trial.examples - trial.minimising_examples
         more.append(f"{trial.repeated} more of {drawn} examples failed so, and none failed otherwise")
         if trial.looked_behind:
             more.append(f"with that repaired, {trial.looked_behind} of them were replayed and passed")
-    if verdict is not decides.verdict:
+    if verdict is not decides.verdict and trial.problem is None:
         more.append(f"whether all that failed so pass with that repaired is not known: {trial.not_behind}")
     more += [f"besides it, a remark: {remark_of(case)}" for case in trial.known if case.is_remark]
     if trial.problem is not None and decides.verdict is not Verdict.ERROR:
-        more.append(f"it could not be tested further: {type(trial.problem).__name__}: {trial.problem}")
+        more.append(trial.unknown_behind)
     return verdict, "; ".join([decides.reason, *more]), decides.case
 
 
 def verdict_as_replayed(verdict: Verdict, not_behind: str) -> Verdict:
     """Return what a known issue is if examples that failed like it could not be replayed with the repair of its cause.
 
-    Another fault may fail in the same way: unknown is no agreement. `not_behind`: why they were not; "": all were, or
-    the cause has no repair that can be planted in the engine of the run.
+    Another fault may fail in the same way: unknown is no agreement. `not_behind`: why they were not, or why the trial
+    could not be tested to its end; "": all were, or the cause has no repair that can be planted in the engine of the
+    run.
     """
     return Verdict.INCONCLUSIVE if not_behind and verdict is Verdict.KNOWN_ISSUE else verdict
 

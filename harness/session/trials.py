@@ -481,7 +481,7 @@ class TrialRunner:
             known=[one.id for one in trial.known],
             remarks=remarks_of(trial.known),
             looked_behind=trial.looked_behind,
-            not_behind=trial.not_behind,
+            not_behind=trial.unknown_behind,
             ended=ended.id if (ended := self.ended_cells.get(trial.cell)) is not None else None,
             left=None if left is None else round(left, 1),
         )

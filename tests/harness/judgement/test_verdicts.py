@@ -694,5 +694,15 @@ def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial
     made.not_behind = "no time"
     said = "and none failed otherwise; whether all that failed so pass with that repaired is not known: no time"
     assert verdict_of_put_aside(made)[1].endswith(said)
-    made.problem = EngineDied("it ended")
-    assert verdict_of_put_aside(made)[1].endswith("; it could not be tested further: EngineDied: it ended")
+
+
+@pytest.mark.parametrize(
+    ("aside", "verdict"), [(Verdict.KNOWN_ISSUE, Verdict.INCONCLUSIVE), (Verdict.VIOLATED, Verdict.VIOLATED)]
+)
+def test_what_could_not_be_tested_to_its_end_is_no_known_issue(aside: Verdict, verdict: Verdict) -> None:
+    """What it would have shown behind the known cause is unknown."""
+    made = trial()
+    made.aside, made.examples, made.problem = [PutAside(aside, "seen")], 41, EngineDied("it ended")
+    found, reason, _ = verdict_of_put_aside(made)
+    assert found is verdict
+    assert reason == "seen; it could not be tested further: EngineDied: it ended"
