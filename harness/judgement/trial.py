@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -130,6 +131,7 @@ class Trial:
         self.marks: Counter[Mark] = Counter()  # of what was put aside or replayed, with the examples that failed so
         self.repeated = 0  # examples that failed only in ways that were put aside
         self.alike: dict[Mark, list[Failing]] = {}  # some of them, by the mark of what each failed in
+        self.seen_alike: Counter[Mark] = Counter()  # how many there were
         self.looked_behind = 0  # of these, replayed with the repair of what was put aside, and passed
         self.not_behind = ""  # why some were not replayed
         self.minimising_examples = self.minimising_requests = 0  # of the examples, those that repeat a failure
@@ -190,10 +192,18 @@ class Trial:
         self.search.saved, self.search.regression, self.search.cause = True, regression, cause
 
     def keep_alike(self, mark: Mark, failing: Failing) -> None:
-        """Keep an example that failed like one that was put aside, if there are not many of them."""
+        """Keep an example that failed like one that was put aside. Of many, each is kept with the same probability.
+
+        A fault that needs a state of the engine that only later examples reach would not be among the first ones.
+        """
         kept = self.alike.setdefault(mark, [])
+        self.seen_alike[mark] += 1
         if len(kept) < KEPT_ALIKE:
             kept.append(failing)
+            return
+        place = random.Random(self.seen_alike[mark]).randrange(self.seen_alike[mark])
+        if place < KEPT_ALIKE:
+            kept[place] = failing
 
     def drawing(self) -> float:
         """Return the seconds in which the trial has drawn examples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.evidence.sensitivity import Examples
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.requirement import Requirement, requirement
-from coldproof.harness.judgement.trial import PutAside, Trial
+from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Mark, PutAside, Trial
 from coldproof.harness.judgement.verdict import (
     narrowed_verdict,
     verdict_of_case,
@@ -694,6 +694,16 @@ def test_a_known_issue_says_how_many_examples_failed_so_and_what_ended_its_trial
     made.not_behind = "no time"
     said = "and none failed otherwise; whether all that failed so pass with that repaired is not known: no time"
     assert verdict_of_put_aside(made)[1].endswith(said)
+
+
+def test_of_many_examples_that_failed_alike_some_are_drawn_at_random() -> None:
+    """A fault that needs a state of the engine which only later examples reach would not be among the first ones."""
+    made, mark, number = trial(), Mark("stale state"), 2_000
+    for place in range(number):
+        made.keep_alike(mark, cast(Failing, place))
+    kept = cast(list[int], made.alike[mark])
+    assert len(set(kept)) == KEPT_ALIKE
+    assert {place * 2 // number for place in kept} == {0, 1}  # halves of which some are kept
 
 
 @pytest.mark.parametrize(
