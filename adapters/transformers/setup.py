@@ -6,6 +6,7 @@ Torch and Transformers are imported only when an engine is started.
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -34,6 +35,14 @@ from coldproof.adapters.transformers.releases import (
 )
 
 PACKAGES = ("torch", "transformers")
+MODULES = (  # those that a start imports, the generated model's among them
+    "transformers.generation.continuous_batching",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.qwen2.modeling_qwen2",
+    "peft",
+    "safetensors.torch",
+)
 # Transformers creates a model on the meta device while it loads, in a context of the whole process. Two engines that
 # start at the same time then fail: "Cannot copy out of meta tensor; no data!".
 LOADING = threading.Lock()
@@ -159,6 +168,17 @@ def build(options: StartOptions) -> PipelineParts:
     except Exception as problem:
         log.close()
         raise EngineStartError(f"Transformers did not start ({json.dumps(fields(options))}): {problem}") from problem
+
+
+def preload() -> None:
+    """Import what a start needs, and start nothing. Not with a CUDA build of torch: CUDA and forks do not mix."""
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "peft")):
+        return
+    if importlib.import_module("torch").version.cuda is not None:
+        return
+    for name in MODULES:
+        with contextlib.suppress(ImportError):  # another version has it elsewhere; the start imports it then
+            importlib.import_module(name)
 
 
 def load_model(folder: str, *, device: object, dtype: object, attn_implementation: object) -> Any:

@@ -19,6 +19,7 @@ from coldproof.adapters.spec.repair import plant
 from coldproof.adapters.spec.weight_promise import WeightPromise
 from coldproof.adapters.transformers import engine
 from coldproof.adapters.transformers.reproducer import TRANSFORMERS
+from coldproof.adapters.transformers.setup import preload
 
 LARGE = (CellTrait.PLAIN, CellTrait.ADAPTERS, "weight updates")
 PRESSED = (CellTrait.SMALL_POOL, CellTrait.PREEMPTION, CellTrait.MIXTURES, CellTrait.RESETS, CellTrait.ABORTS)
@@ -91,6 +92,7 @@ ENGINE = EngineSpec(
     about="Transformers' continuous batching",
     cells=CELLS,
     start=engine.start,
+    preload=preload,
     faults=faults,
     repairs=RepairSupport(findings="transformers", planted=repaired),
     layer=MODEL_LAYER,

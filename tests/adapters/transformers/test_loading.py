@@ -1,8 +1,9 @@
-"""Models are loaded one at a time, because loading in Transformers is not thread-safe."""
+"""Models are loaded one at a time, because loading in Transformers is not thread-safe; modules before processes fork."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,3 +33,29 @@ def test_two_engines_do_not_load_at_the_same_time(monkeypatch: pytest.MonkeyPatc
         for _ in range(2):
             pool.submit(setup.load_model, "m", device="cpu", dtype="float32", attn_implementation="sdpa")
     assert together == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("absent", "cuda", "expected"),
+    [
+        ("", None, ["torch", *setup.MODULES[1:]]),
+        ("peft", None, []),
+        ("", "13.0", ["torch"]),  # a process that has initialised CUDA cannot be forked
+    ],
+)
+def test_what_a_start_imports_is_imported_before_processes_fork(
+    absent: str, cuda: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that another version of Transformers has elsewhere is passed over: the start imports it."""
+    imported = []
+
+    def import_module(name: str) -> Any:
+        if name == setup.MODULES[0]:
+            raise ImportError(name)
+        imported.append(name)
+        return SimpleNamespace(version=SimpleNamespace(cuda=cuda))
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else name)
+    setup.preload()
+    assert imported == expected
