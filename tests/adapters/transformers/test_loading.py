@@ -1,4 +1,4 @@
-"""Models are loaded one at a time, because loading in Transformers is not thread-safe; modules before processes fork."""
+"""Loading in Transformers is not thread-safe: one model at a time. What it imports is imported before processes fork."""
 
 from __future__ import annotations
 
