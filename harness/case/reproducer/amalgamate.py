@@ -27,6 +27,7 @@ from coldproof.harness.case.reproducer.modules import (
     parameters,
     parsed,
     source,
+    syntax_tree,
     together,
 )
 
@@ -81,8 +82,8 @@ class Amalgam:
         """Take in the text of the script's own part and the call that runs it. Return the text without its imports."""
         module = parsed("script", text)
         self.modules["script"] = module
-        nodes = ast.parse(text).body
-        for node in (*nodes, *ast.parse(call).body):
+        nodes = syntax_tree(text).body
+        for node in (*nodes, *syntax_tree(call).body):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 self.follow(module, node)
         while found := next((one for one in self.waiting if self.is_used(one[1], one[2].name)), None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from coldproof.harness.case.reproducer.modules import first_line
+from coldproof.harness.case.reproducer.modules import first_line, syntax_tree
 
 LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)  # what follows in the block is never run
 
@@ -15,7 +15,7 @@ def resolved(text: str, flags: Mapping[str, bool]) -> str:
 
     Where it leaves its block, the rest of the block is left out.
     """
-    while (found := next(conditions(ast.parse(text), flags), None)) is not None:
+    while (found := next(conditions(syntax_tree(text), flags), None)) is not None:
         node, taken = found
         lines = text.splitlines()
         kept: list[str] = []
@@ -23,7 +23,7 @@ def resolved(text: str, flags: Mapping[str, bool]) -> str:
             lines[node.lineno - 1] = lines[node.lineno - 1].replace(taken, "", 1)
             text = "\n".join(lines) + "\n"
             continue
-        block, last_line = block_of(ast.parse(text), node), node.end_lineno
+        block, last_line = block_of(syntax_tree(text), node), node.end_lineno
         if taken and isinstance(taken[-1], LEAVING):
             last_line = block[-1].end_lineno
         if taken:

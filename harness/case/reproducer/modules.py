@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import textwrap
@@ -15,6 +16,7 @@ import msgspec
 from coldproof.harness.case.reproducer.literals import WIDTH
 
 OWN = "coldproof."
+TRIES = 10  # of one text
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -42,12 +44,24 @@ def source(name: str) -> str:
     return Path(found.origin).read_text()
 
 
+def syntax_tree(text: str) -> ast.Module:
+    """Return the syntax tree of a text.
+
+    CPython 3.11 counts the depth of trees for all threads together, so that another thread that parses at the same
+    time, as an engine's may, makes it raise SystemError: https://github.com/python/cpython/issues/106905.
+    """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
+
+
 def parsed(name: str, text: str) -> Module:
     """Return a module's definitions and imports by the names that they bind."""
     definitions: dict[str, Definition] = {}
     imported: dict[str, str] = {}
     own: dict[str, str] = {}
-    for node in ast.parse(text).body:
+    for node in syntax_tree(text).body:
         match node:
             case ast.ImportFrom(module=str(origin), names=names) if origin.startswith(OWN):
                 own |= dict.fromkeys((one.name for one in names), origin)

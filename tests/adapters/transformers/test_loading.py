@@ -1,4 +1,4 @@
-"""Loading in Transformers is not thread-safe: one model at a time. What it imports is imported before processes fork."""
+"""Loading in Transformers is not thread-safe: one model at a time. What it imports is imported before a fork."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from coldproof.harness.case.reproducer.amalgamate import amalgamate
 from coldproof.harness.case.reproducer.conditions import resolved
-from coldproof.harness.case.reproducer.modules import Conflict, source
+from coldproof.harness.case.reproducer.modules import Conflict, source, syntax_tree
 
 FIRST = '''"""The first module."""
 
@@ -145,3 +146,20 @@ def test_conditions_on_flags_are_resolved(text: str, on: str, off: str) -> None:
     """A condition on a flag becomes the branch that runs. A block that would be empty becomes `pass`."""
     assert resolved(text, {"F": True}) == on
     assert resolved(text, {"F": False}) == off
+
+
+@pytest.mark.parametrize(("failures", "raised"), [(3, False), (100, True)])
+def test_another_thread_that_parses_makes_no_script_fail(
+    failures: int, monkeypatch: pytest.MonkeyPatch, *, raised: bool
+) -> None:
+    """CPython 3.11 raises SystemError then: "AST constructor recursion depth mismatch (before=174, after=37)"."""
+    left, parse = [SystemError("mismatch")] * failures, ast.parse
+
+    def disturbed(text: str) -> ast.Module:
+        if left:
+            raise left.pop()
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    with pytest.raises(SystemError) if raised else contextlib.nullcontext():
+        assert syntax_tree("x = 1").body
