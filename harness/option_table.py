@@ -101,7 +101,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
     "--requirements": valued("ID,...", "test only these: ids such as LORA-3, or areas such as PRESS"),
     "--diagnose": valued(
         "WHICH",
-        "run controls of cases, with one thing changed at a time: new (default: cases without a known issue), all "
+        "run controls of cases, with one thing changed at a time: new (default: those whose cause is not known), all "
         "or none",
         default="new",
     ),

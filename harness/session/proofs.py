@@ -200,7 +200,7 @@ class Proofs:
         if not trial.search.saved and sut.current().marks.shows_what_was_put_aside(case):
             return None
         try:
-            new = not decided(case) and case.signature not in self.causes and not trial.hurried
+            new = not has_known_cause(case) and case.signature not in self.causes and not trial.hurried
             if self.options.diagnose == "all" or (self.options.diagnose == "new" and new):
                 self.log.emit("phase", words=f"running the controls of {case.id}")
                 with contextlib.suppress(RequestOverdue):  # the case is confirmed, with or without its controls
@@ -246,6 +246,11 @@ class Proofs:
 def decided(case: Case) -> bool:
     """Return whether a case counts no more: a known issue waives it, or it shows a remark."""
     return case.known_issue is not None or case.is_remark
+
+
+def has_known_cause(case: Case) -> bool:
+    """Return whether its cause is known: it is waived, or replays showed it. Controls would tell nothing new."""
+    return decided(case) or (case.attribution is not None and case.attribution.is_by_replay)
 
 
 def beside(case: Case, cause: Attribution, others: Collection[str]) -> Case:

@@ -106,7 +106,7 @@ def twice(length: int) -> Workload:
 
 @contextmanager
 def opened(
-    folder: Path, start: Callable[[Any], Any], *, most: int, known: str
+    folder: Path, start: Callable[[Any], Any], *, most: int, known: str, diagnose: str
 ) -> Iterator[tuple[Any, SystemUnderTest]]:
     """Yield a run whose trials look for `most` counterexamples, and its cell."""
     folder.mkdir()
@@ -120,7 +120,7 @@ def opened(
         cells=("left",),
         known_issues=issues,
         findings="off",
-        diagnose="none",
+        diagnose=diagnose,
         seed="7",
     )
     profile = msgspec.structs.replace(PROFILES["smoke"], counterexamples=most, replays=2, shrink_seconds=1)
@@ -148,6 +148,7 @@ def outcome_of(
     most: int = 3,
     known: str = "",
     attributor: Any = None,
+    diagnose: str = "none",
 ) -> Outcome:
     """Return the outcome of a trial of prompts with these lengths that are sent twice."""
     drawn: list[Workload] = []
@@ -159,7 +160,7 @@ def outcome_of(
         drawn.append(workload)
         sut.check(workload)
 
-    with opened(folder, start, most=most, known=known) as (run, sut):
+    with opened(folder, start, most=most, known=known, diagnose=diagnose) as (run, sut):
         run.trials.proofs.attributor = attributor or run.trials.proofs.attributor
         events: list[tuple[str, dict[str, Any]]] = []
         run.log.subscribe(lambda kind, fields: events.append((kind, fields)))
@@ -329,6 +330,21 @@ def test_what_fails_like_a_known_cause_with_its_repair_too_is_a_violation(tmp_pa
     assert said in found.verdict["reason"]
 
 
+@pytest.mark.parametrize(("basis", "controlled"), [(Basis.REPAIR, False), (Basis.SIGNATURE, True), (Basis.NEW, True)])
+def test_a_case_that_vanishes_with_a_known_repair_needs_no_controls(
+    basis: Basis, tmp_path: Path, *, controlled: bool
+) -> None:
+    """Accepted or not: they would tell nothing new, and take a quarter of a first run on a server."""
+    one = AlwaysOne(None)
+    one.found = msgspec.structs.replace(one.found, basis=basis, finding=FINDING if basis is not Basis.NEW else "")
+    found = outcome_of(
+        tmp_path / "run", tampering(counts_too_many), range(MIDDLE, LONG), most=1, attributor=one, diagnose="new"
+    )
+    assert found.verdict["verdict"] is Verdict.VIOLATED
+    (case,) = found.cases
+    assert (case.diagnosis is not None) is controlled
+
+
 def test_a_known_issue_says_how_many_passed_with_its_repair(tmp_path: Path) -> None:
     """A dozen of those that failed like it."""
     found = outcome_of(
@@ -451,7 +467,7 @@ def test_what_was_put_aside_is_no_problem_of_its_trial(
     """LORA-6 was an ERROR where a counterexample turned out to be a replayed finding, so that no case was left of it.
     Behind what is no counterexample, the failure stays one.
     """
-    with opened(tmp_path / "run", tampering(honest), most=1, known="") as (run, sut):
+    with opened(tmp_path / "run", tampering(honest), most=1, known="", diagnose="none") as (run, sut):
         trial: Any = SimpleNamespace(search=SimpleNamespace(best=object() if found else None), waits=False)
         monkeypatch.setattr(Proofs, "put_aside", lambda *_: goes_on)
         ends = pytest.raises(TrialEnded) if found and not goes_on else nullcontext()
