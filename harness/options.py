@@ -162,6 +162,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return budget or (profile.fingerprint_seconds if self.fingerprint else profile.seconds)
 
     @property
+    def keeps_budget(self) -> bool:
+        """Return whether the budget bounds the whole run: that of the user's, and the default one on a server.
+
+        Any other is an estimate for a small model on an idle machine.
+        """
+        return self.budget is not None or (self.attached and self.profile == SMOKE)
+
+    @property
     def shared(self) -> bool:
         """Return whether other clients may use the engine: its counters and gauges are those of all."""
         return self.attached and not self.exclusive

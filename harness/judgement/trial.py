@@ -149,6 +149,7 @@ class Trial:
         self.hurried = False  # the run has spent much of its time on proofs: a counterexample gets less of it
         self.may_wait = self.waits = False  # the proof of its counterexample may be put off, and is
         self.returns = False  # it may end with its floor, because its cell is visited again
+        self.is_brief = False  # its first visit ends with its share, also without its floor
         self.settled = 0.0  # of `drawn`, seconds that its budget has counted; likewise the next
         self.settled_examples = self.settled_requests = 0
         self.out_of_time = ""  # why not even one example was drawn

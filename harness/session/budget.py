@@ -229,6 +229,8 @@ class Budget:
         more = self.remaining() * trial.requirement.weight / max(trial.requirement.weight, self.weight)
         self.weight = max(0.0, self.weight - trial.requirement.weight)
         self.resume(trial.drawing() + more)
+        if trial.is_brief:  # to its floor it has the time that the run has: those that matter most come first
+            self.patience = trial.drawing() + self.time_left()
         return more
 
     def unneeded(self) -> float:
@@ -289,8 +291,9 @@ class Budget:
             enough = not missing and trial.drawn_examples >= trial.enough
             most = max(self.longest if missing else self.share, self.patience if few else 0.0)
             return trial.examples > 0 and (enough or used > most)
-        if trial.returns and not missing and trial.drawn_examples >= FEW and not few:
-            return True  # the floor: it goes on when the others have theirs
+        first = not (missing or few) or (trial.is_brief and used > self.share)
+        if trial.returns and trial.drawn_examples >= FEW and first:
+            return True  # the floor, or a first share: it goes on when the others have theirs
         if missing and trial.out_of_reach and trial.drawn_examples >= FEW:
             return True  # they may still find a counterexample; more of them change no verdict
         most = PATIENT_EXAMPLES if self.is_reachable(trial, missing) else LEAST_DRAWN

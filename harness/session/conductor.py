@@ -343,7 +343,7 @@ class ConformanceRun:
         """Return the clock of the run, which begins when the first cell is opened."""
         # To attach is no start: a server that is slow or wrong gets no time for it.
         starts = self.pool.start_clock.seconds if self.pool is not None and not self.options.attached else lambda: 0.0
-        return RunClock(self.options.seconds, strict=self.options.budget is not None, starts=starts)
+        return RunClock(self.options.seconds, strict=self.options.keeps_budget, starts=starts)
 
     def release(self) -> None:
         """Tell every engine and worker of this run to end, without waiting for them."""

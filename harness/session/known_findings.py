@@ -128,7 +128,7 @@ class KnownFindings:
     def obstacle(self, sut: SystemUnderTest, finding: StoredFinding, requirement: Requirement) -> str:
         """Return why a finding cannot be replayed here; empty if it can."""
         engines, case = sut.engines, finding.case
-        least = 0.0 if self.options.budget is not None else LEAST_SECONDS
+        least = 0.0 if self.options.keeps_budget else LEAST_SECONDS
         if self.options.findings == FIRST and self.seconds > max(least, SHARE * sut.budget.total):
             return "the time for known findings is over"
         if not sut.budget.time_left():

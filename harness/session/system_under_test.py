@@ -115,7 +115,7 @@ class SystemUnderTest:
 
         def limits() -> ProofLimits:
             of_trial = self.proof_limits.hurried() if trial.hurried else self.proof_limits
-            return of_trial.within(self.proof_left(), slow=self.budget.slow and engines.pool.options.budget is None)
+            return of_trial.within(self.proof_left(), slow=self.budget.slow and not engines.pool.options.keeps_budget)
 
         proof = ProofPipeline(
             filtered(observe, marks.without_put_aside),

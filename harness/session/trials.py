@@ -120,6 +120,7 @@ class TrialRunner:
             self.set_least(trial)
             trial.share = budget.begin(trial.requirement.weight)
             trial.returns = self.may_return(sut, trial)
+            trial.is_brief = trial.returns and self.options.attached
         trial.replaying = self.case is not None
         self.log.emit(
             "trial",
@@ -163,9 +164,12 @@ class TrialRunner:
         return self.schedule.is_worth_a_visit(trial.cell, sut.budget.total * here / self.plan.weight())
 
     def has_more(self, trial: Trial, problem: BaseException | None) -> bool:
-        """Return whether a trial that has ended its first visit has its floor and nothing else, and more to draw."""
+        """Return whether a trial that has ended its first visit may come to more by a second one. It has its floor, or
+        had its share, and nothing else.
+        """
         clean = problem is None and not (trial.has_failed or trial.aside or trial.known or trial.marks or trial.exceeds)
-        return trial.returns and clean and 0 < trial.drawn_examples < trial.enough and not trial.missing()
+        lacking = bool(trial.missing()) and (trial.out_of_reach or not trial.is_brief)
+        return trial.returns and clean and 0 < trial.drawn_examples < trial.enough and not lacking
 
     def suspend(self, sut: SystemUnderTest, nodeid: str, trial: Trial, test: Callable[..., None]) -> None:
         """Let a trial wait for the proof of its counterexample, or for more examples. `test`: the test function."""

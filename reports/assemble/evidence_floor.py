@@ -34,7 +34,7 @@ def shortfall(cells: Sequence[CellResult]) -> str:
     if others and server and on_server < MIN_SERVER_EXAMPLES and not all(cell.exhausted for cell in server):
         return (
             f"only {many(on_server, 'example')} in the server layer; CONFORMS needs {MIN_SERVER_EXAMPLES} there"
-            + more_time(server, MIN_SERVER_EXAMPLES)
+            + more_time(server, MIN_SERVER_EXAMPLES, math.inf)
         )
     return ""
 
@@ -49,10 +49,22 @@ def discriminating_requests(cell: CellResult) -> int:
     return cell.requests - round(cell.evidence.get(ReportedEvidence.INSENSITIVE_REQUESTS, 0))
 
 
-def more_time(cells: Sequence[CellResult], least: int = MIN_EXAMPLES) -> str:
-    """Return how much longer these cells have to draw examples, at their speed so far, as text."""
-    examples, seconds = sum(discriminating_examples(cell) for cell in cells), sum(cell.drawn for cell in cells)
-    if not examples or not seconds:
+def more_time(cells: Sequence[CellResult], least: int = MIN_EXAMPLES, requests: float = MIN_REQUESTS) -> str:
+    """Return how much longer these cells have to draw to have so many examples or requests, as text."""
+    factor, seconds = times_to_floor(cells, least, requests), sum(cell.drawn for cell in cells)
+    if not factor or not seconds:
         return ": raise --budget"
-    factor = math.ceil(least / examples * 10) / 10
-    return f": about {duration(seconds / examples * least)} for this requirement, a --budget {factor:g} times as large"
+    times = math.ceil(factor * 10) / 10
+    return f": about {duration(seconds * factor)} for this requirement, a --budget {times:g} times as large"
+
+
+def times_to_floor(cells: Sequence[CellResult], examples: int = MIN_EXAMPLES, requests: float = MIN_REQUESTS) -> float:
+    """Return how many times as long these cells have to draw, at their pace so far; 0 if that is unknown."""
+    drawn = sum(discriminating_examples(cell) for cell in cells), sum(discriminating_requests(cell) for cell in cells)
+    return min((least / some for least, some in zip((examples, requests), drawn, strict=True) if some), default=0.0)
+
+
+def seconds_short(cells: Sequence[CellResult]) -> float:
+    """Return for how many seconds more a requirement has to be drawn until it has its floor; 0 if that is unknown."""
+    ran = [cell for cell in cells if cell.verdict is not Verdict.UNSUPPORTED]
+    return sum(cell.drawn for cell in ran) * max(0.0, times_to_floor(ran) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from coldproof.harness.schema.results import RequirementResult, Results
 from coldproof.harness.schema.verdict import Verdict
+from coldproof.reports.assemble.evidence_floor import seconds_short
 from coldproof.reports.format.text import number, one_line
 
 ORDER = (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.NOT_EXERCISED, Verdict.UNSUPPORTED)
@@ -35,14 +37,20 @@ def untested(results: Results) -> list[Untested]:
             groups[one.verdict, *_lack(one, results)].append(one)
     elsewhere, given = _elsewhere(results), _given_by_switches(results)
     rows = [
-        _row(verdict, why, change, ones, without=given if change == elsewhere else set())
+        _row(results, verdict, why, change, ones, without=given if change == elsewhere else set())
         for (verdict, why, change), ones in groups.items()
     ]
     return sorted(rows, key=lambda row: (ORDER.index(row.verdict), -len(row.requirements), row.requirements))
 
 
 def _row(
-    verdict: Verdict, why: str, change: str, ones: list[RequirementResult], *, without: Collection[str]
+    results: Results,
+    verdict: Verdict,
+    why: str,
+    change: str,
+    ones: list[RequirementResult],
+    *,
+    without: Collection[str],
 ) -> Untested:
     if verdict is Verdict.UNSUPPORTED:
         needs = [name for name in _needs(ones) if name not in without]
@@ -50,6 +58,9 @@ def _row(
         why = f"needs {'; '.join(needs[:_MOST])}{more}" if needs else one_line(ones[0].reason, _LONGEST)
     if factors := [float(found[1]) for one in ones if (found := _FACTOR.search(one.reason))]:
         change = f"a --budget about {number(max(factors))} times as long"
+        if results.switches is not None:  # tests of a server go on to their floor, one after the other
+            seconds = results.duration_s + sum(seconds_short(one.cells) for one in ones)
+            change = f"--budget {math.ceil(seconds / 60)}m"
     return Untested(verdict, sorted(one.id for one in ones), why, change)
 
 

@@ -115,7 +115,7 @@ class EnginePool:
     def calibration_seconds(self) -> float:
         """Return the seconds by which calibrations are sized: of a budget of the user's, the part of one cell."""
         options = self.options
-        return options.seconds / (max(1, len(options.cells)) if options.budget is not None else 1)
+        return options.seconds / (max(1, len(options.cells)) if options.keeps_budget else 1)
 
     def inject(self) -> None:
         """Start all engines of this run with the chosen repairs, the chosen fault and the chosen noise."""

@@ -533,6 +533,38 @@ def test_a_trial_that_returns_ends_with_its_floor(examples: int, evidence: dict[
     assert not budget.is_spent(made)
 
 
+@pytest.mark.parametrize(
+    ("examples", "used", "spent"), [(FEW, 101, True), (FEW, 99, False), (FEW - 1, 101, False), (9, 101, True)]
+)
+def test_on_a_server_a_first_visit_ends_with_its_share(examples: int, used: float, *, spent: bool) -> None:
+    """All have a few examples before one of them takes minutes to its floor."""
+    budget = Budget(1000, 10)
+    budget.begin(1)
+    made = trial(used=used, examples=examples)
+    made.returns = made.is_brief = True
+    made.least_examples, made.least_requests, made.enough = 30, 100, 60
+    assert budget.is_spent(made) is spent
+
+
+def test_on_a_server_a_second_visit_leads_to_the_floor() -> None:
+    """It has the time that the run has, and with its floor no more than its part of what is left."""
+    budget = Budget(100, 2, lambda: 70.0)
+    made = trial(used=10, examples=10, evidence=SHOWN)
+    made.returns = made.is_brief = True
+    made.least_examples, made.least_requests, made.enough = 30, 100, 60
+    budget.begin(1)
+    budget.settle(10)
+    budget.put_off(made)
+    made.returns = False
+    more = budget.resume_later(made)
+    made.started -= more + 5
+    assert not budget.is_spent(made)
+    made.examples = 30
+    assert budget.is_spent(made)
+    made.examples, made.started = 29, made.started - 70
+    assert budget.is_spent(made)
+
+
 def test_a_trial_that_returned_gets_its_part_of_what_is_left() -> None:
     """What those have needed that came first, and what proofs have taken, is not left."""
     budget = Budget(100, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from coldproof.harness.schema.results import CellResult
 from coldproof.harness.schema.verdict import Verdict
-from coldproof.reports.assemble.evidence_floor import shortfall
+from coldproof.reports.assemble.evidence_floor import seconds_short, shortfall
 
 
 def cell(examples: int, requests: int = 0, *, layer: str = "exact", **more: Any) -> CellResult:
@@ -48,8 +48,22 @@ def test_enough_evidence_has_no_shortfall(cells: tuple[CellResult, ...]) -> None
         ((cell(3, exhausted=True), cell(4, layer="server")), "only 4 examples in the server layer"),
         ((cell(3, exhausted=True), cell(4)), "only 7 examples"),
         ((cell(10, drawn=20.0),), "for this requirement, a --budget 3 times as large"),
+        ((cell(10, 50, drawn=20.0),), "for this requirement, a --budget 2 times as large"),
     ],
 )
 def test_a_shortfall_names_what_is_needed(cells: tuple[CellResult, ...], said: str) -> None:
     """The estimate follows from the pace so far, where there is one."""
     assert said in shortfall(cells)
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds"),
+    [
+        ((cell(10, drawn=20.0),), 40.0),
+        ((cell(10, 50, drawn=20.0), cell(0, verdict=Verdict.UNSUPPORTED)), 20.0),
+        ((), 0.0),
+    ],
+)
+def test_the_time_to_the_floor_follows_from_the_pace(cells: tuple[CellResult, ...], seconds: float) -> None:
+    """By examples or by requests, whichever comes first."""
+    assert seconds_short(cells) == pytest.approx(seconds)
