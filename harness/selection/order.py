@@ -15,10 +15,9 @@ FIRST_AREAS = ("REUSE", "SALT", "LORA", "CHAT", "PRESS", "PREEMPT")
 def place_in_cell(requirement: Requirement) -> tuple[int, int]:
     """Return the place of a requirement in its cell, for sorting.
 
-    What is tested without a cache comes before all others: they go on without the mixtures that it forbids, and an
-    engine that ends at plain requests ends there.
+    Behind the plainest reuse comes what is tested without a cache: the others go on without the mixtures of models that
+    it forbids.
     """
-    if requirement.without_cache:
-        return (0, 0)
     area = requirement.id.rsplit("-", 1)[0]
-    return (1, FIRST_AREAS.index(area) if area in FIRST_AREAS else len(FIRST_AREAS))
+    place = FIRST_AREAS.index(area) if area in FIRST_AREAS else len(FIRST_AREAS)
+    return (0, 0) if area == FIRST_AREAS[0] else (1, -1) if requirement.without_cache else (1, place)

@@ -295,10 +295,13 @@ class SystemUnderTest:
         return True
 
     def forbids_more(self, judgement: Judgement) -> bool:
-        """Return whether a failure without a cache may keep other trials from mixtures that are not excluded yet."""
+        """Return whether a failure without a cache may keep other trials from mixtures that are not excluded yet.
+
+        One in which an excluded mixture ran is explained by that.
+        """
         if not self.current().trial.requirement.without_cache:
             return False
-        return bool(self.drawn_mixtures(judgement)) or not mixtures_of(judgement.history)
+        return mixtures_of(judgement.history) <= self.limits.mixtures
 
     def drawn_mixtures(self, judgement: Judgement) -> frozenset[str]:
         """Return the mixtures of models that ran concurrently and are not excluded yet."""

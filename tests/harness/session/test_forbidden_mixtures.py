@@ -137,6 +137,11 @@ def test_what_the_ground_requirement_saw_once_is_inconclusive(tmp_path: Path) ->
     assert "observed once" in reason
 
 
+SEVERAL = history(
+    outcome(0, range(40)),
+    outcome(1, range(40), adapter="digest-a", sent=0.0),
+    outcome(2, range(40), adapter="digest-b", sent=0.0),
+)
 ALONE = history(outcome(0, range(40)))
 TOGETHER = history(outcome(0, range(40)), outcome(1, range(40), adapter="digest-a", sent=0.0))
 
@@ -146,10 +151,11 @@ TOGETHER = history(outcome(0, range(40)), outcome(1, range(40), adapter="digest-
     [
         (True, TOGETHER, frozenset(), True),
         (True, TOGETHER, frozenset({BASE_WITH_ADAPTER}), False),
+        (True, SEVERAL, frozenset({BASE_WITH_ADAPTER}), False),
         (True, ALONE, frozenset({BASE_WITH_ADAPTER}), True),
         (False, TOGETHER, frozenset(), False),
     ],
-    ids=["in a mixture that is drawn", "in an excluded one", "in no mixture", "with a cache"],
+    ids=["in a mixture that is drawn", "in an excluded one", "in one beside it", "in no mixture", "with a cache"],
 )
 def test_only_a_failure_without_a_cache_in_an_excluded_mixture_may_wait_for_its_proof(
     without_cache: bool, seen: History, excluded: frozenset[str], forbids: bool
