@@ -17,7 +17,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
-from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.registry import ATTACHED, ENGINES
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.finding_records import read_records, waivers_of
 from coldproof.harness.case.repairs import read_repairs, repairing
@@ -36,6 +36,8 @@ FINGERPRINT = r"^[0-9a-f]{8}\Z"  # `$` would also match before a line feed
 TABLES = {"accepted", "issue"}
 MIXED = ("MIXED-1",)  # everything at once: what any requirement says
 PATHS = {"same path", "other path"}
+RESET = "reset"  # the kind of a change
+TRANSFER = "kv_connector"  # in the configuration of an engine whose KV blocks go to a second tier or another side
 WRONG_ANSWERS = {"stale state", "cross-request", "corrupt", "not the cache"}
 
 
@@ -348,7 +350,22 @@ def describes(record: FindingRecord, case: Case | Seen) -> bool:
 
 def may_be_of(record: FindingRecord, case: Case | Seen) -> bool:
     """Return whether a case has all that the cause of a finding needs to act."""
-    return record.may_act_in(case.signature)
+    emptied = record.needs_earlier_blocks and isinstance(case, Case) and is_first_after_reset(case)
+    return record.may_act_in(case.signature) and not emptied
+
+
+def is_first_after_reset(case: Case) -> bool:
+    """Return whether the failing request is the first one after a reset of the prefix cache, with nothing running.
+
+    A second tier or another side keeps its blocks at such a reset, and an attached server may have one: False.
+    """
+    failing = next((one for one in case.requests if one.request == case.failing_request), None)
+    elsewhere = case.cell == ATTACHED.name or any(TRANSFER in one for one in case.engine_config.values())
+    if failing is None or elsewhere:
+        return False
+    before = [one for one in case.requests if one is not failing and one.step <= failing.step]
+    resets = (one for one in case.changes if one.kind == RESET and not one.refused and one.step < failing.step)
+    return any(all(one.step < reset.step and one.finished <= reset.began for one in before) for reset in resets)
 
 
 def has_circumstances(record: FindingRecord, case: Case | Seen) -> bool:

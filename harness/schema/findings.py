@@ -110,6 +110,9 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `only_with`: shell patterns of parts of a signature without which this cause cannot act. A case without one of them
     is not its case, also if its repair, which may lead around another fault, makes the case vanish.
 
+    `needs_earlier_blocks`: it acts by blocks that stand in the prefix cache before the request. Behind a reset that
+    emptied the cache, another fault has left them there.
+
     `upstream`: links of public reports or changes of the same cause. `with_pull_request`: whether the case passes with
     the open pull request, or why that was not tried. `contract`: the sentence by which it is intended or documented.
     `prints`: the line that its hand-made script prints while the bug is there: what is seen, and what is expected.
@@ -138,6 +141,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     search: Search | None = None
     shows: list[Shows] = []
     only_with: list[Text] = []
+    needs_earlier_blocks: bool = False
     found: FoundBy
 
     @property

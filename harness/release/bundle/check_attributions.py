@@ -46,7 +46,8 @@ def check_attribution(case: Case) -> Iterator[str]:
         if record.engine != family_of(case):
             yield f"is attributed to {record.id}, which is about another engine"
         if not may_be_of(record, case):
-            yield f"is attributed to {record.id}, which acts only with {', '.join(record.only_with)}"
+            needed = [*record.only_with, *(["earlier blocks"] if record.needs_earlier_blocks else [])]
+            yield f"is attributed to {record.id}, which acts only with {', '.join(needed)}"
     repairs = [fitting_repairs(record, case) for record in known]
     if found.is_by_replay:
         yield from check_replays(case, found, repairs)

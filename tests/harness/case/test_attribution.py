@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from coldproof.harness.case.attribution import Candidates, by_repairs, by_signat
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.known_issues import may_be_of
 from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.case import ChangeRow
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Severity, Shows
 from coldproof.harness.workload.steps import Workload
 
@@ -241,6 +242,37 @@ def test_a_cause_may_act_in_several_ways(kind: str, may_be: bool) -> None:
     signature = f"stale state; no reload{f'; restart: other {kind}' if kind else ''}"
     record_of_tier = read_records()["vllm/file-tier-key-lacks-the-weights"]
     assert may_be_of(record_of_tier, msgspec.structs.replace(CASE, signature=signature)) is may_be
+
+
+@pytest.mark.parametrize(
+    ("rows", "resets", "changes", "may_be"),
+    [
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [(1, 1.0, False)], {}, False),
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [(1, 1.0, True)], {}, True),  # it was refused
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [], {}, True),
+        ([(0, 0.0, 1.5), (2, 1.0, 2.0)], [(1, 1.0, False)], {}, True),  # the first request ran over it
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0), (3, 2.0, 3.0)], [(1, 1.0, False)], {}, True),  # another one came between
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [(1, 1.0, False)], {"cell": "attached"}, True),
+        ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [(1, 1.0, False)], {"engine_config": {"flags": "{kv_connector: X}"}}, True),
+    ],
+)
+def test_behind_a_reset_a_cause_in_the_cache_cannot_act(
+    rows: list[tuple[int, float, float]],
+    resets: list[tuple[int, float, bool]],
+    changes: dict[str, Any],
+    *,
+    may_be: bool,
+) -> None:
+    """A reset that is skipped after the load of an adapter vanished with the repair of the key without the contents."""
+    requests = [
+        report_samples.request(number, step=step, sent=sent, finished=finished)
+        for number, (step, sent, finished) in enumerate(rows)
+    ]
+    made = [ChangeRow(step=step, kind="reset", began=at, ended=at, refused=refused) for step, at, refused in resets]
+    usual: dict[str, Any] = {"requests": requests, "changes": made, "failing_request": len(rows) - 1, "cell": "default"}
+    case = msgspec.structs.replace(CASE, **{**usual, "engine_config": {}, **changes})
+    assert may_be_of(record("e/0", needs_earlier_blocks=True), case) is may_be
+    assert may_be_of(record("e/0"), case)
 
 
 def remark(name: str, **changes: object) -> FindingRecord:
