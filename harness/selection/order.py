@@ -12,12 +12,15 @@ from coldproof.harness.judgement.requirement import Requirement
 FIRST_AREAS = ("REUSE", "SALT", "LORA", "CHAT", "PRESS", "PREEMPT")
 
 
-def place_in_cell(requirement: Requirement) -> tuple[int, int]:
+def place_in_cell(requirement: Requirement, *, attached: bool = False) -> int:
     """Return the place of a requirement in its cell, for sorting.
 
-    Behind the plainest reuse comes what is tested without a cache: the others go on without the mixtures of models that
-    it forbids.
+    What is tested without a cache comes before all others: they go on without the mixtures of models that it forbids,
+    and an engine that ends at plain requests ends there. On an `attached` server, which may be slow, the plainest reuse
+    comes before it.
     """
+    if requirement.without_cache:
+        return 0
     area = requirement.id.rsplit("-", 1)[0]
     place = FIRST_AREAS.index(area) if area in FIRST_AREAS else len(FIRST_AREAS)
-    return (0, 0) if area == FIRST_AREAS[0] else (1, -1) if requirement.without_cache else (1, place)
+    return -1 if attached and place == 0 else 1 + place

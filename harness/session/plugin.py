@@ -23,7 +23,7 @@ from _pytest.runner import call_and_report
 from hypothesis import settings
 
 from coldproof.adapters.common.redact import redacted
-from coldproof.adapters.registry import ENGINES, fault_listing
+from coldproof.adapters.registry import ATTACHED, ENGINES, fault_listing
 from coldproof.harness.case.load import load_case
 from coldproof.harness.options import SOAK, UsageError
 from coldproof.harness.release.run.rules import check_items, check_qualify_options, is_qualification
@@ -122,10 +122,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     and an engine without chats, say, can replay a case of token ids.
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
+    attached = ATTACHED.name in order
 
     def place(item: pytest.Item) -> tuple[int, ...]:
         requirement = requirement_of(item)
-        return (-1,) if requirement is None else (order.get(cell_name(item), -1), *place_in_cell(requirement))
+        if requirement is None:
+            return (-1,)
+        return order.get(cell_name(item), -1), place_in_cell(requirement, attached=attached)
 
     items.sort(key=place)
     wanted = selected_requirements(config)

@@ -19,6 +19,9 @@ def test_the_same_prompt_again_comes_before_areas_that_the_alphabet_puts_first()
 
 
 def test_what_needs_no_cache_comes_before_all_that_mix_models() -> None:
-    """They go on without the mixtures that it forbids. The same prompt again has its turn before, in any time."""
-    ordered = sorted(["SALT-1", "GROUND-1", "REUSE-1"], key=lambda name: place_in_cell(requirement(name)))
+    """They go on without the mixtures that it forbids. On a server, the same prompt again has its turn before."""
+    names = ["SALT-1", "GROUND-1", "REUSE-1"]
+    ordered = sorted(names, key=lambda name: place_in_cell(requirement(name)))
+    assert ordered == ["GROUND-1", "REUSE-1", "SALT-1"]
+    ordered = sorted(names, key=lambda name: place_in_cell(requirement(name), attached=True))
     assert ordered == ["REUSE-1", "GROUND-1", "SALT-1"]
