@@ -99,6 +99,9 @@ class Shows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rate: Text | None = None
 
 
+OR = " or "  # between alternatives of what a cause needs
+
+
 class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One root cause. `id`: its folder, as `vllm/some-name`; not in the file.
 
@@ -107,8 +110,9 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replay meets it, if that takes luck. `no_case`: why the folder has no case. `shows`: of a finding without a repair,
     or of a remark.
 
-    `only_with`: shell patterns of parts of a signature without which this cause cannot act. A case without one of them
-    is not its case, also if its repair, which may lead around another fault, makes the case vanish.
+    `only_with`: shell patterns of parts of a signature without which this cause cannot act, each with alternatives
+    behind " or ". A case without one of them is not its case, also if its repair, which may lead around another fault,
+    makes the case vanish.
 
     `needs_earlier_blocks`: it acts by blocks that stand in the prefix cache before the request. Behind a reset that
     emptied the cache, another fault has left them there.
@@ -152,7 +156,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def may_act_in(self, signature: str) -> bool:
         """Return whether a case of this signature has all that the cause needs to act."""
         parts = signature.split("; ")
-        return all(fnmatch.filter(parts, needed) for needed in self.only_with)
+        return all(any(fnmatch.filter(parts, one) for one in needed.split(OR)) for needed in self.only_with)
 
     @property
     def adapter(self) -> str:

@@ -245,6 +245,20 @@ def test_a_cause_may_act_in_several_ways(kind: str, may_be: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("signature", "may_be"),
+    [
+        ("stale state; in-place reload; same path", True),
+        ("stale state; in-place reload; other path", False),
+        ("stale state; no reload; restart: nothing", True),
+    ],
+)
+def test_files_at_a_path_may_also_change_over_a_restart(signature: str, *, may_be: bool) -> None:
+    """A second tier keeps the blocks of the old files. That was called a new cause."""
+    contents = read_records()["vllm/adapter-key-lacks-the-contents"]
+    assert may_be_of(contents, msgspec.structs.replace(CASE, signature=signature)) is may_be
+
+
+@pytest.mark.parametrize(
     ("rows", "resets", "changes", "may_be"),
     [
         ([(0, 0.0, 1.0), (2, 1.0, 2.0)], [(1, 1.0, False)], {}, False),
