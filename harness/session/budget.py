@@ -34,9 +34,9 @@ FEW = 5
 # After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
-# Seconds of a proof, as long as none was made, and at least so many examples of the engine: a replay starts one and
-# draws again. It counts as so many proofs, because the first ones are the longest: those of crashes.
-USUAL_PROOF, USUAL_PROOF_EXAMPLES, USUAL_PROOFS = 4.0, 80, 5
+# Seconds of a proof, as long as none was made. It counts as so many proofs, because the first ones are the longest:
+# those of crashes.
+USUAL_PROOF, USUAL_PROOFS = 4.0, 5
 # At least for the proofs and causes of a run without a budget of the user's, behind its end if need be. What looks like
 # a known cause and is not tried counts as VIOLATED, and a replay with a model takes a minute on a busy machine.
 LEAST_PROOFS = 900.0
@@ -135,10 +135,9 @@ class ProofTime:
             self.proofs += proofs
             self._running = False
 
-    def expected(self, waiting: float, example: float = 0.0) -> float:
-        """Return the seconds that so many proofs will take, as far as known. `example`: those of an example so far."""
-        usual = max(USUAL_PROOF, USUAL_PROOF_EXAMPLES * example)
-        each = (self.spent + USUAL_PROOFS * usual) / (self.proofs + USUAL_PROOFS)
+    def expected(self, waiting: float) -> float:
+        """Return the seconds that so many proofs will take, as far as known."""
+        each = (self.spent + USUAL_PROOFS * USUAL_PROOF) / (self.proofs + USUAL_PROOFS)
         return min(self.left(), waiting * each)
 
 
@@ -178,7 +177,6 @@ class Budget:
         self.at_first = seconds / weight if weight else seconds  # seconds for a weight of 1
         self.share = self.longest = self.patience = 0.0
         self.spent = self.begun = 0.0  # seconds used, and the weight of the trials that used them
-        self.examples = 0  # drawn in these seconds
         self.slow = False
         self.shown: set[tuple[str, str]] = set()  # cells, and evidence that one of their trials has
         self.later = self.later_seconds = 0.0  # weight of the trials that return, and seconds to their last examples
@@ -242,15 +240,10 @@ class Budget:
             return 0.0
         return max(0.0, self.time_left() - PACE_RESERVE * self.weight * self.spent / self.begun)
 
-    def settle(self, seconds: float, examples: int = 0) -> None:
-        """Subtract the seconds in which a trial has drawn its examples. `examples`: how many these were."""
+    def settle(self, seconds: float) -> None:
+        """Subtract the seconds in which a trial has drawn its examples."""
         self.left -= seconds
         self.spent += seconds
-        self.examples += examples
-
-    def example_seconds(self) -> float:
-        """Return how long an example took so far; 0 without one."""
-        return self.spent / self.examples if self.examples else 0.0
 
     def note_evidence(self, trial: Trial) -> None:
         """Remember what a trial has shown: the others of its cell can show it as well."""

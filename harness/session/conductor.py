@@ -332,9 +332,7 @@ class ConformanceRun:
             grace=0.0 if clock.strict else GRACE_SECONDS,
         )
         schedule = self.trials.schedule
-        budget.proofs_expected = lambda part: self.proof_time.expected(
-            schedule.proofs() * part, budget.example_seconds()
-        )
+        budget.proofs_expected = lambda part: self.proof_time.expected(schedule.proofs() * part)
         budget.openings_expected = lambda: schedule.openings_expected(len(self.options.cells))
         return budget
 

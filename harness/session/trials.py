@@ -283,7 +283,7 @@ class TrialRunner:
     def settle(self, sut: SystemUnderTest, trial: Trial) -> None:
         """Count what a trial has drawn since it was last counted."""
         trial.drawn = trial.drawing()
-        sut.budget.settle(trial.drawn - trial.settled, trial.examples - trial.settled_examples)
+        sut.budget.settle(trial.drawn - trial.settled)
         sut.budget.note_evidence(trial)
         name, plan = trial.requirement.id, self.plan
         plan.examples[name] += trial.examples - trial.settled_examples

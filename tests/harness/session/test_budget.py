@@ -27,7 +27,6 @@ from coldproof.harness.session.budget import (
     PATIENT_RUN,
     RESERVED,
     USUAL_PROOF,
-    USUAL_PROOF_EXAMPLES,
     USUAL_PROOFS,
     Budget,
     ProofTime,
@@ -59,8 +58,7 @@ def test_shares_are_equal_where_each_is_used_up() -> None:
     budget = Budget(100, 4)
     for _ in range(4):
         assert budget.begin(1) == pytest.approx(25)
-        budget.settle(25, 50)
-        assert budget.example_seconds() == pytest.approx(0.5)
+        budget.settle(25)
     assert budget.left == pytest.approx(0)
 
 
@@ -470,7 +468,6 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     proofs = ProofTime(lambda: run)
     assert proofs.left() == pytest.approx(24.0)
     assert proofs.expected(2) == pytest.approx(2 * USUAL_PROOF)
-    assert proofs.expected(2, 0.1) == pytest.approx(2 * 0.1 * USUAL_PROOF_EXAMPLES)  # of a slow engine
     with proofs.taken(), proofs.taken():
         clock.now += 11.0
     assert not proofs.is_short()
