@@ -206,7 +206,8 @@ class Waivers:
     def waive_all(self, case: Case | Seen) -> Issue | None:
         """Return the first of several causes that may be those of a case, if all of them are accepted.
 
-        They act in it together, as replays showed, or it has the signature of each, where no repair can tell.
+        They act in it together, as replays showed, or it has the signature of each, where no repair can tell. Of those
+        that act together, a remark needs no acceptance; where no repair can tell, nothing shows that it is the remark.
         """
         found = case.attribution
         if found is None:
@@ -220,7 +221,7 @@ class Waivers:
         ]
         fitting = [one for one in named if together or is_alike(one.record, case)]
         records = read_records()
-        needed = {name for name in names if name not in records or records[name].is_root_cause}
+        needed = {name for name in names if not together or records[name].is_root_cause}
         return fitting[0] if fitting and needed <= {one.finding for one in fitting} else None
 
     def explain(self, case: Case) -> Issue | None:

@@ -402,6 +402,8 @@ def test_of_two_causes_with_one_signature_both_have_to_be_accepted(also: bool, w
     assert (waivers.waive(alike) is not None) is waived
     undecided = msgspec.structs.replace(found, basis=Basis.UNDECIDED)
     assert waivers.waive(msgspec.structs.replace(alike, attribution=undecided)) is None
+    beside_remark = msgspec.structs.replace(found, candidates=[*names, "vllm/reload-changes-running-answers"])
+    assert waivers.waive(msgspec.structs.replace(alike, attribution=beside_remark)) is None
 
 
 @pytest.mark.parametrize(
