@@ -107,6 +107,7 @@ class Search:
         self.saved = False  # the counterexample is a saved case, which is minimal already
         self.regression = ""  # the counterexample is of a finding that is recorded as fixed
         self.cause: Attribution | None = None  # what is known of its cause before it is proved
+        self.with_repair = (0, 0)  # replays that failed on an engine with the repair of that, and all of them
         self.case: Case | None = None  # which was saved of it
 
     def keep(self, failing: Failing) -> None:
@@ -187,10 +188,15 @@ class Trial:
         if judgement.evidence.get(ReportedEvidence.DIVERGED_HITS) and len(self.diverging) < KEPT_DIVERGING:
             self.diverging.append(judgement.history.workload)
 
-    def take(self, failing: Failing, *, regression: str = "", cause: Attribution | None = None) -> None:
-        """Make the failure of a saved case the counterexample: it is minimal already. `cause`: what is known of it."""
+    def take(self, failing: Failing, *, regression: str = "") -> None:
+        """Make the failure of a saved case the counterexample: it is minimal already."""
         self.search.keep(failing)
-        self.search.saved, self.search.regression, self.search.cause = True, regression, cause
+        self.search.saved, self.search.regression = True, regression
+
+    def take_beside(self, failing: Failing, cause: Attribution, failed: int, tries: int) -> None:
+        """Make what fails like a known cause the counterexample. It failed in so many replays with its repair, too."""
+        self.take(failing)
+        self.search.cause, self.search.with_repair = cause, (failed, tries)
 
     def keep_alike(self, mark: Mark, failing: Failing) -> None:
         """Keep an example that failed like one that was put aside. Of many, each is kept with the same probability.

@@ -152,7 +152,8 @@ class Proofs:
             assert case.attribution is not None
             cause, how = case.attribution, found.words.rstrip(".")
             words = f"it fails like {cause.finding}, and with {cause.repairs_of('that finding')} as well: {how}"
-            trial.take(found.failing, cause=Attribution(basis=Basis.NEW, words=words, tried=cause.findings))
+            new = Attribution(basis=Basis.NEW, words=words, tried=cause.findings)
+            trial.take_beside(found.failing, new, found.failed, found.tries)
             self.put_aside(sut, trial)
 
     def is_same_again(self, sut: SystemUnderTest, trial: Trial) -> bool:
@@ -191,7 +192,8 @@ class Proofs:
         trial.search.proved = confirmed.judgement
         again = case.reproduction.failed_again  # the verdict of another one does not depend on its cause
         if trial.search.cause is not None:
-            case = beside(case, trial.search.cause, {one.case.id for one in trial.aside if one.case is not None})
+            others = {one.case.id for one in trial.aside if one.case is not None}
+            case = beside(case, trial.search.cause, others, trial.search.with_repair)
         elif not trial.search.regression:
             case = self.mark_known_issue(case, sut, attribute=again)
         if case.attribution is not None and case.attribution.lacked_time:
@@ -253,8 +255,17 @@ def has_known_cause(case: Case) -> bool:
     return decided(case) or (case.attribution is not None and case.attribution.is_by_replay)
 
 
-def beside(case: Case, cause: Attribution, others: Collection[str]) -> Case:
-    """Return the case of a failure beside a known cause: its replay has the repair of that. `others`: ids of cases."""
+def beside(case: Case, cause: Attribution, others: Collection[str], with_repair: tuple[int, int]) -> Case:
+    """Return the case of a failure beside a known cause: its replay has the repair of that. `others`: ids of cases.
+
+    `with_repair`: the replays that failed on engines with that repair, and all of them. As it is shipped, the known
+    cause may hide the failure, so that these prove it where no other replay failed.
+    """
     own = f"{case.id}-beside" if case.id in others else case.id
     replay = shlex.join([*shlex.split(case.replay.replace(case.id, own)), *option_words(repairs=tuple(cause.tried))])
-    return msgspec.structs.replace(case, id=own, attribution=cause, replay=replay)
+    tried, (failed, tries) = case.reproduction, with_repair
+    if not tried.failed_again and failed:
+        hidden = f"as it is shipped, the engine fails otherwise, or not, in {tried.fresh_tries or 0} replays"
+        note = f"replayed with the repair of {' and '.join(cause.tried)}: {hidden}"
+        tried = msgspec.structs.replace(tried, fresh_failed=failed, fresh_tries=tries, note=note)
+    return msgspec.structs.replace(case, id=own, attribution=cause, replay=replay, reproduction=tried)

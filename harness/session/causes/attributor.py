@@ -34,6 +34,7 @@ from coldproof.harness.workload.steps import Workload
 
 SHARE = 1.0  # of the run's budget, for the replays of a process: a busy machine takes five times as long
 BEHIND = 0.5  # of this time, after which nothing is replayed any more that only looks like a known cause
+FURTHER_REPLAYS = 2  # of what fails with the repair as well, as its rate is what proves it
 LOCALLY = "a local engine of its release"
 SHOWN = {
     ReplayResult.PASSES: "does not fail",
@@ -50,12 +51,14 @@ class OutOfTime(Exception):
 class Behind(msgspec.Struct, frozen=True):
     """What replays of examples that failed like a case showed, with the repair of its cause. `passed`: how many did.
 
-    `failing`: an example that fails with it as well, and how, in `words`. Without one, `words` say why there was no
-    replay.
+    `failing`: an example that fails with it as well, in `failed` of `tries` replays by itself, and how, in `words`.
+    Without one, `words` say why there was no replay.
     """
 
     passed: int = 0
     failing: Failing | None = None
+    failed: int = 0
+    tries: int = 0
     words: str = ""
 
 
@@ -205,7 +208,11 @@ class Attributor:
             alone = self.replay(case, only, requirement, local, own)
             if alone.result in FAILED:
                 if self.replay(case, only, requirement, local, of_accepted).result is not ReplayResult.PASSES:
-                    return Behind(failing=left[end.run], words=alone.words)
+                    ends = [alone]
+                    with contextlib.suppress(OutOfTime):
+                        ends += [self.replay(case, only, requirement, local, own) for _ in range(FURTHER_REPLAYS)]
+                    failed = sum(one.result in FAILED for one in ends)
+                    return Behind(failing=left[end.run], failed=failed, tries=len(ends), words=alone.words)
                 passed -= 1
             left = left[end.run + 1 :]
         return Behind(passed=passed)

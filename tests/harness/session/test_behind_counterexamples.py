@@ -29,14 +29,15 @@ from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import KEPT_ALIKE, Failing, Mark, PutAside, Trial
+from coldproof.harness.judgement.verdict import verdict_of_case
 from coldproof.harness.options import PROFILES, Options
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.case import UNPROVED, Case, Unfinished
+from coldproof.harness.schema.case import UNPROVED, Case, Reproduction, Unfinished
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.harness.session.budget import Budget, ProofTime, RunClock, TrialEnded
 from coldproof.harness.session.causes.attributor import Behind
 from coldproof.harness.session.conductor import ConformanceRun, Role
-from coldproof.harness.session.proofs import Proofs
+from coldproof.harness.session.proofs import Proofs, beside
 from coldproof.harness.session.system_under_test import SystemUnderTest
 from coldproof.harness.workload.steps import Workload
 
@@ -328,6 +329,28 @@ def test_what_fails_like_a_known_cause_with_its_repair_too_is_a_violation(tmp_pa
     assert new.replay.endswith(f"--repairs {FINDING}")
     said = f"It has no known cause: it fails like {FINDING}, and with the repair of that finding as well: too many."
     assert said in found.verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("as_shipped", "with_repair", "expected", "rate"),
+    [
+        (0, (3, 3), Verdict.VIOLATED, (3, 3)),
+        (0, (0, 3), Verdict.INCONCLUSIVE, (0, 2)),
+        (2, (3, 3), Verdict.VIOLATED, (2, 2)),
+    ],
+)
+def test_what_the_known_cause_hides_is_proved_with_its_repair(
+    as_shipped: int, with_repair: tuple[int, int], expected: Verdict, rate: tuple[int, int]
+) -> None:
+    """As it is shipped, the engine fails first in the known way. Replays with the repair are replays all the same."""
+    tried = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_failed=as_shipped, fresh_tries=2)
+    cause = Attribution(basis=Basis.NEW, words="it fails with the repair as well", tried=[FINDING])
+    seen = report_samples.case("c", reproduction=tried)
+    case = beside(seen, cause, set(), with_repair)
+    assert verdict_of_case(case)[0] is expected
+    assert (case.reproduction.fresh_failed, case.reproduction.fresh_tries) == rate
+    assert (FINDING in case.reproduction.note) is (rate == with_repair)
+    assert case.replay.endswith(f"--repairs {FINDING}")
 
 
 @pytest.mark.parametrize(("basis", "controlled"), [(Basis.REPAIR, False), (Basis.SIGNATURE, True), (Basis.NEW, True)])

@@ -6,12 +6,18 @@ between host memory and files are vLLM's own. Host memory is the region that vLL
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from vllm.v1.kv_offload.base import CanonicalKVCaches
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from coldproof.adapters.vllm.fingerprint.connectors.offloading import HostOffloadingWorker
 from coldproof.adapters.vllm.releases import host_region_sizes, host_view
+
+FILE_SECONDS = 0.005  # longer than one of the tests' small files is read or written
+FORWARD_SECONDS = 0.0005  # in which a model computes, and the threads of a tier run
 
 
 class HostTieringSpec(TieringOffloadingSpec):
@@ -39,6 +45,20 @@ class HostTieringWorker(HostOffloadingWorker):
         super().__init__(caches, 1, 0)
         self.region = region
         self.host = [host_view(region, one.page_size_bytes) for one in caches.tensors]
+
+    def get_finished(self) -> list[Any]:
+        """Return a TransferResult for each transfer that has completed, after a time in which tiers look for files."""
+        time.sleep(FORWARD_SECONDS)
+        return super().get_finished()
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Complete these transfers now, but after the files that are read or written at the same time.
+
+        A device may be slower than a disk. Whatever of the two is later has the last word in a slot of host memory, so
+        that an engine must keep them apart.
+        """
+        time.sleep(FILE_SECONDS)
+        super().wait(job_ids)
 
     def shutdown(self) -> None:
         """Complete all transfers and release the region."""
