@@ -19,7 +19,7 @@ from coldproof.reports.format.text import report_name
 INTRODUCTION = """\
 Every root cause of a violation that Coldproof has found in an engine, as far as it is known. One defect is one finding,
 however many requirements, cells and failure classes meet it. Each has a folder in [`findings/`](../findings) with its
-record and the smallest case, and many a script of about 25 lines that uses the engine's own API and nothing of
+record and the smallest case, and many a script of at most 25 lines that uses the engine's own API and nothing of
 Coldproof. `coldproof findings --script NAME` prints it or, without one, makes a longer one from the case, and
 `--issue NAME` makes the report to file.
 
