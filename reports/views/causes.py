@@ -179,7 +179,8 @@ def cause_views(results: Results) -> list[CauseView]:
     groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in results.cases:
         groups[group_of(case, findings)].append(case)
-    views = [_of_cases(results, cases, findings.get(cases[0].id, ""), facts) for cases in groups.values()]
+    parts = [part for cases in groups.values() for part in _by_confirmation(cases)]
+    views = [_of_cases(results, cases, findings.get(cases[0].id, ""), facts) for cases in parts]
     views += _as_shipped(results, {view.finding for view in views}, facts)
     views += _without_case(results, views)
     return sorted(views, key=_rank)
@@ -277,6 +278,18 @@ def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str
         waived=waived,
         cases=ordered,
     )
+
+
+def _by_confirmation(cases: list[Case]) -> list[list[Case]]:
+    """Return the cases of one cause, and apart from them those of requirements in which no replay has shown it."""
+    shown = {case.requirement for case in cases if not _is_open(case)}
+    apart = [case for case in cases if case.requirement not in shown]
+    return [part for part in ([case for case in cases if case.requirement in shown], apart) if part]
+
+
+def _is_open(case: Case) -> bool:
+    """Return whether nothing is known of a case but that it was seen: it breaks no requirement."""
+    return bool(case.undecided) and not case.is_remark and case.known_issue is None
 
 
 def _counts(case: Case) -> bool:

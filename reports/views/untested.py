@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from coldproof.harness.schema.case import UNPROVED
 from coldproof.harness.schema.results import RequirementResult, Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.evidence_floor import seconds_short
@@ -75,6 +76,11 @@ def _lack(one: RequirementResult, results: Results) -> tuple[str, str]:
             return "too few examples in the time of the run", "a longer --budget"
         case Verdict.NOT_EXERCISED:
             return one_line(one.reason, _LONGEST), "a longer --budget, or cells that reach it (coldproof cells)"
+        case Verdict.INCONCLUSIVE if UNPROVED in one.reason:
+            return (
+                "a counterexample was found, and not confirmed for lack of time",
+                "coldproof prove, or a longer --budget",
+            )
         case Verdict.INCONCLUSIVE:
             return one_line(one.reason, _LONGEST), "more runs, or an engine that is deterministic (docs/noise.md)"
         case _:

@@ -28,7 +28,7 @@ _REST = {
     Verdict.KNOWN_ISSUE: "have only causes that were accepted before",
     Verdict.NOT_EXERCISED: "were not tested enough",
     Verdict.INCONCLUSIVE: "could not be decided",
-    Verdict.ERROR: "ended with an error of the test itself",
+    Verdict.ERROR: "ended with an error",
     Verdict.UNSUPPORTED: "cannot be tested here",
 }
 _OPEN = (Verdict.NOT_EXERCISED, Verdict.INCONCLUSIVE, Verdict.ERROR)  # verdicts that decide nothing
@@ -37,7 +37,7 @@ _REST_OF_ONE = {
     Verdict.KNOWN_ISSUE: "has only causes that were accepted before",
     Verdict.NOT_EXERCISED: "was not tested enough",
     Verdict.INCONCLUSIVE: "could not be decided",
-    Verdict.ERROR: "ended with an error of the test itself",
+    Verdict.ERROR: "ended with an error",
     Verdict.UNSUPPORTED: "cannot be tested here",
 }
 

@@ -118,6 +118,19 @@ def test_a_cause_with_a_confirmed_case_is_confirmed() -> None:
     assert (view.state, view.cases[0].id) == (State.NEW, "b")
 
 
+def test_a_confirmed_cause_broke_only_the_requirements_in_which_a_replay_showed_it() -> None:
+    """What looks like it elsewhere, and waits for its proof, accuses nobody there."""
+    shown = samples.case("shown", requirement="REUSE-1")
+    waits = [
+        samples.case(name, requirement=name, unfinished=Unfinished.PROOF) for name in ("CHAT-1", "REUSE-1", "LORA-1")
+    ]
+    results = samples.results(shown, *waits)
+    confirmed, waiting = (view for view in cause_views(results) if view.cases)
+    assert (confirmed.requirements, waiting.requirements) == (["REUSE-1"], ["CHAT-1", "LORA-1"])
+    assert (confirmed.breaks, waiting.breaks) == (True, False)
+    assert "CHAT-1" not in verdict_sentence(results, [confirmed, waiting]).lead
+
+
 def test_a_remark_fails_no_run_and_is_named_everywhere() -> None:
     """It comes last, and the sentence of a run in which all conforms names it, too."""
     remark = Attribution(basis=Basis.REPAIR, finding=FINDING, remark=True)
@@ -152,8 +165,15 @@ def test_without_the_facts_the_name_of_a_finding_is_its_title() -> None:
 
 def test_cases_that_point_at_the_same_mechanism_are_one_new_cause() -> None:
     """Its name is what the controls point at, not a fingerprint. Its best case failed again on a fresh engine."""
-    once = Reproduction(while_shrinking_failed=1, while_shrinking_tries=1, fresh_failed=0, fresh_tries=3)
-    first = pointing("a", ADAPTER_KEY, signature="s1", requirement="LORA-4", reproduction=once)
+    tried = Reproduction(
+        while_shrinking_failed=1,
+        while_shrinking_tries=1,
+        fresh_failed=0,
+        fresh_tries=3,
+        running_failed=3,
+        running_tries=3,
+    )
+    first = pointing("a", ADAPTER_KEY, signature="s1", requirement="LORA-4", reproduction=tried)
     second = pointing("b", ADAPTER_KEY, signature="s2", requirement="LORA-1")
     (view,) = cause_views(samples.results(first, second))
     assert view.title == "A cache key without the adapter, or with another one"

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from support import report_samples
 
+from coldproof.harness.schema.case import UNPROVED
 from coldproof.harness.schema.results import CellResult
 from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.harness.schema.verdict import Verdict
@@ -42,3 +43,19 @@ def test_too_few_examples_name_the_budget_that_suffices(switches: ServerSwitches
     made = msgspec.structs.replace(made, requirements=lacking, switches=switches, duration_s=250.0)
     (row,) = untested(made)
     assert (row.requirements, row.change) == (["CHAT-1", "CHAT-2"], change)
+
+
+def test_counterexamples_that_wait_for_their_proof_are_one_line() -> None:
+    """More runs of the same kind would not prove them, and the engine need not be another one."""
+    made = report_samples.results()
+    waiting = [
+        msgspec.structs.replace(
+            report_samples.requirement(name, "t", report_samples.cell()),
+            verdict=Verdict.INCONCLUSIVE,
+            reason=f"{UNPROVED}: {name} was wrong",
+        )
+        for name in ("CHAT-1", "CHAT-2")
+    ]
+    (row,) = untested(msgspec.structs.replace(made, requirements=waiting))
+    assert row.requirements == ["CHAT-1", "CHAT-2"]
+    assert "coldproof prove" in row.change
