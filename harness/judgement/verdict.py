@@ -82,9 +82,10 @@ def verdict_without_case(trial: Trial, problem: BaseException | None, rule: Rule
     if trial.obstacle and not trial.known:  # with examples, plain requests were sent, and no fresh engine ended at them
         return Verdict.ERROR if trial.examples else Verdict.NOT_EXERCISED, trial.obstacle
     if trial.noise:
+        differences = "1 difference" if trial.noise == 1 else f"{trial.noise} differences"
         if not rule.exact and rule.noise is None:
-            return Verdict.INCONCLUSIVE, f"{trial.noise} differences, none of which counts: {rule.why}"
-        return Verdict.INCONCLUSIVE, f"{trial.noise} differences below the noise that the calibration measured"
+            return Verdict.INCONCLUSIVE, f"{differences}, none of which counts: {rule.why}"
+        return Verdict.INCONCLUSIVE, f"{differences} below the noise that the calibration measured"
     if trial.exceeds:
         counts = describe(trial.evidence, trial.cold.rate)
         return Verdict.INCONCLUSIVE, f"{counts}: more than noise explains, and no replay showed a wrong answer"
