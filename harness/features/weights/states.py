@@ -9,14 +9,19 @@ from coldproof.harness.judgement.reach.model import Family
 from coldproof.harness.judgement.reach.states import Cell, states
 from coldproof.harness.judgement.reach.timeline import Timeline
 
-UPDATE_ROUTES = {WeightRoute.PATH: "path", WeightRoute.SAME_PATH: "same-path", WeightRoute.IN_PLACE: "in-place"}
+UPDATE_ROUTES = {
+    WeightRoute.PATH: "path",
+    WeightRoute.SAME_PATH: "same-path",
+    WeightRoute.IN_PLACE: "in-place",
+    WeightRoute.TRANSFER: "transfer",
+}
 PAUSES = {PauseMode.KEEP: "keep", PauseMode.ABORT: "abort", PauseMode.WAIT: "wait"}
 UPDATE = Family(
     id="update",
     title="Update of the weights",
     row_is="route",
     column_is="requests",
-    rows={"path": "another path", "same-path": "the same path", "in-place": "in place"},
+    rows={"path": "another path", "same-path": "the same path", "in-place": "in place", "transfer": "transferred"},
     columns={"idle": "none", "paused": "are paused", "running": "run"},
 )
 PAUSE = Family(

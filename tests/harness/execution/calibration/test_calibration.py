@@ -275,7 +275,7 @@ def test_the_margin_at_a_divergence_is_noise(gap: float | None, tmp_path: Path) 
     found, rule = calibrated(Tampered(part, caching=False), tmp_path)
     assert (rule.exact, rule.noise, rule.band) == (False, gap, None)
     assert (found.exact, found.noise_nats) == (False, gap)
-    differing = f"{found.differing} of {found.probes} cold answers differ when they are asked for again"
+    differing = f"{found.differing} of {found.probes} cold answers differ when asked for again"
     assert (differing in found.rule) is (gap is None)
     one = outcome(0, range(9), (1, 2, 3))
     for certainty, counts in ((0.01, False), (5.0, gap is not None)):

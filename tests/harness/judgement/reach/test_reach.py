@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +20,8 @@ from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Stage, Token
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.harness.features.lora.states import LOAD, ROUTES
+from coldproof.harness.features.weights.states import PAUSE, PAUSES, UPDATE, UPDATE_ROUTES
 from coldproof.harness.history.records import (
     EngineAge,
     Identity,
@@ -481,3 +485,19 @@ def test_a_prompt_conflicts_only_with_other_identities(identity: Identity) -> No
     """Equal identities do not conflict."""
     both = [msgspec.structs.replace(outcome(n, PROMPT), identities=(identity,)) for n in range(2)]
     assert not [cell for cell in cells(*both) if cell.startswith("conflict/")]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named", "rows"),
+    [
+        (WeightRoute, UPDATE_ROUTES, UPDATE.rows),
+        (PauseMode, PAUSES, PAUSE.rows),
+        (Route, ROUTES, LOAD.rows),
+    ],
+)
+def test_each_kind_of_a_step_has_a_row(
+    kinds: type[enum.StrEnum], named: dict[Any, str], rows: Mapping[str, str]
+) -> None:
+    """A kind without one ended each run that had it: updates of the weights by a transfer."""
+    assert set(named) == set(kinds)
+    assert set(named.values()) <= set(rows)
