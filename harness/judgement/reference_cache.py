@@ -70,17 +70,18 @@ def at_most(history: History, outcome: Outcome) -> int:
     """
     if history.shape.prefix_caching is False:
         return 0
+    most = len(outcome.prompt) - (0 if history.shape.second_tier else 1)
     if not is_comparable(history, outcome):  # the engine may use KV of other weights
-        return len(outcome.prompt) - (0 if history.shape.second_tier else 1)
+        return most
     if outcome.options.answers > 1:  # its answers share the prompt as soon as one of them has computed it
-        return len(outcome.prompt) - 1
+        return most
     shared = (
         reusable_tokens(history.shape, tokens, outcome.prompt)
         for other in writers(history, outcome)
         for tokens in written_sequences(other)
     )
     longest = max(by_chance(history.shape), max(shared, default=0))
-    return min(longest, len(outcome.prompt) - (0 if history.shape.second_tier else 1))
+    return min(longest, most)
 
 
 def by_chance(shape: EngineShape) -> int:

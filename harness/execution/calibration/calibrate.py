@@ -91,9 +91,7 @@ def calibrate(
         if rule.band is None and rule.noise is not None:
             rule = msgspec.structs.replace(rule, noise=max(noise, rule.noise) if math.isfinite(noise) else None)
         if rule.band is None and rule.noise is None and repeats.differing:
-            differing = (
-                f"{repeats.differing} of {PARTS * len(probes)} cold answers differ when asked for again"
-            )
+            differing = f"{repeats.differing} of {PARTS * len(probes)} cold answers differ when asked for again"
             rule = msgspec.structs.replace(rule, why=f"{differing}, and {rule.why}")
     measured = measure_sensitivity(oracle, identities, block, rule, progress=progress)
     repeated = cold.rate if rule.band is None else rule.band.repeats

@@ -12,6 +12,7 @@ import enum
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
@@ -154,13 +155,17 @@ class UpdateBuilder:
         """Add what follows an update."""
         match by:
             case Invalidation.RESET:
-                self.steps.append(Reset())
+                self.steps.append(self.reset())
             case Invalidation.PAUSE_AFTER:
                 self.steps += [self.clearing_pause(), Resume()]
             case Invalidation.SLEEP_AFTER:
                 self.steps += [Sleep(1), Wake()]
             case Invalidation.SALT:
                 self.renew_salt()
+
+    def reset(self) -> Reset:
+        """Return a reset of all that may hold KV of the old weights. The prefix cache's own leaves a second tier."""
+        return Reset((ResetScope.SECOND_TIER,) if Capability.RESET_SECOND_TIER in self.limits.can else ())
 
     def clearing_pause(self) -> Pause:
         """Draw a pause that clears the cache."""
@@ -169,7 +174,7 @@ class UpdateBuilder:
     def settle(self) -> None:
         """Add an invalidation after requests were in flight over an update, if the engine has one without a pause."""
         if self.limits.policy is WeightPolicy.ON_RESET and Capability.CACHE_RESET in self.limits.can:
-            self.steps.append(Reset())
+            self.steps.append(self.reset())
             self.salt = None
         elif self.limits.policy is not WeightPolicy.INVALIDATES:
             self.renew_salt()

@@ -36,6 +36,13 @@ def test_any_of_several_answers_may_have_written_what_is_hit() -> None:
     assert bounds(history(several, after))[1].at_most == len(prompt) + 1
 
 
+@pytest.mark.parametrize(("second_tier", "most"), [(False, len(PROMPT) - 1), (True, len(PROMPT))])
+def test_several_answers_may_hit_all_that_one_may(second_tier: bool, most: int) -> None:
+    """A second tier loads the last token as well: a release run called 96 of 96 tokens wrong."""
+    several = outcome(1, PROMPT, options=ResponseOptions(answers=3))
+    assert second_bounds(outcome(0, PROMPT), several, second_tier=second_tier).at_most == most
+
+
 def test_a_repeated_prompt_must_hit_whole_blocks_and_may_hit_all_but_its_last_token() -> None:
     """The logits of the last token have to be computed."""
     assert second_bounds(outcome(0, PROMPT), outcome(1, PROMPT)) == Bounds(at_least=32, at_most=39)

@@ -11,6 +11,7 @@ from hypothesis import given
 from support.drawn_workloads import LIMITS, any_at_all, few_examples, found, requests_of, without
 
 from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
 from coldproof.harness.features.weights.workloads import (
     Invalidation,
@@ -64,6 +65,18 @@ def test_quiet_updates_happen_while_nothing_runs(workload: Workload) -> None:
     assert all(a != b for a, b in zip([START_WEIGHTS, *versions], versions, strict=False))
     assert not moments(workload)
     assert isinstance(workload.steps[-1], Burst)
+
+
+@pytest.mark.parametrize("tier", [False, True])
+def test_a_reset_after_an_update_covers_a_second_tier_that_can_be_reset(*, tier: bool) -> None:
+    """The reset of the prefix cache alone leaves the KV of the old weights there, and says so."""
+    scope = (ResetScope.SECOND_TIER,) if tier else ()
+    limits = without(ROOMY, Capability.RESET_SECOND_TIER)
+    limits = msgspec.structs.replace(limits, can=limits.can | {Capability.RESET_SECOND_TIER}) if tier else limits
+    for workloads in (quiet_updates(limits), updates_in_flight(limits)):
+        drawn = found(workloads, lambda w: any(isinstance(step, Reset) for step in w.steps))
+        assert drawn
+        assert {step.scope for step in drawn.steps if isinstance(step, Reset)} == {scope}
 
 
 @pytest.mark.parametrize("by", [Reset, Pause, Sleep])
