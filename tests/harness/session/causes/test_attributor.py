@@ -126,6 +126,16 @@ def test_a_case_that_only_looks_like_a_finding_is_new(tmp_path: Path) -> None:
     assert [len(names) > 1 for names in replays.repaired] == [False, True]
 
 
+@pytest.mark.parametrize("every", [True, False])
+def test_what_is_repaired_in_the_run_is_no_cause(tmp_path: Path, *, every: bool) -> None:
+    """A case with its signature has another cause, also where no other repair is left to try."""
+    planted = tuple(one for name, one in read_repairs("vllm").items() if every or name == CONTENTS)
+    one, _ = attributor(tmp_path, lambda _: ReplayEnd(FAILS), repairs=planted)
+    found = one.attribution(case_of(CONTENTS), REQUIREMENT, ENGINES_OF_CELL)
+    assert found is not None
+    assert (found.basis, found.finding) == (Basis.NEW, "")
+
+
 def test_a_finding_about_code_that_is_not_installed_is_no_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
