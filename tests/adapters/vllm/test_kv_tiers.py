@@ -143,10 +143,10 @@ def test_a_cell_for_the_users_connector_requires_the_flag(flag: tuple[str, ...])
 def test_deferred_copies_complete_in_order_after_their_polls() -> None:
     """A copy is made when its completion is reported, and not before."""
     done: list[str] = []
-    copies: DeferredCopies[str] = DeferredCopies(polls=1)
-    copies.submit("a", lambda: done.append("a"))
+    copies: DeferredCopies[str] = DeferredCopies()
+    copies.submit("a", lambda: done.append("a"), 1)
     assert copies.poll() == []
-    copies.submit("b", lambda: done.append("b"))
+    copies.submit("b", lambda: done.append("b"), 1)
     assert done == []
     assert copies.poll() == ["a"]
     assert done == ["a"]
@@ -156,9 +156,9 @@ def test_deferred_copies_complete_in_order_after_their_polls() -> None:
 def test_waiting_for_a_copy_carries_out_all_before_it_once() -> None:
     """The next poll reports their completion."""
     done: list[str] = []
-    copies: DeferredCopies[str] = DeferredCopies(polls=5)
+    copies: DeferredCopies[str] = DeferredCopies()
     for key in "abc":
-        copies.submit(key, lambda key=key: done.append(key))  # type: ignore[misc]
+        copies.submit(key, lambda key=key: done.append(key), 5)  # type: ignore[misc]
     copies.wait({"b"})
     assert done == ["a", "b"]
     assert copies.poll() == ["a", "b"]

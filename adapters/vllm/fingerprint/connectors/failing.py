@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
-from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies, polls_of
 from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS, KEPT_BLOCKS
 
 # The remainder of the prompt length modulo LENGTHS selects what a load reads: 0: nothing; READABLE: everything; 2: all
@@ -329,7 +329,7 @@ class BlockStore:
                             tensor[block] = layer
 
             if self.asynchronous:
-                self.copies.submit(load.request, copy)
+                self.copies.submit(load.request, copy, polls_of(load.blocks))
             else:
                 copy()
 

@@ -17,7 +17,7 @@ from vllm.v1.kv_offload.base import CanonicalKVCaches, GPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies, polls_of
 from coldproof.adapters.vllm.releases import blocks_per_chunk, host_chunks, offloading_types
 
 Blocks = npt.NDArray[np.int64]
@@ -58,13 +58,13 @@ class HostOffloadingWorker(OffloadingWorker):  # type: ignore[misc, valid-type] 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Submit a copy from the pool to the host."""
         plan = self.plan(job_id, src_spec, dst_spec)
-        self.stores.submit(job_id, lambda: self.copy(plan, self.pool, self.host))
+        self.stores.submit(job_id, lambda: self.copy(plan, self.pool, self.host), polls_of(blocks_of(plan)))
         return True
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Submit a copy from the host to the pool."""
         plan = [(group, host, pool) for group, pool, host in self.plan(job_id, dst_spec, src_spec)]
-        self.loads.submit(job_id, lambda: self.copy(plan, self.host, self.pool))
+        self.loads.submit(job_id, lambda: self.copy(plan, self.host, self.pool), polls_of(blocks_of(plan)))
         return True
 
     def plan(self, job_id: int, pool_spec: Any, host_spec: Any) -> list[tuple[int, Blocks, Blocks]]:
@@ -119,6 +119,13 @@ class Direction:
     def transfer_async(self, job_id: int, spec: tuple[Any, Any]) -> bool:
         """Submit a copy. `spec`: its source and its target."""
         return self.submit(job_id, *spec)
+
+
+def blocks_of(plan: list[tuple[int, Blocks, Blocks]]) -> Iterator[int]:
+    """Yield the blocks of both sides of a copy."""
+    for _, source, target in plan:
+        yield from source
+        yield from target
 
 
 def chunk_blocks(chunks: Blocks, blocks_per_chunk: int) -> Blocks:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from vllm.v1.simple_kv_offload import worker as vllm_worker
 
-from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies
+from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies, polls_of
 
 Caches = dict[str, torch.Tensor]
 
@@ -105,7 +105,7 @@ class DeferredCopyBackend:
                 target[name][target_blocks] = source[name][source_blocks]
             event.completed = True
 
-        copies.submit(event.key, copy)
+        copies.submit(event.key, copy, polls_of((*source_blocks, *target_blocks)))
         events_list.append((event_idx, event))
 
     def shutdown(self) -> None:
