@@ -235,3 +235,32 @@ def the_tiers_events_have_the_tokens_of_other_blocks(patch: Patch) -> None:
             if tokens[0] != event.token_ids:
                 acted()
             yield replace(event, token_ids=tokens[0])
+
+
+@fault("TIER-1", stands_for="vllm#51786, vllm PR#50546, vllm#53049", cells=("tier-multi",))
+def each_part_of_a_tier_loads_a_request(patch: Patch) -> None:
+    """Each of several connectors that has a prompt loads it, and reports the end of its load."""
+    several = module("distributed.kv_transfer.kv_connector.v1.multi_connector").MultiConnector
+    matched: dict[str, list[int]] = {}
+
+    @around(patch, several, "get_num_new_matched_tokens")
+    def match(_original: Any, this: Any, request: Any, computed: int) -> tuple[int | None, bool]:
+        found = [part.get_num_new_matched_tokens(request, computed) for part in this._connectors]
+        if any(tokens is None for tokens, _ in found):
+            return None, False
+        matched[request.request_id] = [tokens for tokens, _ in found]
+        first = next((place for place, (tokens, _) in enumerate(found) if tokens), None)
+        if first is None:
+            return 0, False
+        this._requests_to_connector[request.request_id] = first
+        return found[first]  # type: ignore[no-any-return]
+
+    @around(patch, several, "update_state_after_alloc")
+    def allocated(_original: Any, this: Any, request: Any, blocks: Any, tokens: int) -> None:
+        first = this._requests_to_connector.get(request.request_id, -1)
+        found = matched.get(request.request_id, [0] * len(this._connectors))
+        for place, part in enumerate(this._connectors):
+            loads = place == first or found[place] == tokens
+            if tokens and loads and place != first:
+                acted()
+            part.update_state_after_alloc(request, blocks, tokens if loads else 0)
