@@ -27,8 +27,9 @@ def install() -> None:
         self.unsaved = waiting
         blocks = {id(new.block_ids[0]): new.req_id for new in output.scheduled_new_reqs}
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-        for one in [one for one in meta.requests if one.is_store]:
-            meta.requests.remove(one)
+        stores = [one for one in meta.requests if one.is_store]
+        meta.requests = [one for one in meta.requests if not one.is_store]
+        for one in stores:
             waiting[blocks[id(one.asked["block_ids"])]] = {**one.asked, "block_ids": list(one.asked["block_ids"])}
         cached = output.scheduled_cached_reqs
         for name, count, new in zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True):
