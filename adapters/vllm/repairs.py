@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coldproof.adapters.spec.repair import plant
+from coldproof.adapters.vllm.inproc.process import replace_kernels
 from coldproof.adapters.vllm.plugins import register_plugin
 
 FILES, MARKERS = "COLDPROOF_REPAIRS", "COLDPROOF_REPAIR_MARKS"
@@ -24,6 +25,7 @@ def plant_chosen() -> None:
     Raises RepairError for a repair that does not fit this vLLM. Such an engine does not start.
     """
     if chosen := os.environ.get(FILES):
+        replace_kernels()  # it fails behind what a repair of LMCache imports
         plant(map(Path, chosen.split(os.pathsep)))
         Path(os.environ[MARKERS], f"planted-{os.getpid()}").touch()
 

@@ -100,3 +100,14 @@ def test_all_cases_with_a_repair_are_gone_with_all_repairs(tmp_path: Path) -> No
     """This covers cases with a model and on servers, too. The others are still there."""
     run = findings("vllm", "--replay", "--repairs", "known", folder=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_kernels_are_replaced_before_a_repair_imports_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Behind what a repair of LMCache imports, vLLM's search for its kernels fails, and no engine starts."""
+    done: list[str] = []
+    monkeypatch.setattr(repairs, "replace_kernels", lambda: done.append("kernels"))
+    monkeypatch.setattr(repairs, "plant", lambda paths: done.extend(path.name for path in paths))
+    monkeypatch.setenv(repairs.FILES, "a.py")
+    monkeypatch.setenv(repairs.MARKERS, str(tmp_path))
+    repairs.plant_chosen()
+    assert done == ["kernels", "a.py"]
