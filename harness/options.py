@@ -155,6 +155,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     joined: tuple[Layer, ...] = ()
 
     @property
+    def repaired(self) -> frozenset[str]:
+        """Return the findings whose causes its repairs remove from the engines."""
+        return frozenset(name for repair in self.repairs for name in repair.mends)
+
+    @property
     def seconds(self) -> float:
         """Return the seconds for drawing examples."""
         budget = parse_duration(self.budget) if self.budget is not None else None

@@ -25,7 +25,7 @@ def plant_chosen() -> None:
     Raises RepairError for a repair that does not fit this vLLM. Such an engine does not start.
     """
     if chosen := os.environ.get(FILES):
-        replace_kernels()  # it fails behind what a repair of LMCache imports
+        replace_kernels()  # vLLM does it too late: after a repair has imported LMCache it fails
         plant(map(Path, chosen.split(os.pathsep)))
         Path(os.environ[MARKERS], f"planted-{os.getpid()}").touch()
 

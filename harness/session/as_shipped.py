@@ -94,10 +94,9 @@ def repaired_findings(options: Options, places: Collection[tuple[str, str]]) -> 
     None on a server, whose second start for each cell would take longer than the replays, and where the run replays
     findings only: then it is about the engine that the options name. `places`: cells and requirements.
     """
-    mended = {name for repair in options.repairs for name in repair.mends}
-    if not mended or options.findings != FIRST or options.layer == SERVER_LAYER:
+    if not options.repaired or options.findings != FIRST or options.layer == SERVER_LAYER:
         return []
-    found = (one for one in applicable(options) if one.id in mended)
+    found = (one for one in applicable(options) if one.id in options.repaired)
     return [one for one in found if (one.record.found.cell, one.record.requirement) in places]
 
 

@@ -179,8 +179,8 @@ class ConformanceRun:
 
     def waivers(self, version: str | None) -> Waivers:
         """Return the known issues for an engine version, without those that repairs remove."""
-        repaired = {name for repair in self.options.repairs for name in repair.mends}
-        return Waivers(self.issues, version=version, today=today(), worker=self.options.worker, repaired=repaired)
+        options = self.options
+        return Waivers(self.issues, version=version, today=today(), worker=options.worker, repaired=options.repaired)
 
     def begin(self) -> None:
         """Run the self-test, then prepare model and adapters. Ends the run with one line if either fails."""

@@ -287,14 +287,19 @@ def _by_confirmation(cases: list[Case]) -> list[list[Case]]:
     return [part for part in ([case for case in cases if case.requirement in shown], apart) if part]
 
 
+def _is_accepted(case: Case) -> bool:
+    """Return whether a case shows a remark, or a known issue waives it."""
+    return case.is_remark or case.known_issue is not None
+
+
 def _is_open(case: Case) -> bool:
     """Return whether nothing is known of a case but that it was seen: it breaks no requirement."""
-    return bool(case.undecided) and not case.is_remark and case.known_issue is None
+    return bool(case.undecided) and not _is_accepted(case)
 
 
 def _counts(case: Case) -> bool:
     """Return whether a case makes its requirement violated."""
-    return not case.undecided and not case.is_remark and case.known_issue is None
+    return not case.undecided and not _is_accepted(case)
 
 
 def _back(results: Results) -> set[str]:

@@ -1,4 +1,4 @@
-"""Hold promotions from a secondary tier until the transfers of before a reset have ended.
+"""Hold promotions from a secondary tier until the transfers from before a reset have ended.
 
 A reset hands out all slots of the primary tier again, but transfers that a worker still has are only flushed with the
 next step's metadata. A promotion is submitted while that step is scheduled, and would meet them in one slot.
@@ -22,7 +22,7 @@ def install() -> None:
         (
             "    self._stale_job_threshold: int = 0\n",
             "    self._stale_job_threshold: int = 0\n"
-            "    # Transfers of before a reset, with the number of workers that still have them.\n"
+            "    # Transfers from before a reset, with the number of workers that still have them.\n"
             "    self._stale_jobs: dict[int, int] = {}\n"
             "    self.manager.stale_jobs = self._stale_jobs\n",
         ),

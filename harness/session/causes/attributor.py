@@ -106,8 +106,7 @@ class Attributor:
             records = [one for one in read_records().values() if one.engine == family_of(case)]
             if not records:
                 return None
-            repaired = {name for repair in self.options.repairs for name in repair.mends}
-            records = [one for one in records if one.id not in repaired]  # its cause is not in the engine
+            records = [one for one in records if one.id not in self.options.repaired]
             found = self.attributed(case, records, requirement, engines, fails_now=fails_now)
             if found.lacked_time:
                 return found  # a later one may have time
