@@ -73,6 +73,7 @@ class Capability(enum.StrEnum):
     SPAWNABLE = "spawned by Coldproof"
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several KV-cache groups"
+    SEVERAL_FEATURES = "several cache features on at once"
     SEVERAL_RANKS = "several ranks"
     RANK_CHOICE = "a rank chosen per request"
     PREFILL_APART = "prefill and decode on different engines"
@@ -91,6 +92,17 @@ class Capability(enum.StrEnum):
     SLEEP = "sleep and wake"
     SLEEP_DISCARDS = "sleep that discards the weights"
 
+
+OF_ADAPTERS = frozenset(
+    {
+        Capability.ADAPTER_CHOICE,
+        Capability.MIXED_ADAPTERS,
+        Capability.ADAPTER_SWITCH,
+        Capability.RUNTIME_LORA,
+        Capability.LORA_IN_PLACE,
+        Capability.TOWER_ADAPTERS,
+    }
+)
 
 # Capabilities that do not depend on how an engine is started: what one cell lacks, all its cells lack.
 OF_EVERY_CELL = frozenset(
@@ -125,6 +137,7 @@ OPTIONAL_ABSENT = {
     Capability.SESSIONS: "a request ends with its answer",
     Capability.STREAMING_SESSIONS: "no session of the engine keeps the last token of an answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
+    Capability.SEVERAL_FEATURES: "the adapter does not report which features are on",
     Capability.DIRECT_SCORES: "texts are scored by requests only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from coldproof.adapters.protocol.capabilities import Capability, Support
+from coldproof.adapters.protocol.capabilities import OF_ADAPTERS, Capability, Support
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.judgement.counters import Evidence
 from coldproof.harness.judgement.evidence.cache import Reuse
 from coldproof.harness.schema.results import StatementParts
 
-OF_ADAPTERS = {Capability.ADAPTER_CHOICE, Capability.MIXED_ADAPTERS, Capability.RUNTIME_LORA}
 _RATIONALE = re.compile(r"Why it can break: (.*?)(?: Oracle: (.*?))?(?: (Vacuous .*))?")
 # Repositories of public reports, by the short names of `upstream`.
 REPOSITORIES = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coldproof.adapters.protocol.capabilities import OF_ADAPTERS
 from coldproof.harness.judgement.collect import with_trait
 from coldproof.harness.judgement.evidence.lossy import Lossy
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.finding import EXACT, Rule
-from coldproof.harness.judgement.requirement import OF_ADAPTERS
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.schema.case import Case, Unfinished
 from coldproof.harness.schema.divergences import describe

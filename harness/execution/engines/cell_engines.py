@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.adapters.protocol.capabilities import OF_ADAPTERS, Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
 from coldproof.adapters.protocol.metrics import Metrics
@@ -115,7 +115,9 @@ class CellEngines:
         return (self.cold, self.own_rule) if own else (self.oracle, self.rule)
 
     def can(self, capability: Capability) -> bool:
-        """Return whether the engine under test has a capability."""
+        """Return whether the engine under test has a capability, and what it takes to use it: adapters that fit."""
+        if capability in OF_ADAPTERS and not self.contents:
+            return False
         return self.engine.capabilities[capability].present is True
 
     def run(self, engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> History:

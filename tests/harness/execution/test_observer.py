@@ -164,7 +164,7 @@ def test_what_the_engine_under_test_has_run_is_known() -> None:
 def test_engines_can_be_kept_without_starting_any() -> None:
     """Opening a cell starts and calibrates; the object itself only stores."""
     cell = engines()
-    assert cell.can(Capability.ADAPTER_CHOICE)
+    assert cell.can(Capability.CACHE_SALT)
     assert cell.oracle_and_rule(ground=False)[1] is EXACT
     cell.cancel_questions()
 
