@@ -77,6 +77,11 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens
 
     @property
+    def unequal_blocks(self) -> bool:
+        """Return whether groups have blocks of several sizes, so that a part of a larger one may be hit."""
+        return len({group.block for group in self.groups}) > 1
+
+    @property
     def fetches_prompts(self) -> bool:
         """Return whether one engine computes prompts and another one, which fetches them, decodes."""
         return not self.publishes_answers

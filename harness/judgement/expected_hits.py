@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from coldproof.harness.history.kv_event_replay import EventCache, replay, request_keys
+from coldproof.harness.history.embedding_rows import sends_rows
+from coldproof.harness.history.images import has_images
+from coldproof.harness.history.kv_event_replay import POOL, EventCache, replay, request_keys
 from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
 from coldproof.harness.history.records import History, Outcome, common_prefix, written_sequences
 from coldproof.harness.judgement.reference_cache import Bounds
@@ -31,9 +33,17 @@ class View(msgspec.Struct, frozen=True):
         return sorted({b.group for b in self.cache.blocks.values() if b.kind in HOLD_ALL}, key=str)
 
     def bounds(self) -> dict[int, Bounds]:
-        """Return the expected hits by request number, for the requests with a reported count of one lookup."""
+        """Return the expected hits by request number, for the requests with a reported count of one lookup.
+
+        There are none for prompts of more than tokens, whose keys are not known, and where no event tells of blocks
+        that can be hit: of a second tier, or of the parts of a block that is larger than others.
+        """
+        shape = self.history.shape
+        if shape.unequal_blocks or (shape.second_tier and not self.cache.media - set(POOL)):
+            return {}
         counted = [o for o in self.history.outcomes if o.error is None and o.cached_tokens is not None]
         counted = [o for o in counted if o.options.answers == 1]  # several answers hit one another
+        counted = [o for o in counted if not has_unknown_keys(o)]
         return {o.request: Bounds(at_least=self.at_least(o), at_most=self.at_most(o)) for o in counted}
 
     def at_most(self, outcome: Outcome) -> int:
@@ -69,9 +79,9 @@ class View(msgspec.Struct, frozen=True):
     def reach(self, group: int | None, outcome: Outcome, ready: Ready, *, alone: bool = False) -> int:
         """Return how many tokens of a prompt have ready blocks, with `alone` up to an ambiguous block.
 
-        The last token is computed in any case. Only a second tier may report it as loaded.
+        The last token is computed in any case. Only a second tier may report it as loaded, which no tier has to.
         """
-        end, most = 0, len(outcome.prompt) - (0 if self.history.shape.second_tier else 1)
+        end, most = 0, len(outcome.prompt) - (0 if self.history.shape.second_tier and not alone else 1)
         for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
             further, ambiguous = end + len(blocks[0].tokens), alone and len(blocks) > 1
             if ambiguous or further > most or not any(ready(block, further) for block in blocks):
@@ -105,8 +115,18 @@ def open_ended(outcome: Outcome) -> bool:
     return not outcome.answered or bool(outcome.options.stop)
 
 
+def has_unknown_keys(outcome: Outcome) -> bool:
+    """Return whether the engine adds to the keys of a prompt's blocks what stands for its images or rows."""
+    return has_images(outcome) or sends_rows(outcome)
+
+
 def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:
-    """Return whether a chain of blocks can be this request's, by its tokens, adapter name and extra keys."""
+    """Return whether a chain of blocks can be this request's, by its tokens, adapter name and extra keys.
+
+    Of prompts with images or rows, the events have other tokens and keys than we know.
+    """
+    if has_unknown_keys(outcome):
+        return True
     keys = request_keys(outcome)
     if any((b.lora_name, b.extra_keys) != (keys.lora_name, keys.at(i)) for i, b in enumerate(blocks)):
         return False

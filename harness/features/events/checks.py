@@ -50,11 +50,16 @@ def contradictions(seen: View) -> Iterator[Finding]:
     blocks that are evicted before those that follow them.
 
     A request's last block is evicted first: "it must hash more tokens and is less likely to be reused" (vLLM, Automatic
-    Prefix Caching, Free). Its blocks in a second tier, or of several kinds of layers, have other rules.
+    Prefix Caching, Free). Its blocks in a second tier, or of several kinds of layers, have other rules. With blocks of
+    unequal sizes, an event may tell of a part of a block, whose parent is a part that no layer holds alone
+    (vllm/v1/core/block_pool.py, `cache_partial_block`).
     """
     first = {fault.rule: fault.sentence for fault in reversed(seen.cache.faults)}
-    if seen.history.shape.second_tier or not seen.history.shape.uniform:
+    shape = seen.history.shape
+    if shape.second_tier or not shape.uniform:
         first.pop("evicted", None)
+    if shape.unequal_blocks:
+        first.pop("parent", None)
     for rule in sorted(first, key=RULES.index):
         yield finding(first[rule], failure_class=CLASSES.get(rule, FailureClass.ACCOUNTING))
 
