@@ -92,7 +92,8 @@ LMCACHE_WATCHED = {"lmcache.mp.heartbeat_interval": 1, "lmcache.mp.mq_timeout": 
 TIERS = {
     "offload": OFFLOAD,
     "offload-described": with_options(OFFLOAD, self_describing_kv_events=True),
-    "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * 4096, block_size=64),
+    # Without a description, an event names the last block of a chunk alone.
+    "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * PAGE, block_size=64, self_describing_kv_events=True),
     "files": FILES,
     "files-of-prompts": with_options(FILES, offload_prompt_only=True),
     "simple": SIMPLE,

@@ -316,11 +316,14 @@ def check_draft_model(topology: Topology, config: VllmConfig) -> None:
 
 
 def check_states(topology: Topology, config: VllmConfig) -> None:
-    """Raise UnsupportedError if vLLM would not end its chunks where the states of this topology are stored.
+    """Raise UnsupportedError for drafts, after which a state would have to be kept for each drafted token, and if vLLM
+    would not end its chunks where the states of this topology are stored.
 
     From 0.33 on, a server ignores --mamba-cache-mode, because it takes the mode from the model's class.
     """
     cache = config.cache_config
+    if has_states(topology) and config.speculative_config is not None:
+        raise UnsupportedError("the fingerprint worker has no layers with a state with speculative decoding")
     if has_states(topology) and cache.enable_prefix_caching and cache.mamba_cache_mode != STATES_AT_BLOCK_ENDS:
         raise UnsupportedError(
             "the fingerprint worker's layers with a state need --mamba-cache-mode align, which a server of this vLLM "

@@ -23,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-from vllm.v1.kv_cache_interface import SlidingWindowSpec
+from vllm.v1.kv_cache_interface import MambaSpec, SlidingWindowSpec
 
 from coldproof.adapters.server.vllm_metrics import FAILED_LOADS_COUNTER
 from coldproof.adapters.vllm.fingerprint.connectors.deferred_copies import DeferredCopies, polls_of
@@ -33,6 +33,7 @@ from coldproof.adapters.vllm.kv_tiers import FAILED_LOADS, KEPT_BLOCKS
 # but the last block.
 LENGTHS = 3
 READABLE = 1
+STATE_WINDOW = 2  # tokens: the one that is computed, and the one before it
 NULL = 0  # vLLM's block that stands for what is outside of a window
 
 Key = tuple[int, bytes]  # the number of a group, and vLLM's hash of a block
@@ -105,8 +106,10 @@ class FailingConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         options = vllm_config.kv_transfer_config.kv_connector_extra_config
+        block = int(vllm_config.cache_config.block_size)
+        check_groups(block, [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups], options)
         self.planner = TransferPlanner(
-            block=int(vllm_config.cache_config.block_size),
+            block=block,
             asynchronous=bool(options.get("asynchronous")),
             failing=bool(options.get("failing")),
             capacity=int(options.get("blocks", KEPT_BLOCKS)),
@@ -195,11 +198,24 @@ class FailingConnector(KVConnectorBase_V1, SupportsHMA):
         return failed
 
 
+def check_groups(block: int, sizes: Sequence[int], options: dict[str, Any]) -> None:
+    """Raise ValueError if a group's blocks are not of the size for which vLLM makes hashes, and for several groups
+    with failing loads that vLLM gives no way to report (`Scheduler._handle_invalid_blocks`).
+    """
+    if set(sizes) != {block}:
+        raise ValueError(f"{FailingConnector.__name__} stores blocks of {block} tokens, and the groups have {sizes}")
+    if len(sizes) > 1 and options.get("failing") and not options.get("asynchronous"):
+        raise ValueError("vLLM knows failed loads of several groups only where loads are asynchronous")
+
+
 def window_of(spec: Any) -> int | None:
     """Return the window of a group in tokens; None if it keeps everything.
 
-    The specification of full attention has that field, too: where a group is shared by both kinds of layers.
+    The specification of full attention has that field, too: where a group is shared by both kinds of layers. A state
+    follows from the one before it, which is in the block that ends there.
     """
+    if isinstance(spec, MambaSpec):
+        return STATE_WINDOW
     return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
 
 
