@@ -149,7 +149,27 @@ def fault_listing() -> str:
     return "\n".join(faults().listing() for faults in catalogues)
 
 
-CELLS: dict[str, Cell] = {cell.name: cell for spec in ENGINES.values() for cell in spec.cells}
+class Cells(dict[str, Cell]):
+    """The cells of all engines by name. A crossed cell is made when it is asked for, and is not listed."""
+
+    def __missing__(self, name: str) -> Cell:
+        """Return the crossed cell with this name. Raises KeyError if there is none."""
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def get(self, name: str, default: Cell | None = None) -> Cell | None:  # type: ignore[override]  # one default
+        """Return the cell with this name."""
+        crossings = (spec.crossings for spec in ENGINES.values() if spec.crossings is not None)
+        listed = super().get(name)
+        return listed or next(filter(None, (one.named(name) for one in crossings)), default)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+
+CELLS = Cells({cell.name: cell for spec in ENGINES.values() for cell in spec.cells})
 
 
 def plain_cell(engine: str) -> Cell:

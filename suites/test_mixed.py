@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.cell_traits import CellTrait
+from coldproof.harness.features.crossed.workloads import of_every_feature
+from coldproof.harness.features.drafts.evidence import Drafts
+from coldproof.harness.features.images.evidence import Images
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.features.rows.evidence import Rows
+from coldproof.harness.features.tiers.evidence import Tiers
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
@@ -40,3 +45,30 @@ def test_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
     part. Vacuous without hits; and without evictions and preemptions, where the engine reports them.
     """
     sut.check(data.draw(mixed(sut.limits), label="workload"))
+
+
+@requirement(
+    "MIXED-2",
+    "several features at once",
+    needs=(*NEEDS, Capability.CACHED_TOKENS, Capability.SEVERAL_FEATURES),
+    suits=("features crossed",),
+    shows=(Requests.HITS,),
+    shows_where={
+        Capability.SECOND_TIER: Tiers.LOADED,
+        Capability.IMAGES: Images.PROMPTS,
+        Capability.EMBEDDING_ROWS: Rows.PROMPTS,
+        Capability.DRAFT_COUNTS: Drafts.ACCEPTED,
+    },
+    upstream=("vllm#51614", "vllm#51094", "vllm#45414"),
+)
+@given(data=st.data())
+def test_several_features_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With any of its features on at once, such as a second tier, layers with states, drafts, images and KV events, a
+    conforming engine answers as cold, hits what it must, and publishes what it does.
+
+    Why it can break: each feature is right where it was tested, which is alone: a tier of a model with several kinds of
+    layers publishes the hashes of one kind for all (vllm#51614), or loads a state of another position (vllm#51094).
+    Oracle: cold start, the reference cache, the KV events. Vacuous without hits; and where the configuration has them,
+    without loads from the second tier, without images or embedding rows, and without accepted drafts.
+    """
+    sut.check(data.draw(of_every_feature(sut.limits), label="workload"))

@@ -19,6 +19,7 @@ from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import Cell, EngineVariant
+from coldproof.adapters.spec.crossings import Crossings
 from coldproof.adapters.spec.fault import Fault
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.adapters.spec.release_package import ReleasePackage
@@ -182,6 +183,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     connector: ConnectorRuns | None = None  # None: the engine has no connectors that a user can write
     recognises: Callable[[Mapping[str, str]], bool] = lambda _config: False
     switches: tuple[Switch, ...] = ()
+    crossings: Crossings | None = None  # None: its features are not crossed
 
     def __post_init__(self) -> None:
         """Raise ValueError for cells of another engine: a run would have nothing to test."""
@@ -197,6 +199,11 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     def profile_cells(self, profile: str, worker: str) -> tuple[str, ...]:
         """Return the names of the cells of a profile with a worker. Empty: the profile has all cells."""
         return self.profiles.get(profile, {}).get(worker, ())
+
+    def crossed_cells(self, profile: str, worker: str) -> tuple[Cell, ...]:
+        """Return the crossed cells of a profile with a worker. An engine that starts slowly has none in a profile."""
+        crossed = self.crossings.cells(profile) if self.crossings is not None and self.quick else ()
+        return tuple(cell for cell in crossed if cell.fits(self.name, worker))
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from coldproof.adapters.vllm.cells.cell import (
     SERVER,
     VllmCell,
 )
+from coldproof.adapters.vllm.cells.crossed import CROSSINGS
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
 from coldproof.adapters.vllm.connector_kit import connector_run
@@ -230,7 +231,14 @@ def noise(text: str, folder: Path) -> AbstractContextManager[None]:
 
 
 def variants(cell: Cell, shape: EngineShape, arguments: tuple[str, ...]) -> Iterator[EngineVariant]:
-    """Yield the variants of a cell that differ from it. `arguments`: the user's, which follow the cell's."""
+    """Yield the variants of a cell that differ from it. `arguments`: the user's, which follow the cell's.
+
+    Those of a crossed cell lack one of its features each.
+    """
+    crossed = list(CROSSINGS.without_each(cell.name))
+    if crossed:
+        yield from (EngineVariant(name=f"no {name}", removes=name, cell=without) for name, without in crossed)
+        return
     all_arguments = (*cell.arguments, *arguments)
 
     def variant(name: str, removes: str, *more: str, **changes: object) -> EngineVariant:
@@ -291,6 +299,7 @@ VLLM = EngineSpec(
     connector=connector_run,
     profiles=PROFILES,
     field_cells=FIELD_CELLS,
+    crossings=CROSSINGS,
 )
 VLLM_INPROC = msgspec.structs.replace(
     VLLM,

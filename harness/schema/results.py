@@ -320,6 +320,18 @@ class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     report: str = ""
 
 
+class FeaturePairs(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs of values of two dimensions of a configuration, such as "window+tier-offload".
+
+    `dimensions`: their names. `possible`: how many pairs there are, without those that are refused. `missing`: those
+    that no decided cell of the run had.
+    """
+
+    dimensions: str
+    possible: int
+    missing: list[str]
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The results of a run: results.json."""
 
@@ -358,6 +370,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingReplay] = []  # the known findings that the run replayed first
     records: list[FindingFacts] = []  # of the findings that the run met
     reach: list[StateTable] = []  # which states of the engine the examples reached
+    pairs: list[FeaturePairs] = []  # which features the configurations of the run had on at once
     switches: ServerSwitches | None = None  # of an attached server
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 

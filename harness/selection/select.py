@@ -124,7 +124,9 @@ def selected_cell_names(config: pytest.Config) -> tuple[str, ...]:
     fitting = [cell for cell in CELLS.values() if cell.fits(engine, worker)]
     more = config.stash.get(LAYER_CELLS, ())
     every = () if names else tuple(cell.name for cell in fitting if cell.installed and not cell.on_request)
-    return tuple(cell.name for cell in fitting if cell.name in (*every, *names, *more))
+    crossed = ENGINES[engine].crossed_cells(config.getoption("--profile"), worker) if engine in ENGINES else ()
+    listed = (cell for cell in fitting if cell.name in (*every, *names, *more))
+    return tuple(cell.name for cell in (*listed, *crossed))
 
 
 def selected_requirements(config: pytest.Config) -> str | None:

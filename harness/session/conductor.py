@@ -23,7 +23,7 @@ from coldproof.adapters.common.redact import redacted
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
 from coldproof.adapters.protocol.request_time import RequestOverdue
-from coldproof.adapters.registry import fault_of, title_of
+from coldproof.adapters.registry import CELLS, ENGINES, fault_of, title_of
 from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.case.known_issues import Waivers, read_known_issues, today
 from coldproof.harness.case.load import load_case
@@ -145,6 +145,10 @@ class ConformanceRun:
             least_shown=options.least_shown,
         )
         self.log.emit("states", families=families())
+        crossings = ENGINES[options.engine].crossings
+        if crossings is not None:
+            values = {name: crossings.values_of(CELLS[name]) for name in options.cells if name in CELLS}
+            self.log.emit("pairs", possible=crossings.possible_pairs(), cells=values)
         if self.qualification is not None:
             keep_known_issues(options)
             self.log.emit("qualification", qualification=self.qualification)

@@ -43,6 +43,7 @@ from coldproof.reports.assemble.distributions import History, tally
 from coldproof.reports.assemble.forbidden_mixtures import without_forbidden_mixtures
 from coldproof.reports.assemble.layers import layer_results, own_events
 from coldproof.reports.assemble.over_time import EvidenceSample, dropped_kinds, growths, losses, progress
+from coldproof.reports.assemble.pairs import feature_pairs
 from coldproof.reports.assemble.reach import state_tables
 from coldproof.reports.assemble.requirement_results import requirement_results
 from coldproof.reports.assemble.shipped_causes import replay_counts
@@ -174,6 +175,7 @@ def assemble(events: list[Event]) -> Results:
         findings=[msgspec.convert(e["replay"], FindingReplay) for e in events if e["event"] in REPLAYS],
         records=records_of(events),
         reach=state_tables(events),
+        pairs=feature_pairs(events),
         switches=switches_of(events),
     )
     allowed = {Verdict(name) for name in first["allowed"]}

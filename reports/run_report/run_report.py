@@ -7,6 +7,7 @@ from typing import Any
 
 from coldproof.harness.schema.results import Results
 from coldproof.reports.assemble.causes import cause_key, cause_summary, fingerprint
+from coldproof.reports.assemble.pairs import pairs_summary
 from coldproof.reports.assemble.reach import reach_summary
 from coldproof.reports.page.environment import PageTemplates
 from coldproof.reports.run_report.case import cached_token_bounds
@@ -102,6 +103,7 @@ TEMPLATES = PageTemplates(
         "cause_key": cause_key,
         "cause_summary": cause_summary,
         "waivers_by_use": overview.waivers_by_use,
+        "pairs_summary": pairs_summary,
         "reach_by_requirement": reach.by_requirement,
         "reach_level": reach.level,
         "reach_summary": reach_summary,

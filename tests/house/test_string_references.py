@@ -37,6 +37,7 @@ OTHER_MEANINGS = {
     ("harness/proof/minimise/reduce.py", "priority"),  # a field of requests
     ("harness/release/bundle/check_events.py", "states"),  # an event, as is the next one
     ("harness/option_table.py", "default"),  # a word of a help text
+    ("harness/features/crossed/__init__.py", "images"),  # a feature
     ("harness/option_words.py", "default"),  # a value of --allow-not-exercised
     ("harness/session/conductor.py", "states"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,7 +117,31 @@ def capabilities(
             "Coldproof starts the tier's server" if parts.tier_server is not None else "the tier has no server",
         ),
         **pooling_support(parts),
+        Capability.SEVERAL_FEATURES: features_support(settings, sizes, events=published),
     }
+
+
+def features_support(settings: Any, sizes: EngineShape, *, events: bool) -> Support:
+    """Return whether two or more features are on that change what is cached, or when it is looked up or published."""
+    scheduler, block = settings.scheduler_config, sizes.block_size or 0
+    features = {
+        "a second tier": sizes.second_tier,
+        "several groups of layers": len(sizes.groups) > 1,
+        "images": sizes.image is not None,
+        "embedding rows": sizes.row_width is not None,
+        "KV events": events,
+        "drafts": settings.speculative_config is not None,
+        "priorities": scheduler.policy == "priority",
+        "chunks of less than a block": min(scheduler.max_num_batched_tokens, chunk_of_one(scheduler)) < block,
+        "whole prompts": not scheduler.enable_chunked_prefill,
+    }
+    on = [name for name, is_on in features.items() if is_on]
+    return Support(len(on) > 1, f"features that are on: {', '.join(on) or 'none'}")
+
+
+def chunk_of_one(scheduler: Any) -> float:
+    """Return how many tokens of one prompt a step computes at most."""
+    return int(scheduler.long_prefill_token_threshold) or math.inf
 
 
 GENERATION = (

@@ -221,12 +221,16 @@ def busy_requests(builder: UpdateBuilder, *, most: int, late_ms: int = 0) -> lis
 
 
 @st.composite
-def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workload:
-    """Draw pauses while requests decode, in each mode, with and without clearing. `updates`: with new weights."""
+def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool, clears: bool = True) -> Workload:
+    """Draw pauses while requests decode, in each mode, with and without clearing (`clears`: else without it alone).
+
+    `updates`: with new weights.
+    """
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
     for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
-        mode, clear = draw(st.sampled_from(pause_modes(limits))), draw(st.sampled_from((True, True, False)))
+        mode = draw(st.sampled_from(pause_modes(limits)))
+        clear = clears and draw(st.sampled_from((True, True, False)))
         gap = draw(st.sampled_from((GAP_MS if updates else 2 * GAP_MS, 0)))  # a pause of the same length in both
         moment = draw(st.sampled_from((limits.unit // 2, 1, limits.unit)))
         # It may arrive in the pause, which begins after `moment` tokens: 10 ms for a step, and longer over HTTP.
@@ -240,7 +244,7 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool) -> Workloa
         if updates and not clear:
             builder.settle()
         builder.repeat()
-    if draw(st.booleans()):
+    if clears and draw(st.booleans()):
         builder.steps += sent_during_a_pause(builder, update=updates)
     return Workload(tuple(builder.steps))
 

@@ -16,6 +16,8 @@ from coldproof.harness.selection.select import cells_for
 
 # PLAIN is the default of a requirement.
 BOTH = msgspec.structs.replace(next(iter(declared_requirements().values())), suits=("images", CellTrait.HITS))
+CROSSED = [one for spec in ENGINES.values() if spec.crossings is not None for one in spec.crossings.cells("smoke")]
+OWN = (*OWN_CELLS.values(), *CROSSED)
 
 
 def one_sided(had: Iterable[str], wanted: Iterable[str]) -> set[str]:
@@ -53,7 +55,7 @@ def differing(requirements: Iterable[Requirement]) -> set[str]:
 def test_each_trait_of_a_suite_is_one_of_some_cell_and_the_other_way_round() -> None:
     """Only Coldproof's own cells count, so that the suites alone depend on no other distribution."""
     looked_for = set().union(*wanted().values())
-    assert one_sided(traits_of(OWN_CELLS.values()), looked_for) == set()
+    assert one_sided(traits_of(OWN), looked_for) == set()
     assert set(CellTrait) <= looked_for
 
 
@@ -85,7 +87,7 @@ def test_all_tests_of_a_requirement_look_for_the_same_traits() -> None:
 def test_every_requirement_has_a_cell_that_suits_it() -> None:
     """Otherwise it could only ever end as not exercised."""
     requirements = declared_requirements()
-    assert {n for n, one in requirements.items() if not any(c.suits(one.suits) for c in OWN_CELLS.values())} == set()
+    assert {n for n, one in requirements.items() if not any(c.suits(one.suits) for c in OWN)} == set()
 
 
 def test_a_requirement_that_names_no_traits_runs_in_plain_cells() -> None:

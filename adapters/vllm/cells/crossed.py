@@ -1,0 +1,193 @@
+"""The features of vLLM that can be on at once, as dimensions of crossed cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from coldproof.adapters.server.content import TRUST_FLAG
+from coldproof.adapters.spec.cell import Cell
+from coldproof.adapters.spec.crossings import PAIRS, TRIPLES, Crossings, Dimension, Point, Refusal, Value
+from coldproof.adapters.vllm.cells.cell import (
+    CHUNK_OF_ONE,
+    CHUNK_TOKENS,
+    MOST_REQUESTS,
+    NOT_CHUNKED,
+    RUNNER_V2,
+    SMALL_CHUNKS,
+    VllmCell,
+)
+from coldproof.adapters.vllm.cells.content import EMBEDS
+
+TRAIT = "features crossed"
+# Tokens. A hit of five groups ends at whole blocks of 256, of which the shortest workloads have two.
+CONTEXT, CONTEXTS = 512, {"five-groups": 1024}
+POOL_FLAG, BLOCK_FLAG = "--num-gpu-blocks-override", "--block-size"
+FULL, LARGE_POOL, BLOCKS_64 = "full", "large-pool", "blocks-64"
+# Blocks that one or two requests of the longest context fill, with blocks of 32 tokens. A state, a window and full
+# attention take blocks of one pool.
+POOLS = {FULL: 17, "window": 60, "two-windows": 60, "five-groups": 440, "state": 60, "state-blocks": 100}
+# Fewer requests than without drafts, for each of which a step has room for three more tokens.
+CHUNKS_64 = (*SMALL_CHUNKS, MOST_REQUESTS, "8")
+OF_COLDPROOF = ("kept", "kept-late", "failing", "failing-late", "failing-ends")  # its own connector
+N_GRAMS = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":1,"prompt_lookup_max":4}'
+
+
+def flags(name: str, *arguments: str) -> Value:
+    """Return a value that is a few flags."""
+    return Value(name=name, arguments=arguments)
+
+
+def fields(name: str, *arguments: str, **changes: Any) -> Value:
+    """Return a value that changes a cell."""
+    return Value(name=name, arguments=arguments, fields=tuple(changes.items()))
+
+
+def tier(name: str) -> Value:
+    """Return a second KV tier."""
+    return fields(f"tier-{name}", tier=name)
+
+
+DIMENSIONS = (
+    Dimension(name="layers", values=tuple(fields(name, topology=name) for name in POOLS)),
+    Dimension(
+        name="second tier",
+        values=(
+            flags("no-tier"),
+            *map(tier, ("offload", "offload-small", "files", "simple", "simple-lazy", "multi", "example")),
+            *map(tier, OF_COLDPROOF),
+        ),
+    ),
+    Dimension(
+        name="prefill",
+        values=(
+            flags("chunks-64", *CHUNKS_64),
+            flags("chunks-24", CHUNK_TOKENS, "24", MOST_REQUESTS, "4"),
+            flags("chunks-of-one", CHUNK_OF_ONE, "24", MOST_REQUESTS, "8"),
+            flags("whole-prompts", NOT_CHUNKED),
+        ),
+    ),
+    Dimension(name="pool", values=(flags("small-pool"), flags(LARGE_POOL))),
+    Dimension(name="schedule", values=(flags("fcfs"), flags("priority", "--scheduling-policy", "priority"))),
+    Dimension(name="events", values=(flags("no-events"), fields("events", events=True))),
+    Dimension(
+        name="drafts",
+        values=(
+            flags("no-drafts"),
+            flags("n-grams", "--speculative-config", N_GRAMS),
+            fields("drafts", draft_tokens=3),
+        ),
+    ),
+    Dimension(
+        name="content",
+        values=(
+            flags("tokens"),
+            fields("embeds", *EMBEDS, own_answers=True),
+            fields("images", TRUST_FLAG, images=True, own_answers=True),
+        ),
+    ),
+    Dimension(name="runner", values=(flags("runner-v1"), fields("runner-v2", environment=RUNNER_V2))),
+    Dimension(name="block", values=(flags("blocks-32"), flags(BLOCKS_64, BLOCK_FLAG, "64"))),
+)
+GROUPS = tuple(name for name in POOLS if name != FULL)
+CONNECTORS = tuple(value.name for value in DIMENSIONS[1].values[1:])
+REFUSALS = (
+    Refusal(
+        one=("tier-example",),
+        other=tuple(name for name in GROUPS if name != "window"),
+        because="vLLM gives ExampleConnector one group of layers, and these layers need several",
+    ),
+    Refusal(
+        one=("tier-offload-small",),
+        other=("five-groups", "state-blocks"),
+        because="If 'block_size' is specified in kv_connector_extra_config, there must be at least one KV cache group, "
+        "and all groups must have the same block size.",
+    ),
+    Refusal(
+        one=("drafts",),
+        other=GROUPS,
+        because="the fingerprint worker has a draft model only with full attention in all layers",
+    ),
+    Refusal(
+        one=tuple(value.name for value in map(tier, OF_COLDPROOF)),
+        other=("five-groups", "state-blocks"),
+        because="Coldproof's connector stores blocks of one size",
+    ),
+    Refusal(
+        one=("tier-failing", "tier-failing-ends"),
+        other=GROUPS,
+        because="vLLM knows failed loads of several groups only where loads are asynchronous",
+    ),
+    Refusal(
+        one=("n-grams",),
+        other=("state", "state-blocks"),
+        because="the fingerprint worker has no layers with a state with speculative decoding",
+    ),
+    Refusal(one=("drafts",), other=CONNECTORS, because="the fingerprint worker has no draft model with a KV connector"),
+)
+
+
+# Of the pairs that most models in production have: a few for the shortest profile.
+FEW = (
+    "window+tier-offload+chunks-24+events",
+    "state+tier-simple+events",
+    "five-groups+tier-offload+priority",
+    "tier-offload+n-grams+images",
+)
+
+
+def crossed_cell(name: str, values: Sequence[Value]) -> VllmCell:
+    """Return the cell of a point."""
+    chosen = {value.name for value in values}
+    changes: dict[str, Any] = {}
+    for value in values:
+        changes |= dict(value.fields)
+    prefill = () if chosen & {value.name for value in DIMENSIONS[2].values} else CHUNKS_64
+    layers = changes.get("topology", FULL)
+    pool = POOLS[layers]
+    if BLOCKS_64 in chosen:
+        pool = pool // 2 + 1
+    small = () if LARGE_POOL in chosen else (POOL_FLAG, str(pool))
+    arguments = [word for value in values for word in value.arguments]
+    return VllmCell(
+        name=name,
+        about="features crossed, that is, on at once",
+        arguments=("--max-model-len", str(CONTEXTS.get(layers, CONTEXT)), *small, *prefill, *dict.fromkeys(arguments)),
+        traits=(TRAIT,),
+        only_fingerprint=True,
+        **changes,
+    )
+
+
+def point_of(cell: Cell) -> Point | None:
+    """Return the point of a cell, a crossed one or another; None for what the dimensions do not describe."""
+    if not isinstance(cell, VllmCell) or cell.pools or cell.prefill_apart or not cell.in_process or cell.numeric:
+        return None
+    return {one.name: value_of(one, cell) for one in DIMENSIONS}
+
+
+def value_of(dimension: Dimension, cell: VllmCell) -> str:
+    """Return the last value of a dimension that a cell has, or else its default."""
+    return next((value.name for value in reversed(dimension.values[1:]) if has(cell, value)), dimension.default)
+
+
+def has(cell: VllmCell, value: Value) -> bool:
+    """Return whether a cell has all that a value says."""
+    if value.name == LARGE_POOL:
+        return POOL_FLAG not in cell.arguments
+    if value.name == BLOCKS_64:
+        return cell.number(BLOCK_FLAG) == 64
+    plain = msgspec.structs.asdict(cell)
+    return set(value.arguments) <= set(cell.arguments) and all(plain[name] == wanted for name, wanted in value.fields)
+
+
+CROSSINGS = Crossings(
+    dimensions=DIMENSIONS,
+    refusals=REFUSALS,
+    cell=crossed_cell,
+    point=point_of,
+    chosen={"smoke": FEW},
+    strengths={"ci": PAIRS, "release": TRIPLES, "qualify": TRIPLES},
+)

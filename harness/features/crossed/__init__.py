@@ -1,0 +1,3 @@
+"""Configurations in which several features are on."""
+
+USES = ("drafts", "images", "mixed", "preemption", "pressure", "resets", "rows", "sessions", "tiers", "weights")

@@ -1,0 +1,84 @@
+"""Workloads of every feature that an engine has, for configurations with several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+
+from coldproof.adapters.protocol.capabilities import Capability
+from coldproof.harness.features.drafts.workloads import hits_with_drafts
+from coldproof.harness.features.images.cache_workloads import image_cache_resets
+from coldproof.harness.features.images.workloads import (
+    images_of_resumed_requests,
+    images_partly_evicted,
+    images_under_pressure,
+    near_images,
+)
+from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.features.preemption.workloads import outgrowing_requests
+from coldproof.harness.features.pressure.workloads import working_sets
+from coldproof.harness.features.resets.scoped_workloads import resets_of_running_requests, resets_of_the_second_tier
+from coldproof.harness.features.resets.workloads import aborts, resets
+from coldproof.harness.features.rows.workloads import conversations_with_rows, near_embeddings
+from coldproof.harness.features.sessions.workloads import sessions
+from coldproof.harness.features.tiers.workloads import (
+    aborted_loads,
+    evicted_and_sent_again,
+    loaded_together,
+    loads_by_share,
+    partitions,
+    preempted_after_loads,
+    sent_again_after_gaps,
+)
+from coldproof.harness.features.weights.workloads import paused
+from coldproof.harness.workload.generators.chats import conversations
+from coldproof.harness.workload.generators.prompts import WorkloadLimits
+from coldproof.harness.workload.generators.reuse import boundaries, returns
+from coldproof.harness.workload.steps import Workload
+
+Workloads = st.SearchStrategy[Workload]
+TIER, POOL = Capability.SECOND_TIER, Capability.POOL_SIZE
+SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.IMAGES
+ROWS = Capability.EMBEDDING_ROWS
+SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
+
+
+def of_every_feature(limits: WorkloadLimits) -> Workloads:
+    """Return workloads for all features that this engine has. An example is of one kind.
+
+    First one feature is drawn, so that each of them is met however many kinds the others have.
+    """
+    plain = (returns(limits), boundaries(limits), conversations(limits, chat=False), mixed(limits))
+    found: dict[Capability | None, list[Workloads]] = {None: list(plain)}
+    for feature, needs, workloads in by_feature(limits):
+        if needs <= limits.can:
+            found.setdefault(feature, []).append(workloads)
+    return st.sampled_from([st.one_of(kinds) for kinds in found.values()]).flatmap(lambda kind: kind)
+
+
+def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capability], Workloads]]:
+    """Return workloads with the capability that they are about, and those that they need."""
+    adapters = Capability.ADAPTER_CHOICE in limits.can
+    yield POOL, {POOL}, working_sets(limits)
+    yield POOL, {POOL}, outgrowing_requests(limits, afterwards=True)
+    yield RESET, {RESET}, resets(limits)
+    yield RESET, {Capability.ABORT}, aborts(limits)
+    yield RESET, {RESET, Capability.RESET_RUNNING}, resets_of_running_requests(limits)
+    # A second tier may be none that can be cleared, so that an engine refuses to.
+    yield RESET, {Capability.PAUSE_KEEP}, paused(limits, updates=False, clears=TIER not in limits.can)
+    yield Capability.SESSIONS, {Capability.SESSIONS, SALT}, sessions(limits, with_adapter=adapters)
+    yield Capability.DRAFT_COUNTS, {Capability.DRAFT_COUNTS}, hits_with_drafts(limits, with_adapter=adapters)
+    for of_tier in (evicted_and_sent_again, loaded_together, loads_by_share, preempted_after_loads):
+        yield TIER, {TIER, POOL}, of_tier(limits)
+    yield TIER, {TIER, POOL, Capability.ABORT}, aborted_loads(limits)
+    yield TIER, {TIER}, sent_again_after_gaps(limits)
+    yield TIER, {TIER, SALT}, partitions(limits)
+    yield TIER, {TIER, Capability.RESET_SECOND_TIER}, resets_of_the_second_tier(limits)
+    yield ROWS, {ROWS}, conversations_with_rows(limits)
+    yield ROWS, {ROWS, SALT}, near_embeddings(limits, with_adapter=adapters)
+    yield IMAGES, {IMAGES}, near_images(limits, with_adapter=adapters)
+    for of_images in (images_under_pressure, images_of_resumed_requests):
+        yield IMAGES, {IMAGES, POOL}, of_images(limits)
+    yield IMAGES, {IMAGES, Capability.IMAGE_PARTS}, images_partly_evicted(limits)
+    yield IMAGES, {IMAGES, RESET, SALT, *SIDES}, image_cache_resets(limits)

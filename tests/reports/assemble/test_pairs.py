@@ -1,0 +1,51 @@
+"""A pair of features counts if a decided cell had both on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coldproof.harness.schema.verdict import Verdict
+from coldproof.reports.assemble.pairs import feature_pairs, pairs_summary
+
+POSSIBLE = {"layers, tier": ["full+none", "full+host", "window+none", "window+host"]}
+
+
+def seen(cell: str, verdict: Verdict, examples: int = 8, **more: Any) -> dict[str, Any]:
+    """Return a verdict in a cell."""
+    return {"event": "verdict", "cell": cell, "verdict": verdict.value, "examples": examples, **more}
+
+
+def told(**cells: list[str]) -> dict[str, Any]:
+    """Return what a run announces of its cells."""
+    return {"event": "pairs", "possible": POSSIBLE, "cells": cells}
+
+
+def test_only_decided_cells_count() -> None:
+    """One that was not tested enough, or that could not be tested, shows nothing of its pair."""
+    cells = told(tight=["full", "none"], crossed=["window", "host"], other=["full", "host"])
+    verdicts = [seen("tight", Verdict.CONFORMS), seen("crossed", Verdict.NOT_EXERCISED)]
+    verdicts += [seen("other", Verdict.CONFORMS, examples=0)]
+    (row,) = feature_pairs([cells, *verdicts])
+    assert (row.dimensions, row.possible, row.missing) == (
+        "layers, tier",
+        4,
+        ["full+host", "window+none", "window+host"],
+    )
+    (row,) = feature_pairs([cells, *verdicts, seen("crossed", Verdict.VIOLATED)])
+    assert row.missing == ["full+host", "window+none"]
+    assert pairs_summary([row]) == "pairs of features on at once: 2 of 4"
+
+
+def test_a_cell_counts_in_its_own_layer() -> None:
+    """Two layers may have cells of one name, with other workers."""
+    cells = told(tight=["full", "none"]) | {"layer": "exact"}
+    (row,) = feature_pairs([cells, seen("tight", Verdict.CONFORMS, layer="server")])
+    assert len(row.missing) == 4
+    (row,) = feature_pairs([cells, seen("tight", Verdict.CONFORMS, layer="exact")])
+    assert len(row.missing) == 3
+
+
+def test_an_engine_without_dimensions_has_no_pairs() -> None:
+    """Nothing is said of them."""
+    assert feature_pairs([seen("tight", Verdict.CONFORMS)]) == []
+    assert pairs_summary([]) == ""
