@@ -1,7 +1,8 @@
 """Add to the key of a prompt's files all that its KV depends on beside the tokens.
 
-That is the salt, the adapter with the contents of its files, the weights of the model, its configuration with the
-overrides, and the format of the KV. The connector has a list of texts in its key, for images, which takes them as well.
+That is the salt, the adapter with the contents of its files, embedding rows with their places, the weights of the
+model, its configuration with the overrides, and the format of the KV. The connector has a list of texts in its key, for
+images, which takes them as well.
 
 In the case of `vllm/example-connector-rounds-twice` both requests have other salts and adapters, so that it goes, too.
 """
@@ -37,7 +38,10 @@ def install() -> None:
             adapter = request.lora_request
             files = digest(adapter.lora_path, "adapter_*") if adapter else ""
             names = (adapter.lora_name, adapter.lora_path, files) if adapter else ()
-            own = repr((self.engine_identity, request.cache_salt, names))
+            rows = request.prompt_embeds
+            sent = () if rows is None else (rows.float().numpy().tobytes(), tuple(request.prompt_is_token_ids or ()))
+            content = hashlib.sha256(repr(sent).encode()).hexdigest()
+            own = repr((self.engine_identity, request.cache_salt, names, content))
             self.identities[request.request_id] = [f.identifier for f in request.mm_features] + [own]
         return list(self.identities[getattr(request, "request_id", None) or request.req_id])
 
