@@ -59,6 +59,7 @@ def test_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
         Capability.EMBEDDING_ROWS: Rows.PROMPTS,
         Capability.DRAFT_COUNTS: Drafts.ACCEPTED,
     },
+    weight=2,  # many kinds of workloads
     upstream=("vllm#51614", "vllm#51094", "vllm#45414"),
 )
 @given(data=st.data())

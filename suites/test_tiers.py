@@ -37,6 +37,7 @@ from coldproof.harness.workload.generators.rare import with_rare
 AREA = "second KV tier"
 COUNTED = (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.CACHED_TOKENS)
 TIER = (Capability.SECOND_TIER, *COUNTED, Capability.METRICS)
+SLOW = {Capability.SLOW_TIER: Tiers.LOADED_SLOW}  # what is behind the second tier is read, too
 SAVED = (Capability.SAVED_STATE, *COUNTED)
 SIZED = (*TIER, Capability.BLOCK_SIZE, Capability.POOL_SIZE)
 LOAD_CELLS = (CellTrait.SECOND_TIER, "tier of groups")
@@ -51,6 +52,7 @@ FAILING_CELLS = ("failing loads",)
     needs=SIZED,
     suits=KEEPING_CELLS,
     shows=(Tiers.LOADED_EVICTED,),
+    shows_where=SLOW,
     upstream=("vllm#54193", "vllm#46951", "sglang#39830", "vllm#53498"),
 )
 @given(data=st.data())
@@ -72,6 +74,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     needs=(*TIER, Capability.CACHE_RESET),
     suits=KEEPING_CELLS,
     shows=(Tiers.LOADED_RESET,),
+    shows_where=SLOW,
     upstream=("vllm#46453", "LMCache#4247"),
 )
 @given(data=st.data())
@@ -133,6 +136,7 @@ def test_preempted_and_resumed_with_a_second_tier(sut: SystemUnderTest, data: st
     needs=(*TIER, Capability.CACHE_SALT),
     suits=KEEPING_CELLS,
     shows=(Adapters.STALE_CHANCES, Tiers.LOADED),
+    shows_where=SLOW,
     upstream=("vllm#53495", "vllm#54342", "vllm#51748", "LMCache#2878"),
 )
 @given(data=st.data())
@@ -233,6 +237,7 @@ def test_failed_loads_of_any_share_of_the_pool(sut: SystemUnderTest, data: st.Da
     needs=(*SIZED, Capability.STREAMING),
     suits=(CellTrait.SECOND_TIER,),
     shows=(Tiers.LOADED, Requests.HITS, Pressure.IDLE_COMPARED, Adapters.TOGETHER, Pressure.PREEMPTIONS),
+    shows_where=SLOW,
     weight=4,
 )
 @given(data=st.data())

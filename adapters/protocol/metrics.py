@@ -8,7 +8,8 @@ import msgspec
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic counters and gauges of the engine at one moment. None: the engine does not publish it.
 
-    `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `resumed_hit_tokens`:
+    `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `slow_hit_tokens`: those
+    of them that came from a tier behind it, such as files behind host memory. `resumed_hit_tokens`:
     the same for requests that resume after a preemption; the other two do not include them. `drafted_tokens`: tokens
     that speculative decoding proposed and the model verified; `accepted_tokens`: those of them that were right.
     `cut_images`: chunks of prefill that ended within an image; `preempted_images`: requests with images that resumed
@@ -19,6 +20,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     hit_tokens: float | None = None
     external_queried_tokens: float | None = None
     external_hit_tokens: float | None = None
+    slow_hit_tokens: float | None = None
     resumed_hit_tokens: float | None = None
     failed_loads: float | None = None
     preemptions: float | None = None

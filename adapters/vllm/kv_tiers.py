@@ -21,6 +21,9 @@ PORT = "(port of the engine)"  # a placeholder for a port that only this engine 
 FAILED_LOADS = "failed_loads"  # the key in the statistics of FailingConnector
 OFFLOADED_BYTES = 2**20
 PAGE = 4096  # bytes
+# Of host memory before files, in blocks of the fingerprint worker: more than a pool of 16, and less than what most
+# workloads store, so that most loads come from files.
+BEFORE_FILES = 18
 KEPT_BLOCKS = 10_000  # the default capacity of Coldproof's connector
 TRANSFER_FLAG = "--kv-transfer-config"
 GIVEN, NOT_USED = "given", "not-used"  # of a cell: the tier is the one in the user's flag, or that one is left out
@@ -94,7 +97,8 @@ TIERS = {
     "offload-described": with_options(OFFLOAD, self_describing_kv_events=True),
     # Without a description, an event names the last block of a chunk alone.
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * PAGE, block_size=64, self_describing_kv_events=True),
-    "files": FILES,
+    "files": with_options(FILES, cpu_bytes_to_use=BEFORE_FILES * PAGE),
+    "files-of-a-model": FILES,
     "files-of-prompts": with_options(FILES, offload_prompt_only=True),
     "simple": SIMPLE,
     "simple-lazy": with_options(SIMPLE, lazy_offload=True),

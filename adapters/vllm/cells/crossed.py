@@ -22,13 +22,13 @@ from coldproof.adapters.vllm.cells.cell import (
 from coldproof.adapters.vllm.cells.content import EMBEDS
 
 TRAIT = "features crossed"
-# Tokens. A hit of five groups ends at whole blocks of 256, of which the shortest workloads have two.
-CONTEXT, CONTEXTS = 512, {"five-groups": 1024}
+# Tokens. A hit of five groups ends at whole blocks of 256, of which the calibration's prompts have some.
+CONTEXT, CONTEXTS = 512, {"five-groups": 2048}
 POOL_FLAG, BLOCK_FLAG = "--num-gpu-blocks-override", "--block-size"
 FULL, LARGE_POOL, BLOCKS_64 = "full", "large-pool", "blocks-64"
 # Blocks that one or two requests of the longest context fill, with blocks of 32 tokens. A state, a window and full
 # attention take blocks of one pool.
-POOLS = {FULL: 17, "window": 60, "two-windows": 60, "five-groups": 440, "state": 60, "state-blocks": 100}
+POOLS = {FULL: 17, "window": 60, "two-windows": 60, "five-groups": 900, "state": 60, "state-blocks": 100}
 # Fewer requests than without drafts, for each of which a step has room for three more tokens.
 CHUNKS_64 = (*SMALL_CHUNKS, MOST_REQUESTS, "8")
 OF_COLDPROOF = ("kept", "kept-late", "failing", "failing-late", "failing-ends")  # its own connector
@@ -147,7 +147,7 @@ def crossed_cell(name: str, values: Sequence[Value]) -> VllmCell:
     prefill = () if chosen & {value.name for value in DIMENSIONS[2].values} else CHUNKS_64
     layers = changes.get("topology", FULL)
     pool = POOLS[layers]
-    if BLOCKS_64 in chosen:
+    if BLOCKS_64 in chosen and layers == FULL:
         pool = pool // 2 + 1
     small = () if LARGE_POOL in chosen else (POOL_FLAG, str(pool))
     arguments = [word for value in values for word in value.arguments]

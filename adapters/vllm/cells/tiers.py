@@ -44,7 +44,7 @@ def window_tier_cell(
 
 def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
     """Return a cell with the files of a tier, in which a model keeps its keys and values when its engine ends."""
-    about = f"the tier of tier-{tier} with a model: files with keys and values, which the next engine finds"
+    about = f"the tier of {name.removesuffix('-model')} with a model: files with keys and values, which the next engine finds"
     pool = small_pool(*arguments)
     return VllmCell(name=name, about=about, arguments=pool, traits=("persistent tier",), tier=tier, numeric=True)
 
@@ -132,7 +132,7 @@ TIER_CELLS = (
         traits=PERSISTENT_TIER,
     ),
     window_tier_cell("tier-offload-window", "vLLM's OffloadingConnector", tier="offload", traits=("tier of groups",)),
-    model_files_cell("tier-files-model", "files"),
+    model_files_cell("tier-files-model", "files-of-a-model"),
     model_files_cell("tier-example-model", "example", NOT_CHUNKED),
     tier_cell("tier-example-chunks", "vLLM's ExampleConnector with chunked prefill", tier="example"),
     tier_cell(

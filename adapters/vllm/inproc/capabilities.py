@@ -30,6 +30,7 @@ from coldproof.adapters.vllm.inproc.weights import weight_controls
 from coldproof.adapters.vllm.kv_tiers import tier_blocks
 from coldproof.adapters.vllm.releases import (
     chat_template,
+    find_module,
     hash_seed,
     hit_alignment,
     in_flight_tokens,
@@ -117,8 +118,18 @@ def capabilities(
             "Coldproof starts the tier's server" if parts.tier_server is not None else "the tier has no server",
         ),
         **pooling_support(parts),
+        Capability.SLOW_TIER: slow_tier_support(settings.kv_transfer_config),
         Capability.SEVERAL_FEATURES: features_support(settings, sizes, events=published),
     }
+
+
+def slow_tier_support(transfer: Any) -> Support:
+    """Return whether there is a tier behind the second one, and this version counts its hits apart."""
+    behind = [] if transfer is None else transfer.kv_connector_extra_config.get("secondary_tiers", [])
+    names = ", ".join(str(tier.get("type")) for tier in behind)
+    counted = find_module("v1.metrics.cache_hit_source") is not None
+    how = f"behind host memory: {names or 'nothing'}" + ("" if counted else ", and this version counts all hits as one")
+    return Support(bool(behind) and counted, how)
 
 
 def features_support(settings: Any, sizes: EngineShape, *, events: bool) -> Support:

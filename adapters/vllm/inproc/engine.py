@@ -225,7 +225,9 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
         """Return the counters of the second tier; empty for an engine without one."""
         if not self.shape.second_tier:
             return {}
-        names = ("external_queried_tokens", "external_hit_tokens", "resumed_hit_tokens", "failed_loads")
+        names = ["external_queried_tokens", "external_hit_tokens", "resumed_hit_tokens", "failed_loads"]
+        if self.capabilities[Capability.SLOW_TIER].present:
+            names.append("slow_hit_tokens")
         return {name: getattr(parts.stats, name) for name in names}
 
     def _draft_counters(self, parts: InprocEngineParts) -> dict[str, int]:

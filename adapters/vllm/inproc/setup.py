@@ -54,6 +54,7 @@ START_ENVIRONMENT = {
 # They come first, so that the user's flags override them. Without async scheduling, a step is complete when it returns.
 FIRST_FLAGS = ("--no-async-scheduling", "--no-use-tqdm-on-load")
 TRITON = "HAS_TRITON"
+SLOW_SOURCES = ("disk", "p2p")  # of vLLM's CacheHitSource
 
 _running: set[int] = set()
 
@@ -64,6 +65,7 @@ class StatCounters:
     def __init__(self) -> None:
         self.queried_tokens = self.hit_tokens = 0
         self.external_queried_tokens = self.external_hit_tokens = self.resumed_hit_tokens = self.failed_loads = 0
+        self.slow_hit_tokens = 0
         self.drafted_tokens = self.accepted_tokens = 0
         self._last: Any = None
 
@@ -79,6 +81,8 @@ class StatCounters:
             self.external_queried_tokens += external.queries
             self.external_hit_tokens += external.hits
             self.resumed_hit_tokens += external.preempted_hits
+            sources = getattr(external, "hits_by_source", {})  # releases before 0.32 have none
+            self.slow_hit_tokens += sum(tokens for source, tokens in sources.items() if source.value in SLOW_SOURCES)
         self.failed_loads += (scheduler_stats.kv_connector_stats or {}).get(FAILED_LOADS, 0)
         drafts = scheduler_stats.spec_decoding_stats
         if drafts is not None:

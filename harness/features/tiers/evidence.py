@@ -19,6 +19,7 @@ class Tiers(Evidence):
     """Loads from a second tier, also of what an earlier engine left there."""
 
     LOADED = "tokens loaded from the second tier"
+    LOADED_SLOW = "tokens loaded from a tier behind the second one"
     LOADED_EVICTED = "bursts that loaded evicted blocks"
     LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
     LOADED_RESUMED = "tokens that preempted requests loaded back"
@@ -39,6 +40,7 @@ def tier_facts(history: History) -> dict[str, float]:
     first_failure = min((r.started for r in history.steps if failed(r)), default=None)
     return {
         Tiers.LOADED: (last.external_hit_tokens or 0) if last else 0,
+        Tiers.LOADED_SLOW: (last.slow_hit_tokens or 0) if last else 0,
         Tiers.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
         Tiers.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
         Tiers.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
