@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.lora.evidence import Adapters
+from coldproof.harness.features.lost_files.evidence import LostFiles
+from coldproof.harness.features.lost_files.workloads import lost_between
 from coldproof.harness.features.mixed.workloads import mixed
 from coldproof.harness.features.preemption.workloads import outgrowing_requests
 from coldproof.harness.features.pressure.shared_workloads import pressed
@@ -333,3 +335,23 @@ def test_a_tier_whose_server_ends_and_is_started_again(sut: SystemUnderTest, dat
     were not read.
     """
     sut.check(data.draw(failing_tiers(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-8",
+    "files of a tier that are lost",
+    needs=(*SIZED, Capability.TIER_FILES),
+    suits=("persistent tier",),
+    shows=(LostFiles.LOSSES, LostFiles.MISSED, Tiers.LOADED),
+    upstream=("vllm#49176", "LMCache#4991"),
+)
+@given(data=st.data())
+def test_files_of_a_tier_that_are_lost(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """Where files of a second tier are removed or cut while the engine runs, a conforming engine answers every request
+    as cold, makes none of them wait for a file that is gone, and frees every block.
+
+    Why it can break: what a lookup found is remembered, so that a request waits for ever for a file that is gone
+    (vllm#49176), or a part of a file is taken for a block (LMCache#4991). Oracle: cold start, and an answer in time.
+    Vacuous when no file was lost, no request missed what had been in one, or nothing was loaded.
+    """
+    sut.check(data.draw(lost_between(sut.limits), label="workload"))

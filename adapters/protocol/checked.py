@@ -26,6 +26,7 @@ from coldproof.adapters.protocol.engine import (
 )
 from coldproof.adapters.protocol.engine_steps import EngineStep, RecordsSteps
 from coldproof.adapters.protocol.kv_events import Published
+from coldproof.adapters.protocol.lost_files import LosesFiles, Loss
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.own_code import OWN_CODE, own_failure_behind
 from coldproof.adapters.protocol.provenance import WrongRead
@@ -169,6 +170,13 @@ class CheckedEngine:
             raise RequestRefused(501, support.evidence)
         with self._engine_errors_only("restart_side"):
             self.engine.restart_side(side)
+
+    def lose_files(self, loss: Loss) -> int:
+        """Remove or cut the files of a tier; return their number. Raises RequestRefused if it has none."""
+        engine = self._with(LosesFiles, Capability.TIER_FILES)
+        with self._engine_errors_only("lose_files"):
+            lost: int = engine.lose_files(loss)
+        return lost
 
     def side(self, side: Side) -> CheckedEngine:
         """Return one of two engines. Raises RequestRefused if they cannot be reached on their own."""

@@ -8,10 +8,10 @@ import msgspec
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic counters and gauges of the engine at one moment. None: the engine does not publish it.
 
-    `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `slow_hit_tokens`: those
-    of them that came from a tier behind it, such as files behind host memory. `resumed_hit_tokens`:
-    the same for requests that resume after a preemption; the other two do not include them. `drafted_tokens`: tokens
-    that speculative decoding proposed and the model verified; `accepted_tokens`: those of them that were right.
+    `external_hit_tokens`: tokens loaded from a second tier; `hit_tokens` does not include them. `slow_hit_tokens`: of
+    these, what came from a tier behind it, such as files behind host memory. `resumed_hit_tokens`: the same for
+    requests that resume after a preemption; the other two do not include them. `drafted_tokens`: tokens that
+    speculative decoding proposed and the model verified; `accepted_tokens`: those of them that were right.
     `cut_images`: chunks of prefill that ended within an image; `preempted_images`: requests with images that resumed
     after a preemption. Only needed where neither steps nor the preemptions of each request are known.
     """

@@ -35,11 +35,13 @@ class View(msgspec.Struct, frozen=True):
     def bounds(self) -> dict[int, Bounds]:
         """Return the expected hits by request number, for the requests with a reported count of one lookup.
 
-        There are none for prompts of more than tokens, whose keys are not known, and where no event tells of blocks
-        that can be hit: of a second tier, or of the parts of a block that is larger than others.
+        There are none for prompts of more than tokens, whose keys are not known, and where no event tells in time of
+        blocks that can be hit: of a second tier, of one behind it, from which they come while a request waits, or of
+        the parts of a block that is larger than others.
         """
         shape = self.history.shape
-        if shape.unequal_blocks or (shape.second_tier and not self.cache.media - set(POOL)):
+        behind = any(record.after.slow_hit_tokens is not None for record in self.history.steps)
+        if behind or shape.unequal_blocks or (shape.second_tier and not self.cache.media - set(POOL)):
             return {}
         counted = [o for o in self.history.outcomes if o.error is None and o.cached_tokens is not None]
         counted = [o for o in counted if o.options.answers == 1]  # several answers hit one another

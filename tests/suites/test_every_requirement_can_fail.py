@@ -119,6 +119,12 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (tiers.test_identities_across_tiers, "tier-keys-lack-the-salt", OFFLOAD, ANY_HIT),
     (tiers.test_loads_that_fail, "failed-loads-count-as-loaded", CELLS["tier-failing"], ANY_HIT),
     (tiers.test_everything_at_once_with_a_second_tier, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
+    (
+        tiers.test_files_of_a_tier_that_are_lost,
+        "a-file-that-cannot-be-read-counts-as-read",
+        CELLS["tier-files"],
+        ANY_HIT,
+    ),
     (tiers.test_kv_of_an_equal_engine, "files-of-an-earlier-engine-are-read-in-part", CELLS["tier-example"], ANY_HIT),
 ]
 

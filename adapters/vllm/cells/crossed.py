@@ -106,6 +106,11 @@ REFUSALS = (
         "and all groups must have the same block size.",
     ),
     Refusal(
+        one=("tier-files",),
+        other=("five-groups",),
+        because="host memory before the files has fewer blocks than a hit of five groups",
+    ),
+    Refusal(
         one=("drafts",),
         other=GROUPS,
         because="the fingerprint worker has a draft model only with full attention in all layers",

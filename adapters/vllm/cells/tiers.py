@@ -44,7 +44,8 @@ def window_tier_cell(
 
 def model_files_cell(name: str, tier: str, *arguments: str) -> VllmCell:
     """Return a cell with the files of a tier, in which a model keeps its keys and values when its engine ends."""
-    about = f"the tier of {name.removesuffix('-model')} with a model: files with keys and values, which the next engine finds"
+    tested = name.removesuffix("-model")
+    about = f"the tier of {tested} with a model: files with keys and values, which the next engine finds"
     pool = small_pool(*arguments)
     return VllmCell(name=name, about=about, arguments=pool, traits=("persistent tier",), tier=tier, numeric=True)
 

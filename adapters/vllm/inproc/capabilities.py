@@ -118,9 +118,16 @@ def capabilities(
             "Coldproof starts the tier's server" if parts.tier_server is not None else "the tier has no server",
         ),
         **pooling_support(parts),
+        Capability.TIER_FILES: file_support(settings.kv_transfer_config),
         Capability.SLOW_TIER: slow_tier_support(settings.kv_transfer_config),
         Capability.SEVERAL_FEATURES: features_support(settings, sizes, events=published),
     }
+
+
+def file_support(transfer: Any) -> Support:
+    """Return whether a tier keeps KV in files of a folder of this engine's."""
+    behind = [] if transfer is None else transfer.kv_connector_extra_config.get("secondary_tiers", [])
+    return Support(any(tier.get("type") == "fs" for tier in behind), f"tiers behind host memory: {len(behind)}")
 
 
 def slow_tier_support(transfer: Any) -> Support:

@@ -25,6 +25,7 @@ from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused, Served
 from coldproof.adapters.protocol.engine_steps import EngineStep
 from coldproof.adapters.protocol.kv_events import Published, hash_rule
+from coldproof.adapters.protocol.lost_files import Loss
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.provenance import WrongRead
 from coldproof.adapters.protocol.requests import ENGINE_ABORT, Arrival, Completion, CompletionRequest, Message
@@ -55,9 +56,11 @@ from coldproof.adapters.vllm.server import (
     effective_environment,
     environment_text,
     server_command,
+    tier_folder,
 )
 
 SERVER_PORT = 8000
+KV_FILES = ".bin"  # how vLLM's file tier names files with KV (vllm/v1/kv_offload/file_mapper.py)
 DRAIN_STEPS = 100  # a connector that still has work after so many steps will not finish
 
 
@@ -180,6 +183,17 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 self._failure = f"the tier's server did not start again: {problem}"
                 raise EngineDied(self._failure) from problem
             self._parts = msgspec.structs.replace(parts, tier_server=following)
+
+    def lose_files(self, loss: Loss) -> int:
+        """Remove or cut the files of the tier, in the folder that only this engine uses."""
+        with self.entered():
+            files = sorted(tier_folder(self.options).rglob(f"*{KV_FILES}"))
+            for file in files:
+                if loss is Loss.REMOVED:
+                    file.unlink()
+                else:
+                    os.truncate(file, file.stat().st_size // 2)
+        return len(files)
 
     def _stamp_events(self, parts: InprocEngineParts) -> None:
         """Give the KV events that were published since the last step or reset the time of now."""

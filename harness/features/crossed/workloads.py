@@ -41,25 +41,25 @@ Workloads = st.SearchStrategy[Workload]
 TIER, POOL = Capability.SECOND_TIER, Capability.POOL_SIZE
 SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.IMAGES
 ROWS = Capability.EMBEDDING_ROWS
-CONTENT = (IMAGES, ROWS)
+OF_THEIR_OWN = (TIER, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 
 
 def of_every_feature(limits: WorkloadLimits) -> Workloads:
     """Return workloads for all features that this engine has. An example is of one kind.
 
-    First one feature is drawn, so that each is met however many kinds the others have. Hypothesis varies what it has
-    drawn before, so a run may draw one of many in no example. Nothing but its own workloads shows images or embedding
-    rows, so half of the examples have them.
+    Hypothesis varies what it has drawn before, so a run may draw one of many kinds in no example. Nothing but its own
+    workloads shows a second tier, drafts, images or embedding rows, so each of these has as many examples as all others
+    together.
     """
     plain = (returns(limits), boundaries(limits), conversations(limits, chat=False), mixed(limits))
     found: dict[Capability | None, list[Workloads]] = {None: list(plain)}
     for feature, needs, workloads in by_feature(limits):
         if needs <= limits.can:
             found.setdefault(feature, []).append(workloads)
-    content = [kind for feature in CONTENT for kind in found.pop(feature, ())]
+    own = [st.one_of(found.pop(feature)) for feature in OF_THEIR_OWN if feature in found]
     others = st.sampled_from([st.one_of(kinds) for kinds in found.values()]).flatmap(lambda kind: kind)
-    return st.booleans().flatmap(lambda other: others if other else st.one_of(content)) if content else others
+    return st.sampled_from((others, *own)).flatmap(lambda kind: kind)
 
 
 def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capability], Workloads]]:

@@ -14,6 +14,7 @@ from support.ports import reserved_port
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.lost_files import Loss
 from coldproof.adapters.protocol.requests import CompletionRequest
 from coldproof.adapters.vllm.cells.tiers import LMCACHE_ENVIRONMENT
 from coldproof.adapters.vllm.fingerprint.topology import FULL_ATTENTION
@@ -169,3 +170,35 @@ def test_the_example_connector_does_not_know_of_salts(start: Start) -> None:
     ask(engine, prompt("first", 130))
     assert ask(engine, prompt("first", 130), salt="red")[1] == 128
     assert ask(start("kept"), prompt("first", 130), salt="red")[1] == 0
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_files_are_read_and_can_be_lost(start: Start, loss: Loss) -> None:
+    """What host memory has no room for comes from files, and vLLM says so. Once they are lost, it is computed again."""
+    engine = start("files")
+    assert engine.capabilities[Capability.SLOW_TIER].present is True
+    assert engine.capabilities[Capability.TIER_FILES].present is True
+    asked = prompt("first", 130)
+
+    def push_out() -> None:
+        for other in ("second", "third"):
+            ask(engine, prompt(other, 480))
+
+    first = ask(engine, asked)
+    push_out()
+    assert ask(engine, asked) == (first[0], 128)
+    assert engine.metrics().slow_hit_tokens == 128
+    push_out()
+    read = engine.metrics().slow_hit_tokens
+    assert engine.lose_files(loss) > 0
+    assert ask(engine, asked) == (first[0], 0)
+    assert engine.metrics().slow_hit_tokens == read
+
+
+def test_other_tiers_have_no_files_to_lose(start: Start) -> None:
+    """Their capabilities say so."""
+    engine = start("offload")
+    assert engine.capabilities[Capability.TIER_FILES].present is False
+    assert engine.capabilities[Capability.SLOW_TIER].present is False
+    assert engine.metrics().slow_hit_tokens is None
+    assert engine.lose_files(Loss.REMOVED) == 0

@@ -1,0 +1,3 @@
+"""Files of a tier that are lost while an engine runs."""
+
+USES = ("tiers",)
