@@ -262,7 +262,12 @@ def sent_during_a_pause(builder: UpdateBuilder, *, update: bool) -> list[Step]:
 def updates_in_flight(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw updates while requests decode: without a pause, or during one that keeps them. Their next turns follow,
     under the new weights and after a return to earlier ones.
+
+    A transfer takes several calls, between which an engine has no weights to compute with: it needs the pause
+    (https://docs.vllm.ai/en/latest/training/async_rl/, "To safely update weights while the inference engine is
+    running").
     """
+    needs_pause = Capability.WEIGHTS_TRANSFER in limits.can
     builder = UpdateBuilder(draw, limits)
     if limits.policy is WeightPolicy.IN_SALT or (Capability.CACHE_SALT in limits.can and draw(st.booleans())):
         builder.renew_salt()
@@ -270,7 +275,7 @@ def updates_in_flight(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
         first = len(builder.drawn.requests)
         requests = busy_requests(builder, most=2)
-        keeps = Capability.PAUSE_KEEP in limits.can and draw(st.booleans())
+        keeps = Capability.PAUSE_KEEP in limits.can and (needs_pause or draw(st.booleans()))
         moments = draw(st.sampled_from((1, 2)))
         changes: list[Change] = []
         for _ in range(moments):
