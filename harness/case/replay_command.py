@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from coldproof.adapters.registry import ENGINES
+from coldproof.harness.case.repairs import KNOWN, chosen_repairs
 from coldproof.harness.option_table import option_of, option_words
 from coldproof.harness.options import FINGERPRINT, Options
 from coldproof.harness.schema.case import Case
@@ -64,8 +65,16 @@ def engine_values(options: Options, layer: str = "") -> dict[str, object]:
         "shared_dir": options.shared_dir,
         "noise": options.noise,
         "fault": options.fault,
-        "repairs": tuple(one.name for one in options.repairs),
+        "repairs": repair_names(options),
     }
+
+
+def repair_names(options: Options) -> tuple[str, ...]:
+    """Return the repairs of a run as --repairs takes them: one word for all that are known, which are forty names."""
+    names = tuple(one.name for one in options.repairs)
+    if len(names) > 1 and names == tuple(one.name for one in chosen_repairs(options.engine, KNOWN)):
+        return (KNOWN,)
+    return names
 
 
 def own_options(options: Options) -> list[str]:

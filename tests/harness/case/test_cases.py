@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.histories import ask, burst, contents, play, put
 
+from coldproof.adapters.spec.repair import Repair
+from coldproof.harness.case import replay_command
 from coldproof.harness.case.case import make_case
 from coldproof.harness.case.load import load_case
 from coldproof.harness.case.replay_command import engine_options, portable_command, replay_options
@@ -188,6 +190,17 @@ def test_a_replay_has_the_options_that_decide_which_engine_runs() -> None:
         *("--model", "smollm2", "--adapter", "a", "--adapter", "b", "--engine-args=--dtype bfloat16"),
         *("--fault", "salts-are-ignored"),
     ]
+
+
+def test_all_known_repairs_are_one_word_in_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are forty names, which nobody reads. A part of them is named."""
+    known = tuple(Repair(name=f"vllm/{name}", releases=">=0", text="t", path=Path("none")) for name in ("a", "b", "c"))
+    monkeypatch.setattr(replay_command, "chosen_repairs", lambda _engine, _text: known)
+    options = Options(engine="vllm-inproc", report_dir=Path("out"))
+    for chosen, words in ((known, "known"), (known[:2], "vllm/a,vllm/b"), (known[:1], "vllm/a")):
+        given = msgspec.structs.replace(options, repairs=chosen)
+        assert engine_options(given) == ["--repairs", words]
+    assert engine_options(options) == []
 
 
 def test_the_same_case_has_the_same_id(judgement: Judgement) -> None:
