@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from support.histories import ask, put
 
+from coldproof.adapters.protocol.lost_files import Loss
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
 from coldproof.harness import feature_files
+from coldproof.harness.features.lost_files.steps import LoseFiles
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload import kinds
 from coldproof.harness.workload.kinds.kind import Activity, State, StepKind, Stop
@@ -58,6 +60,7 @@ WRITTEN: list[tuple[Action, str]] = [
     (RestartSide(Side.DECODE), '{"type":"restart_side","side":"decode"}'),
     (Idle(5), '{"type":"idle","ms":5}'),
     (CloseSession("s"), '{"type":"close_session","name":"s"}'),
+    (LoseFiles(Loss.CUT), '{"type":"lose_files","loss":"cut in half"}'),
     (UpdateWeights(version="A"), f'{{"type":"update_weights","version":"A","route":"{WeightRoute.PATH.value}"}}'),
     (Pause(mode=PauseMode.KEEP, clear=True), f'{{"type":"pause","mode":"{PauseMode.KEEP.value}","clear":true}}'),
     (Resume(), '{"type":"resume"}'),
