@@ -343,6 +343,7 @@ def test_a_tier_whose_server_ends_and_is_started_again(sut: SystemUnderTest, dat
     needs=(*SIZED, Capability.TIER_FILES),
     suits=("persistent tier",),
     shows=(LostFiles.LOSSES, LostFiles.MISSED, Tiers.LOADED),
+    weight=4,  # each example fills the pool and host memory several times
     upstream=("vllm#49176", "LMCache#4991"),
 )
 @given(data=st.data())
