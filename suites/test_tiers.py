@@ -341,7 +341,7 @@ def test_a_tier_whose_server_ends_and_is_started_again(sut: SystemUnderTest, dat
     "TIER-8",
     "files of a tier that are lost",
     needs=(*SIZED, Capability.TIER_FILES),
-    suits=("persistent tier",),
+    suits=("lost files",),
     shows=(LostFiles.LOSSES, LostFiles.MISSED, Tiers.LOADED),
     weight=4,  # each example fills the pool and host memory several times
     upstream=("vllm#49176", "LMCache#4991"),

@@ -147,7 +147,10 @@ class ConformanceRun:
         self.log.emit("states", families=families())
         crossings = ENGINES[options.engine].crossings
         if crossings is not None:
-            values = {name: crossings.values_of(CELLS[name]) for name in options.cells if name in CELLS}
+            # All cells that a run may open: the process of a run of several layers does not know which ones do.
+            named = (CELLS[name] for name in options.cells if name in CELLS)
+            every = (*ENGINES[options.engine].cells, *crossings.cells(options.profile), *named)
+            values = {cell.name: crossings.values_of(cell) for cell in every}
             self.log.emit("pairs", possible=crossings.possible_pairs(), cells=values)
         if self.qualification is not None:
             keep_known_issues(options)

@@ -18,22 +18,17 @@ DECIDED = (Verdict.CONFORMS, Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
 def feature_pairs(events: list[Event]) -> list[FeaturePairs]:
     """Return the pairs of each two dimensions that the run announced. A cell counts if any verdict in it is decided."""
     announced = [event for event in events if event["event"] == "pairs"]
-    decided = {place(e) for e in events if e["event"] == "verdict" and e["verdict"] in DECIDED and e["examples"]}
+    decided = {e["cell"] for e in events if e["event"] == "verdict" and e["verdict"] in DECIDED and e["examples"]}
     had: set[str] = set()
     for event in announced:
         for cell, values in event["cells"].items():
-            if (event.get("layer", ""), cell) in decided:
+            if cell in decided:
                 had.update(map(JOINT.join, itertools.combinations(values, 2)))
     possible: dict[str, list[str]] = announced[0]["possible"] if announced else {}
     return [
         FeaturePairs(dimensions=names, possible=len(pairs), missing=[pair for pair in pairs if pair not in had])
         for names, pairs in possible.items()
     ]
-
-
-def place(event: Event) -> tuple[str, str]:
-    """Return the layer and the cell of an event."""
-    return event.get("layer", ""), event["cell"]
 
 
 def pairs_summary(pairs: Sequence[FeaturePairs]) -> str:

@@ -122,7 +122,7 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (
         tiers.test_files_of_a_tier_that_are_lost,
         "a-file-that-cannot-be-read-counts-as-read",
-        CELLS["tier-files"],
+        CELLS["tier-files-lost"],
         ANY_HIT,
     ),
     (tiers.test_kv_of_an_equal_engine, "files-of-an-earlier-engine-are-read-in-part", CELLS["tier-example"], ANY_HIT),

@@ -120,6 +120,12 @@ TIER_CELLS = (
         traits=PERSISTENT_TIER,
     ),
     tier_cell(
+        "tier-files-lost",
+        "tier-files, whose files are removed or cut while the engine runs",
+        tier="files",
+        traits=("lost files",),
+    ),
+    tier_cell(
         "tier-simple",
         "vLLM's SimpleCPUOffloadConnector, which stores blocks when they are computed",
         traits=SESSION_TIER,

@@ -10,7 +10,7 @@ from coldproof.adapters.vllm.faults.patching import acted, around
 
 FAULTS, fault = collector("lost_files")
 
-FILES = ("tier-files",)
+FILES = ("tier-files-lost",)
 
 
 @fault("TIER-8", stands_for="vllm#49176", cells=FILES)
