@@ -50,25 +50,27 @@ def tier(name: str) -> Value:
     return fields(f"tier-{name}", tier=name)
 
 
+TIERS = Dimension(
+    name="second tier",
+    values=(
+        flags("no-tier"),
+        *map(tier, ("offload", "offload-small", "files", "simple", "simple-lazy", "multi", "example")),
+        *map(tier, OF_COLDPROOF),
+    ),
+)
+PREFILL = Dimension(
+    name="prefill",
+    values=(
+        flags("chunks-64", *CHUNKS_64),
+        flags("chunks-24", CHUNK_TOKENS, "24", MOST_REQUESTS, "4"),
+        flags("chunks-of-one", CHUNK_OF_ONE, "24", MOST_REQUESTS, "8"),
+        flags("whole-prompts", NOT_CHUNKED),
+    ),
+)
 DIMENSIONS = (
     Dimension(name="layers", values=tuple(fields(name, topology=name) for name in POOLS)),
-    Dimension(
-        name="second tier",
-        values=(
-            flags("no-tier"),
-            *map(tier, ("offload", "offload-small", "files", "simple", "simple-lazy", "multi", "example")),
-            *map(tier, OF_COLDPROOF),
-        ),
-    ),
-    Dimension(
-        name="prefill",
-        values=(
-            flags("chunks-64", *CHUNKS_64),
-            flags("chunks-24", CHUNK_TOKENS, "24", MOST_REQUESTS, "4"),
-            flags("chunks-of-one", CHUNK_OF_ONE, "24", MOST_REQUESTS, "8"),
-            flags("whole-prompts", NOT_CHUNKED),
-        ),
-    ),
+    TIERS,
+    PREFILL,
     Dimension(name="pool", values=(flags("small-pool"), flags(LARGE_POOL))),
     Dimension(name="schedule", values=(flags("fcfs"), flags("priority", "--scheduling-policy", "priority"))),
     Dimension(name="events", values=(flags("no-events"), fields("events", events=True))),
@@ -92,7 +94,7 @@ DIMENSIONS = (
     Dimension(name="block", values=(flags("blocks-32"), flags(BLOCKS_64, BLOCK_FLAG, "64"))),
 )
 GROUPS = tuple(name for name in POOLS if name != FULL)
-CONNECTORS = tuple(value.name for value in DIMENSIONS[1].values[1:])
+CONNECTORS = tuple(value.name for value in TIERS.values[1:])
 REFUSALS = (
     Refusal(
         one=("tier-example",),
@@ -138,10 +140,8 @@ REFUSALS = (
     ),
     Refusal(one=("drafts",), other=CONNECTORS, because="the fingerprint worker has no draft model with a KV connector"),
 )
-
-
-# Of the pairs that most models in production have: a few for the shortest profile, without those of known causes, which
-# take its time.
+# For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would
+# take all of the profile's time.
 FEW = ("window+tier-kept+chunks-24", "state+chunks-24+priority", "five-groups+chunks-of-one+priority")
 
 
@@ -151,7 +151,7 @@ def crossed_cell(name: str, values: Sequence[Value]) -> VllmCell:
     changes: dict[str, Any] = {}
     for value in values:
         changes |= dict(value.fields)
-    prefill = () if chosen & {value.name for value in DIMENSIONS[2].values} else CHUNKS_64
+    prefill = () if chosen & {value.name for value in PREFILL.values} else CHUNKS_64
     layers = changes.get("topology", FULL)
     pool = POOLS[layers]
     if BLOCKS_64 in chosen and layers == FULL:

@@ -124,18 +124,25 @@ def capabilities(
     }
 
 
+def tiers_behind(transfer: Any) -> list[str]:
+    """Return the types of the tiers behind host memory, such as "fs"."""
+    tiers = [] if transfer is None else transfer.kv_connector_extra_config.get("secondary_tiers", [])
+    return [str(tier.get("type")) for tier in tiers]
+
+
 def file_support(transfer: Any) -> Support:
     """Return whether a tier keeps KV in files of a folder of this engine's."""
-    behind = [] if transfer is None else transfer.kv_connector_extra_config.get("secondary_tiers", [])
-    return Support(any(tier.get("type") == "fs" for tier in behind), f"tiers behind host memory: {len(behind)}")
+    behind = tiers_behind(transfer)
+    return Support("fs" in behind, f"tiers behind host memory: {len(behind)}")
 
 
 def slow_tier_support(transfer: Any) -> Support:
     """Return whether there is a tier behind the second one, and this version counts its hits apart."""
-    behind = [] if transfer is None else transfer.kv_connector_extra_config.get("secondary_tiers", [])
-    names = ", ".join(str(tier.get("type")) for tier in behind)
+    behind = tiers_behind(transfer)
     counted = find_module("v1.metrics.cache_hit_source") is not None
-    how = f"behind host memory: {names or 'nothing'}" + ("" if counted else ", and this version counts all hits as one")
+    how = f"behind host memory: {', '.join(behind) or 'nothing'}" + (
+        "" if counted else ", and this version counts all hits as one"
+    )
     return Support(bool(behind) and counted, how)
 
 
