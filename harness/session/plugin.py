@@ -23,6 +23,7 @@ from _pytest.runner import call_and_report
 from hypothesis import settings
 
 from coldproof.adapters.common.redact import redacted
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.registry import ATTACHED, ENGINES, fault_listing
 from coldproof.harness.case.load import load_case
 from coldproof.harness.options import SOAK, UsageError
@@ -118,8 +119,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by cell, so that each engine starts once, and deselect the tests that the options exclude.
 
-    --replay keeps one test of the case's requirement: the one with the fewest needs, because a case has what it needs,
-    and an engine without chats, say, can replay a case of token ids.
+    --replay keeps one test of the case's requirement (`replaying`).
     """
     order = {cell.name: i for i, cell in enumerate(selected_cells(config))}
     attached = ATTACHED.name in order
@@ -138,7 +138,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--replay") is not None:
         case, _ = load_case(Path(config.getoption("--replay")), follow=True)
         able = [item for item in items if is_selected(item, [case.requirement])]
-        keep_items(config, items, sorted(able, key=number_of_needs)[:1])
+        keep_items(config, items, replaying(able, case.test))
     if config.getoption("--prove") is not None:
         keep_unfinished(config, items, Path(config.getoption("--prove")))
     try:
@@ -185,10 +185,21 @@ def keep_shard(config: pytest.Config, items: list[pytest.Item]) -> None:
     keep_items(config, items, [item for item in items if item.nodeid not in others])
 
 
-def number_of_needs(item: pytest.Item) -> int:
-    """Return how many capabilities a test needs from the engine; 0 for one that stands for no requirement."""
+def replaying(items: list[pytest.Item], test: str) -> list[pytest.Item]:
+    """Return the one of a requirement's tests that replays a case of one of them.
+
+    It has the fewest needs of those that need nothing else than the case's own test. An engine without chats, say, can
+    replay a case of token ids; but it need not have what another test of the requirement is about.
+    """
+    own = next((needs_of(item) for item in items if test_name(item) == test), None)
+    able = [item for item in items if own is None or needs_of(item) <= own]
+    return sorted(able, key=lambda item: len(needs_of(item)))[:1]
+
+
+def needs_of(item: pytest.Item) -> frozenset[Capability]:
+    """Return the capabilities that a test needs from the engine; none for one that stands for no requirement."""
     requirement = requirement_of(item)
-    return len(requirement.needs) if requirement is not None else 0
+    return frozenset() if requirement is None else frozenset(requirement.needs)
 
 
 def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import groupby
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -149,3 +151,12 @@ def test_a_case_is_replayed_by_the_test_with_the_fewest_needs() -> None:
     """The first test of CHAT-1 sends chats. With it, a case of token ids was UNSUPPORTED on an engine without chats."""
     case = "findings/openvino/prefill-writes-into-shared-blocks/case.json"
     assert collected("--engine", "openvino", "--replay", case) == [("test_prompts_that_share_a_prefix", "openvino")]
+
+
+def test_a_case_is_not_replayed_by_a_test_of_something_else(tmp_path: Path) -> None:
+    """The test of TIER-1 with the fewest needs is about KV that is saved under a name, which vLLM cannot."""
+    kept = json.loads(Path("findings/vllm/offloading-appends-a-sessions-blocks/case.json").read_text(encoding="utf-8"))
+    case = tmp_path / "case.json"
+    case.write_text(json.dumps(kept | {"requirement": "TIER-1", "test": "test_pool_emptied_and_prompts_sent_again"}))
+    (replayed,) = collected("--worker", "fingerprint", "--replay", str(case))
+    assert replayed == ("test_pool_emptied_and_prompts_sent_again", "tier-offload")
