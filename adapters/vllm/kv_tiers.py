@@ -23,7 +23,7 @@ OFFLOADED_BYTES = 2**20
 PAGE = 4096  # bytes
 # Of host memory before files, in blocks of the fingerprint worker: more than a pool of 16, and less than what most
 # workloads store, so that most loads come from files.
-BEFORE_FILES = 18
+BEFORE_FILES, FEW_BEFORE_FILES = 18, 6  # the second: less than one long prompt has
 KEPT_BLOCKS = 10_000  # the default capacity of Coldproof's connector
 TRANSFER_FLAG = "--kv-transfer-config"
 GIVEN, NOT_USED = "given", "not-used"  # of a cell: the tier is the one in the user's flag, or that one is left out
@@ -98,6 +98,7 @@ TIERS = {
     # Without a description, an event names the last block of a chunk alone.
     "offload-small": with_options(OFFLOAD, cpu_bytes_to_use=20 * PAGE, block_size=64, self_describing_kv_events=True),
     "files": with_options(FILES, cpu_bytes_to_use=BEFORE_FILES * PAGE),
+    "files-few": with_options(FILES, cpu_bytes_to_use=FEW_BEFORE_FILES * PAGE),
     "files-of-a-model": FILES,
     "files-of-prompts": with_options(FILES, offload_prompt_only=True),
     "simple": SIMPLE,

@@ -26,6 +26,7 @@ CI = (
     "groups-five-long",
     "groups-state",
     *EVENT_AND_TIER_CELLS,
+    "tier-files-few",
     "tier-files-lost",
 )
 PROFILES: dict[str, dict[str, tuple[str, ...]]] = {

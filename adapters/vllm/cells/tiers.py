@@ -119,6 +119,7 @@ TIER_CELLS = (
         "vLLM's OffloadingConnector with host memory and then files in a folder (TieringOffloadingSpec, tier fs)",
         traits=PERSISTENT_TIER,
     ),
+    tier_cell("tier-files-few", "tier-files with host memory for six blocks, which is less than a long prompt has"),
     tier_cell(
         "tier-files-lost",
         "tier-files, whose files are removed or cut while the engine runs",
