@@ -10,6 +10,7 @@ from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.harness.features.crossed.workloads import of_every_feature
 from coldproof.harness.features.lora.evidence import Adapters
 from coldproof.harness.features.mixed.workloads import mixed
+from coldproof.harness.judgement.collect import ACTING
 from coldproof.harness.judgement.evidence.cache import Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
@@ -49,6 +50,7 @@ def test_everything_at_once(sut: SystemUnderTest, data: st.DataObject) -> None:
     needs=(*NEEDS, Capability.CACHED_TOKENS, Capability.SEVERAL_FEATURES),
     suits=("features crossed",),
     shows=(Requests.HITS,),
+    shows_where=ACTING,
     weight=2,  # many kinds of workloads
     upstream=("vllm#51614", "vllm#51094", "vllm#45414"),
 )
@@ -59,6 +61,8 @@ def test_several_features_at_once(sut: SystemUnderTest, data: st.DataObject) -> 
 
     Why it can break: each feature is right where it was tested, which is alone: a tier of a model with several kinds of
     layers publishes the hashes of one kind for all (vllm#51614), or loads a state of another position (vllm#51094).
-    Oracle: cold start, the reference cache, the KV events. Vacuous without hits.
+    Oracle: cold start, the reference cache, the KV events. Vacuous without hits,
+    and unless each of these features that is on has acted: loads from the second tier and from what is behind it, hits
+    into images and embedding rows, accepted drafts, KV events.
     """
-    sut.check(data.draw(of_every_feature(sut.limits), label="workload"))
+    sut.check(data.draw(of_every_feature(sut.limits, ACTING), label="workload"))

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.spec.cell import Cell
 
 JOINT = "+"  # between the values in the name of a crossed cell
@@ -23,11 +24,14 @@ Point = Mapping[str, str]  # the name of a dimension -> the name of one of its v
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a dimension. `arguments`: its flags. `fields`: what else it changes in a cell."""
+    """One value of a dimension. `arguments`: its flags. `fields`: what else it changes in a cell. `feature`: what it
+    switches on; None if it acts in each request, as a size of blocks does.
+    """
 
     name: str
     arguments: tuple[str, ...] = ()
     fields: tuple[tuple[str, Any], ...] = ()
+    feature: Capability | None = None
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +124,10 @@ class Crossings(msgspec.Struct, frozen=True, kw_only=True):
             ]
             for one, other in itertools.combinations(self.dimensions, 2)
         }
+
+    def features(self) -> dict[str, Capability]:
+        """Return the values that switch a feature on, with that feature."""
+        return {value.name: value.feature for one in self.dimensions for value in one.values if value.feature}
 
     def values_of(self, cell: Cell) -> list[str]:
         """Return the value of each dimension that a cell has; empty for a cell that has a place in none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.counters import COUNTINGS, Counting, Evidence, Trait
 from coldproof.harness.judgement.registry import Example
 
@@ -15,6 +16,8 @@ FUNCTIONS = COUNTINGS.load()
 NAMES = [frozenset(one.counters) for one in FUNCTIONS]
 # All counters by their texts.
 COUNTERS: dict[str, Evidence] = {one.value: one for counting in FUNCTIONS for one in counting.counters}
+# By a feature that an engine may have on: the counter that is not zero if it has acted.
+ACTING: dict[Capability, Evidence] = {one.feature: one for one in COUNTERS.values() if one.feature is not None}
 
 
 def evidence(example: Example) -> dict[str, float]:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Self, TypeVar
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.judgement.registry import Asks, Registered, Registry, asks_nothing
 
 Facts = TypeVar("Facts", bound=Callable[..., dict[str, float]])
@@ -24,16 +25,19 @@ class Trait(enum.Enum):
 class Evidence(enum.StrEnum):
     """Counters of one history; they are summed over the examples of a requirement.
 
-    A subclass has the counters of one function. A member's value is the text that reports show, then its traits.
+    A subclass has the counters of one function. A member's value is the text that reports show, then its traits, and
+    the feature that has acted if the counter is not zero.
     """
 
     traits: frozenset[Trait]
+    feature: Capability | None
 
-    def __new__(cls, words: str, *traits: Trait) -> Self:
+    def __new__(cls, words: str, *traits: Trait | Capability) -> Self:
         """Return a counter with this text."""
         made = str.__new__(cls, words)
         made._value_ = words
-        made.traits = frozenset(traits)
+        made.traits = frozenset(one for one in traits if isinstance(one, Trait))
+        made.feature = next((one for one in traits if isinstance(one, Capability)), None)
         return made
 
 

@@ -13,6 +13,7 @@ import msgspec
 from coldproof.harness.judgement.counters import Trait
 from coldproof.harness.judgement.dropped_kind import DroppedKind
 from coldproof.harness.judgement.judge import Judgement
+from coldproof.harness.judgement.leads import Leads
 from coldproof.harness.judgement.requirement import Absent, Requirement
 from coldproof.harness.schema.attribution import Attribution
 from coldproof.harness.schema.case import Case
@@ -125,6 +126,7 @@ class Trial:
         self.requirement, self.cell, self.statement, self.test = requirement, cell, statement, test
         self.started = time.monotonic()
         self.evidence: Counter[str] = Counter()
+        self.leads = Leads(self.evidence)
         self.examples = self.requests = self.noise = self.permitted = self.failing = 0
         self.explained = 0  # differences that are noise according to the scores of both sides
         self.search = Search()

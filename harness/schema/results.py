@@ -370,7 +370,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingReplay] = []  # the known findings that the run replayed first
     records: list[FindingFacts] = []  # of the findings that the run met
     reach: list[StateTable] = []  # which states of the engine the examples reached
-    pairs: list[FeaturePairs] = []  # which features the configurations of the run had on at once
+    pairs: list[FeaturePairs] = []  # which features the run has shown at once
     switches: ServerSwitches | None = None  # of an attached server
     fleet: list[FleetRow] = []  # of many runs as one; empty in a run's own results
 

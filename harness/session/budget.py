@@ -289,7 +289,8 @@ class Budget:
             return True  # the floor, or a first share: it goes on when the others have theirs
         if missing and trial.out_of_reach and trial.drawn_examples >= FEW:
             return True  # they may still find a counterexample; more of them change no verdict
-        most = PATIENT_EXAMPLES if self.is_reachable(trial, missing) else LEAST_DRAWN
+        hopeful = self.is_reachable(trial, missing) or trial.leads.is_trying(missing)
+        most = PATIENT_EXAMPLES if hopeful else LEAST_DRAWN
         short = few or (bool(missing) and trial.examples < most)
         if not trial.examples or (short and used <= self.patience):
             return False

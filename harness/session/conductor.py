@@ -33,6 +33,7 @@ from coldproof.harness.execution.engines.cell_engines import CellEngines
 from coldproof.harness.execution.engines.cell_start import usable_contents
 from coldproof.harness.execution.engines.pool import EnginePool
 from coldproof.harness.execution.models.trained import described_model
+from coldproof.harness.judgement.collect import ACTING
 from coldproof.harness.judgement.criteria import failing_checks
 from coldproof.harness.judgement.oracle import OracleError
 from coldproof.harness.judgement.reach.states import families
@@ -151,7 +152,8 @@ class ConformanceRun:
             named = (CELLS[name] for name in options.cells if name in CELLS)
             every = (*ENGINES[options.engine].cells, *crossings.cells(options.profile), *named)
             values = {cell.name: crossings.values_of(cell) for cell in every}
-            self.log.emit("pairs", possible=crossings.possible_pairs(), cells=values)
+            acts = {name: ACTING[feature] for name, feature in crossings.features().items()}
+            self.log.emit("pairs", possible=crossings.possible_pairs(), cells=values, acts=acts)
         if self.qualification is not None:
             keep_known_issues(options)
             self.log.emit("qualification", qualification=self.qualification)

@@ -127,7 +127,7 @@ class SystemUnderTest:
         self._current = CurrentTrial(trial, observe, proof, marks)
         if engines.pool.options.guided and not trial.requirement.without_cache:
             self.corpus = ReachCorpus(self.state_counts, read_corpus(self.corpus_file(trial)))
-        self.limits = msgspec.structs.replace(self.limits, guidance=self.corpus)
+        self.limits = msgspec.structs.replace(self.limits, guidance=self.corpus, leads=trial.leads)
 
     def end(self) -> None:
         """End the current trial."""

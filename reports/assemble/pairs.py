@@ -1,4 +1,4 @@
-"""Which features of the engine the configurations of a run had on at once, two and two."""
+"""Which features of the engine a run has shown at once, two and two."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ DECIDED = (Verdict.CONFORMS, Verdict.VIOLATED, Verdict.KNOWN_ISSUE)
 
 
 def feature_pairs(events: list[Event]) -> list[FeaturePairs]:
-    """Return the pairs of each two dimensions that the run announced. A cell counts if any verdict in it is decided."""
+    """Return the pairs of each two dimensions that the run announced. A decided verdict counts for what its cell had on
+    and, where evidence tells that a feature acted, for what its examples have shown.
+    """
     announced = [event for event in events if event["event"] == "pairs"]
-    decided = {e["cell"] for e in events if e["event"] == "verdict" and e["verdict"] in DECIDED and e["examples"]}
+    decided = [e for e in events if e["event"] == "verdict" and e["verdict"] in DECIDED and e["examples"]]
     had: set[str] = set()
     for event in announced:
-        for cell, values in event["cells"].items():
-            if cell in decided:
-                had.update(map(JOINT.join, itertools.combinations(values, 2)))
+        for verdict in decided:
+            on = event["cells"].get(verdict["cell"], ())
+            idle = {value for value, shown_by in event["acts"].items() if not verdict["evidence"].get(shown_by)}
+            had.update(map(JOINT.join, itertools.combinations([value for value in on if value not in idle], 2)))
     possible: dict[str, list[str]] = announced[0]["possible"] if announced else {}
     return [
         FeaturePairs(dimensions=names, possible=len(pairs), missing=[pair for pair in pairs if pair not in had])
@@ -36,4 +39,4 @@ def pairs_summary(pairs: Sequence[FeaturePairs]) -> str:
     if not pairs:
         return ""
     possible, missing = sum(one.possible for one in pairs), sum(len(one.missing) for one in pairs)
-    return f"pairs of features on at once: {number(possible - missing)} of {number(possible)}"
+    return f"pairs of features at once: {number(possible - missing)} of {number(possible)}"

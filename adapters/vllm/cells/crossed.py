@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.server.content import TRUST_FLAG
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.crossings import PAIRS, TRIPLES, Crossings, Dimension, Point, Refusal, Value
@@ -35,19 +36,20 @@ OF_COLDPROOF = ("kept", "kept-late", "failing", "failing-late", "failing-ends") 
 N_GRAMS = '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":1,"prompt_lookup_max":4}'
 
 
-def flags(name: str, *arguments: str) -> Value:
+def flags(name: str, *arguments: str, feature: Capability | None = None) -> Value:
     """Return a value that is a few flags."""
-    return Value(name=name, arguments=arguments)
+    return Value(name=name, arguments=arguments, feature=feature)
 
 
-def fields(name: str, *arguments: str, **changes: Any) -> Value:
+def fields(name: str, *arguments: str, feature: Capability | None = None, **changes: Any) -> Value:
     """Return a value that changes a cell."""
-    return Value(name=name, arguments=arguments, fields=tuple(changes.items()))
+    return Value(name=name, arguments=arguments, fields=tuple(changes.items()), feature=feature)
 
 
 def tier(name: str) -> Value:
     """Return a second KV tier."""
-    return fields(f"tier-{name}", tier=name)
+    feature = Capability.SLOW_TIER if name == "files" else Capability.SECOND_TIER
+    return fields(f"tier-{name}", tier=name, feature=feature)
 
 
 TIERS = Dimension(
@@ -73,21 +75,21 @@ DIMENSIONS = (
     PREFILL,
     Dimension(name="pool", values=(flags("small-pool"), flags(LARGE_POOL))),
     Dimension(name="schedule", values=(flags("fcfs"), flags("priority", "--scheduling-policy", "priority"))),
-    Dimension(name="events", values=(flags("no-events"), fields("events", events=True))),
+    Dimension(name="events", values=(flags("no-events"), fields("events", events=True, feature=Capability.KV_EVENTS))),
     Dimension(
         name="drafts",
         values=(
             flags("no-drafts"),
-            flags("n-grams", "--speculative-config", N_GRAMS),
-            fields("drafts", draft_tokens=3),
+            flags("n-grams", "--speculative-config", N_GRAMS, feature=Capability.DRAFT_COUNTS),
+            fields("drafts", draft_tokens=3, feature=Capability.DRAFT_COUNTS),
         ),
     ),
     Dimension(
         name="content",
         values=(
             flags("tokens"),
-            fields("embeds", *EMBEDS, own_answers=True),
-            fields("images", TRUST_FLAG, images=True, own_answers=True),
+            fields("embeds", *EMBEDS, own_answers=True, feature=Capability.EMBEDDING_ROWS),
+            fields("images", TRUST_FLAG, images=True, own_answers=True, feature=Capability.IMAGES),
         ),
     ),
     Dimension(name="runner", values=(flags("runner-v1"), fields("runner-v2", environment=RUNNER_V2))),
@@ -111,6 +113,11 @@ REFUSALS = (
         one=("tier-files",),
         other=("five-groups",),
         because="host memory before the files has fewer blocks than a hit of five groups",
+    ),
+    Refusal(
+        one=("tier-simple-lazy",),
+        other=(LARGE_POOL,),
+        because="it stores blocks shortly before they are evicted, and a large pool evicts none",
     ),
     Refusal(
         one=("tier-simple", "tier-simple-lazy", "tier-multi"),

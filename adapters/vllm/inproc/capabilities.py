@@ -148,7 +148,8 @@ def slow_tier_support(transfer: Any) -> Support:
 
 def features_support(settings: Any, sizes: EngineShape, *, events: bool) -> Support:
     """Return whether two or more features are on that change what is cached, or when it is looked up or published."""
-    scheduler, block = settings.scheduler_config, sizes.block_size or 0
+    scheduler = settings.scheduler_config
+    block = max((sizes.block_size or 0, *(group.block for group in sizes.groups)))
     features = {
         "a second tier": sizes.second_tier,
         "several groups of layers": len(sizes.groups) > 1,

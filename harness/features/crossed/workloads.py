@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hypothesis import strategies as st
 
@@ -29,10 +29,12 @@ from coldproof.harness.features.tiers.workloads import (
     loads_by_share,
     partitions,
     preempted_after_loads,
+    read_from_behind,
     sent_again_after_gaps,
 )
 from coldproof.harness.features.weights.workloads import paused
 from coldproof.harness.workload.generators.chats import conversations
+from coldproof.harness.workload.generators.leads import led
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.reuse import boundaries, returns
 from coldproof.harness.workload.steps import Workload
@@ -41,25 +43,26 @@ Workloads = st.SearchStrategy[Workload]
 TIER, POOL = Capability.SECOND_TIER, Capability.POOL_SIZE
 SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.IMAGES
 ROWS = Capability.EMBEDDING_ROWS
-OF_THEIR_OWN = (TIER, Capability.DRAFT_COUNTS, IMAGES, ROWS)
+SLOW = Capability.SLOW_TIER
+OF_THEIR_OWN = (TIER, SLOW, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 
 
-def of_every_feature(limits: WorkloadLimits) -> Workloads:
+def of_every_feature(limits: WorkloadLimits, shown_by: Mapping[Capability, str]) -> Workloads:
     """Return workloads for all features that this engine has. An example is of one kind.
 
-    Hypothesis varies what it has drawn before, so a run may draw one of many kinds in no example. Nothing but its own
-    workloads shows a second tier, drafts, images or embedding rows, so each of these has as many examples as all others
-    together.
+    `shown_by`: by a feature, the evidence that it has acted. Nothing but its own workloads shows a second tier, drafts,
+    images or embedding rows: these come first, and each then has as many examples as all others together.
     """
     plain = (returns(limits), boundaries(limits), conversations(limits, chat=False), mixed(limits))
     found: dict[Capability | None, list[Workloads]] = {None: list(plain)}
     for feature, needs, workloads in by_feature(limits):
         if needs <= limits.can:
             found.setdefault(feature, []).append(workloads)
-    own = [st.one_of(found.pop(feature)) for feature in OF_THEIR_OWN if feature in found]
+    own = {feature: st.one_of(found.pop(feature)) for feature in OF_THEIR_OWN if feature in found}
     others = st.sampled_from([st.one_of(kinds) for kinds in found.values()]).flatmap(lambda kind: kind)
-    return st.sampled_from((others, *own)).flatmap(lambda kind: kind)
+    every = st.sampled_from((others, *own.values())).flatmap(lambda kind: kind)
+    return led(limits, every, {shown_by[feature]: workloads for feature, workloads in own.items()})
 
 
 def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capability], Workloads]]:
@@ -80,6 +83,7 @@ def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capabil
     yield TIER, {TIER}, sent_again_after_gaps(limits)
     yield TIER, {TIER, SALT}, partitions(limits)
     yield TIER, {TIER, Capability.RESET_SECOND_TIER}, resets_of_the_second_tier(limits)
+    yield SLOW, {SLOW}, read_from_behind(limits)
     yield ROWS, {ROWS}, conversations_with_rows(limits)
     yield ROWS, {ROWS, SALT}, near_embeddings(limits, with_adapter=adapters)
     yield IMAGES, {IMAGES}, near_images(limits, with_adapter=adapters)

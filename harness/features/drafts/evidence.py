@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.features.drafts.facts import cold_and_hit, counts_of_step
 from coldproof.harness.history.records import History, Outcome, StepRecord
 from coldproof.harness.judgement.counters import Evidence, Trait, computes
@@ -10,7 +11,7 @@ from coldproof.harness.judgement.counters import Evidence, Trait, computes
 class Drafts(Evidence):
     """Drafts of speculative decoding."""
 
-    ACCEPTED = "drafted tokens that were accepted"
+    ACCEPTED = "drafted tokens that were accepted", Capability.DRAFT_COUNTS
     REJECTED = "drafted tokens that were rejected"
     HITS = "hits in bursts in which tokens were drafted"
     PAIRS = "hits whose accepted drafts were compared with those of the same prompt without a hit", Trait.EXCLUSIVE

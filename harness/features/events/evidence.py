@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.features.events.facts import quiet_resets
 from coldproof.harness.features.events.hash_checks import computed
 from coldproof.harness.history.records import (
@@ -14,7 +15,7 @@ from coldproof.harness.judgement.expected_hits import view
 class Events(Evidence):
     """KV events, and what they explain."""
 
-    STORED = "blocks stored, by KV events"
+    STORED = "blocks stored, by KV events", Capability.KV_EVENTS
     REMOVED = "blocks removed, by KV events"
     CLEARED = "all-blocks-cleared events"
     EXPLAINED = "hits explained by earlier KV events"

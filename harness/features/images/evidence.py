@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.images import (
     confusable,
@@ -23,7 +24,7 @@ class Images(Evidence):
     """Prompts with images."""
 
     PROMPTS = "prompts with images"
-    HITS = "hits that reached into an image"
+    HITS = "hits that reached into an image", Capability.IMAGES
     HITS_INSIDE = "hits that ended within an image"
     OTHER_IMAGE = "requests with another image behind the placeholders of an earlier one"
     SAME_UUID = "requests that give an image the name of another one"

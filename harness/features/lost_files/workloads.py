@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.lost_files import Loss
 from coldproof.harness.features.lost_files.steps import LoseFiles
-from coldproof.harness.features.tiers.workloads import emptied, pool_filler
+from coldproof.harness.features.tiers.workloads import pushed_out
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Step, Workload
-
-PUSHERS = ("flood", "other flood")  # each fills the pool, both fill what is between it and the files
 
 
 @guided
@@ -33,8 +31,3 @@ def lost_between(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         together = draw(st.sampled_from(((ask,), (ask, ask), (ask, other), (longer, ask), (longer, other, ask))))
         steps += [Burst(requests=together), Burst(requests=(ask,)), Burst(requests=(longer,)), Idle(20)]
     return Workload(tuple(steps))
-
-
-def pushed_out(draw: st.DrawFn, limits: WorkloadLimits) -> list[Step]:
-    """Draw what leaves earlier prompts in the files alone."""
-    return [*(pool_filler(limits, name) for name in PUSHERS), emptied(draw, limits)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.history.embedding_rows import Difference, differences, hit_rows, sends_rows
 from coldproof.harness.history.records import History, Outcome, assumed_block, holds_written_block
 from coldproof.harness.judgement.counters import Evidence, computes
@@ -11,7 +12,7 @@ class Rows(Evidence):
     """Prompts with embedding rows."""
 
     PROMPTS = "prompts with embedding rows"
-    HITS = "hits that reached into embedding rows"
+    HITS = "hits that reached into embedding rows", Capability.EMBEDDING_ROWS
     OTHER_ROWS = "requests that differ from another one only in an embedding row of a block"
     OTHER_MASK = "requests that differ from another one only in which positions of a block are rows"
     TURNS = "next turns after embedding rows that could hit what decode wrote"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import (
     History,
@@ -18,8 +19,8 @@ from coldproof.harness.judgement.reference_cache import MIN_SHARED, by_chance
 class Tiers(Evidence):
     """Loads from a second tier, also of what an earlier engine left there."""
 
-    LOADED = "tokens loaded from the second tier"
-    LOADED_SLOW = "tokens loaded from a tier behind the second one"
+    LOADED = "tokens loaded from the second tier", Capability.SECOND_TIER
+    LOADED_SLOW = "tokens loaded from a tier behind the second one", Capability.SLOW_TIER
     LOADED_EVICTED = "bursts that loaded evicted blocks"
     LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
     LOADED_RESUMED = "tokens that preempted requests loaded back"

@@ -39,6 +39,7 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS
 
 GAPS = (("reset",), (), ("flood",), ("flood", "reset"))
 GAPS_BY_FLOOD = (("flood",), ())
+PUSHERS = ("flood", "other flood")  # each fills the pool, both fill what is between it and the slowest tier
 NAMES = ("kept", "other")
 ADAPTERS = ("tenant", "Tenant")
 
@@ -216,9 +217,32 @@ def loads_by_share(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
 
 def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
-    """Draw what empties the pool."""
+    """Draw what empties the pool. No prompt empties one that is too large."""
     can_reset = Capability.CACHE_RESET in limits.can
-    return Reset() if can_reset and draw(st.booleans()) else pool_filler(limits, "flood")
+    resets = can_reset and (draw(st.booleans()) or limits.pool_is_too_large)
+    return Reset() if resets else pool_filler(limits, "flood")
+
+
+def pushed_out(draw: st.DrawFn, limits: WorkloadLimits) -> list[Step]:
+    """Draw what leaves earlier prompts in the slowest tier alone."""
+    return [*(pool_filler(limits, name) for name in PUSHERS), emptied(draw, limits)]
+
+
+@guided
+@st.composite
+def read_from_behind(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt that is left in the slowest tier alone and is sent again, with more tokens or beside another one.
+
+    Unlike in a flood of the pool, nothing of it is left in the tier between.
+    """
+    blocks, tail = draw(st.sampled_from((4, 2, 8))), draw(st.sampled_from((5, 1, limits.unit)))
+    stem, end, other = (Segment(*of) for of in (("stem", blocks * limits.unit), ("tail", tail), ("other", limits.unit)))
+    ask, longer, beside = (Request(prompt=Prompt(parts), max_tokens=4) for parts in ((stem,), (stem, end), (other,)))
+    steps: list[Step] = [Burst(requests=(ask,))]
+    for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
+        together = draw(st.sampled_from(((ask,), (longer,), (ask, beside), (longer, ask))))
+        steps += [*pushed_out(draw, limits), Burst(requests=together), Burst(requests=(longer,))]
+    return Workload((*steps, Idle(20)))
 
 
 @guided

@@ -38,6 +38,13 @@ class Guidance(Protocol):
         """Return one of them; None if there is none."""
 
 
+class Leads(Protocol):
+    """What the examples of a trial are drawn for, as long as it lacks evidence."""
+
+    def choose(self, among: tuple[str, ...], number: int) -> str:
+        """Return one of these names of evidence, or "" for none. It is the same for the same number."""
+
+
 class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What workloads may contain: sizes from the engine, and the mixtures for which GROUND-1 holds.
 
@@ -61,6 +68,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights
     changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
     guidance: Guidance | None = None  # also draw variations of these
+    leads: Leads | None = None  # what to draw first; None: by chance
     step: int | None = None  # tokens that one step computes at most
     rare: bool = False  # also draw workloads of rare states: an engine on which examples are cheap and repeat exactly
     varied: bool = False  # also draw variations without guidance

@@ -1,4 +1,4 @@
-"""A pair of features counts if a decided cell had both on."""
+"""A pair of features counts if a decided cell had both on, and shows that both acted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from coldproof.reports.assemble.pairs import feature_pairs, pairs_summary
 POSSIBLE = {"layers, tier": ["full+none", "full+host", "window+none", "window+host"]}
 
 
-def seen(cell: str, verdict: Verdict, examples: int = 8, **more: Any) -> dict[str, Any]:
+LOADED = "tokens loaded"
+
+
+def seen(cell: str, verdict: Verdict, examples: int = 8, loaded: int = 64, **more: Any) -> dict[str, Any]:
     """Return a verdict in a cell."""
-    return {"event": "verdict", "cell": cell, "verdict": verdict.value, "examples": examples, **more}
+    evidence = {"hits": 3, LOADED: loaded}
+    return {
+        "event": "verdict",
+        "cell": cell,
+        "verdict": verdict.value,
+        "examples": examples,
+        "evidence": evidence,
+    } | more
 
 
 def told(**cells: list[str]) -> dict[str, Any]:
     """Return what a run announces of its cells."""
-    return {"event": "pairs", "possible": POSSIBLE, "cells": cells}
+    return {"event": "pairs", "possible": POSSIBLE, "cells": cells, "acts": {"host": LOADED}}
 
 
 def test_only_decided_cells_count() -> None:
@@ -33,7 +43,17 @@ def test_only_decided_cells_count() -> None:
     )
     (row,) = feature_pairs([cells, *verdicts, seen("crossed", Verdict.VIOLATED)])
     assert row.missing == ["full+host", "window+none"]
-    assert pairs_summary([row]) == "pairs of features on at once: 2 of 4"
+    assert pairs_summary([row]) == "pairs of features at once: 2 of 4"
+
+
+def test_a_feature_that_did_nothing_counts_nowhere() -> None:
+    """The tier was on, and nothing was loaded from it: the same verdict says as much of a cell without a tier."""
+    cells = told(crossed=["window", "host"])
+    (row,) = feature_pairs([cells, seen("crossed", Verdict.CONFORMS, loaded=0)])
+    assert len(row.missing) == 4
+    violated = seen("crossed", Verdict.VIOLATED, loaded=0)
+    (row,) = feature_pairs([cells, violated, seen("crossed", Verdict.CONFORMS)])
+    assert row.missing == ["full+none", "full+host", "window+none"]
 
 
 def test_a_cell_counts_in_each_layer() -> None:
