@@ -68,17 +68,17 @@ def test_new_weights(sut: SystemUnderTest, data: st.DataObject) -> None:
     needs=PAUSES,
     suits=("weight updates",),
     shows=(Pauses.QUEUED_IN_PAUSE,),
-    shows_where=MODES,
+    shows_where={**MODES, Capability.SLEEP: Pauses.ASLEEP},
 )
 @given(data=st.data())
 def test_pauses(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine does with the requests in flight what the mode of a pause says. `abort` ends them, `wait`
     finishes them before the pause, and `keep` continues them after it, also if the pause cleared the cache. Nothing is
-    computed during a pause, and everything that waited is answered after it.
+    computed during a pause or a sleep, and everything that waited is answered after it.
 
     Why it can break: a pause returns before the requests have ended; a kept request resumes on KV that was discarded;
-    the queue is not woken up. Oracle: cold start. Vacuous when no request was in flight at a pause of each mode, or
-    none waited during one.
+    the queue is not woken up; the engine computes when a part of it is awake. Oracle: cold start. Vacuous when no
+    request was in flight at a pause of each mode, or none waited during one or arrived during a sleep.
     """
     sut.check(data.draw(paused(sut.limits, updates=False), label="workload"))
 

@@ -10,6 +10,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.features.lora.workloads import reload_routes
 from coldproof.harness.features.pressure.workloads import pool_tokens
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
     ANNOUNCED_MS,
@@ -26,6 +27,7 @@ from coldproof.harness.workload.steps import (
     Workload,
 )
 
+BEHIND = "requests that waited behind one that was aborted in the queue"
 MOST_PLACES = 8  # a crowd that takes all places is at most this large
 
 
@@ -116,6 +118,8 @@ def aborts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a client disconnect in each stage. The same prefix is sent again at once and after the burst."""
     steps: list[Step] = []
     stages = draw(st.permutations(("decode", "prefill", "queue")))
+    if draw(lead(limits, (BEHIND,))):
+        stages = ["queue"]
     for i, stage in enumerate(stages[: draw(st.sampled_from((3, 1, 2)))]):
         steps += abort_and_retries(draw, limits, stage, f"victim {i}")
     steps.append(Idle(20))
@@ -136,6 +140,7 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
     # Over HTTP, a client that samples the request's stage disconnects late.
     retry_ms = draw(st.sampled_from((5, 40, 100)))
     others: list[Request] = []
+    behind: list[Request] = []
     match stage:
         case "decode":
             length = draw(st.sampled_from(limits.sizes((2 * limits.unit, 3 * limits.unit + 1))))
@@ -156,12 +161,15 @@ def abort_and_retries(draw: st.DrawFn, limits: WorkloadLimits, stage: str, name:
             others = [Request(prompt=Prompt((Segment(f"crowd {i}", size),)), max_tokens=16) for i in range(crowd)]
             moment = draw(st.sampled_from((10, 30, 1)))
             abort = Abort(after_ms=moment, at=Stage.QUEUED)
+            for i in range(draw(st.sampled_from((1, 0, 2)))):  # they arrive after the victim, and before it is aborted
+                prompt = Prompt((Segment(f"behind {i}", 2 * limits.unit),))
+                behind.append(Request(prompt=prompt, max_tokens=8, offset_ms=10 + moment // 2))
     victim = Prompt((Segment(name, min(length, limits.longest - tokens - limits.unit)),))
     delay = 10 if others else 0
     request = Request(prompt=victim, max_tokens=tokens, abort=abort, offset_ms=delay)
     at_once = Request(prompt=victim, max_tokens=8, offset_ms=delay + moment + retry_ms)
     again = Request(prompt=Prompt((*victim.segments, Segment("tail", 5))), max_tokens=8)
-    return [Burst(requests=(*others, request, at_once)), Burst(requests=(again,))]
+    return [Burst(requests=(*others, request, *behind, at_once)), Burst(requests=(again,))]
 
 
 @guided

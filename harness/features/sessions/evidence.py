@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.harness.features.sessions.workloads import SHORT_FIRST
 from coldproof.harness.history.records import History, Outcome, assumed_block, common_prefix, written_tokens
 from coldproof.harness.judgement.counters import Evidence, computes
 
@@ -13,13 +14,14 @@ class Sessions(Evidence):
     HELD = "later turns of a session that hit what it held"
     SWITCHES = "turns with another adapter than the turn before"
     HITS = "hits on what only a later turn of a session computed"
+    SHORT_FIRST = SHORT_FIRST
     DROPS = "requests that begin with a block whose last token a session had dropped"
 
 
 @computes(Sessions, order=210)
 def session_facts(history: History) -> dict[str, float]:
     """Return the counters of later turns, of their hits, of changes of the adapter between turns, of hits on what later
-    turns computed, and of blocks with a dropped token.
+    turns computed, of sessions that began with less than a block, and of blocks with a dropped token.
     """
     pairs = successive_turns(history)
     others = [outcome for outcome in history.outcomes if outcome.answered and not outcome.session]
@@ -28,6 +30,7 @@ def session_facts(history: History) -> dict[str, float]:
         Sessions.HELD: sum(turn.hit_at_least > 0 for _, turn in pairs),
         Sessions.SWITCHES: sum(other_adapter(*pair) for pair in pairs),
         Sessions.HITS: sum(any(hit_turn(o, *pair) for pair in pairs) for o in others),
+        Sessions.SHORT_FIRST: sum(len(written_tokens(before)) < assumed_block(history) for before, _ in pairs),
         Sessions.DROPS: sum(any(could_hit_dropped(history, o, *pair) for pair in pairs) for o in others),
     }
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from coldproof.harness.features.sessions.steps import CloseSession
 from coldproof.harness.workload.generators.identities import PLAIN, TENANT, AdapterAndSalt, load_tenant
+from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, SetAdapter, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -22,6 +23,7 @@ SALTED: AdapterAndSalt = (None, "red")
 NAMES = ("a", "b", "c")
 SETTLE_MS = 10
 AHEAD = 8  # tokens for which an engine may allocate blocks in advance
+SHORT_FIRST = "sessions that held less than a block before their second turn"
 
 
 class DrawnSession(msgspec.Struct):
@@ -47,18 +49,19 @@ class SessionBuilder:
             self.steps.append(load_tenant(limits))
             self.identities = [PLAIN, TENANT, TENANT, SALTED]
         self.longest = min(limits.longest, limits.most_tokens // 4, (limits.pool or limits.longest) // limits.groups)
+        self.short = bool(draw(lead(limits, (SHORT_FIRST,)))) or draw(st.sampled_from((*[False] * 7, True)))
         blocks = [blocks for blocks in (2, 3, 5, 8) if blocks * limits.unit <= self.longest // 6] or [1]
         edge = draw(st.sampled_from((1, 0, -1, limits.unit // 2)))
-        self.stem = Segment(
-            "stem", max(1, draw(st.sampled_from(limits.sizes(blocks))) * limits.unit + edge - NONCE_TOKENS)
-        )
+        length = draw(st.sampled_from(limits.sizes(blocks))) * limits.unit + edge - NONCE_TOKENS
+        self.stem = Segment("stem", 1 if self.short else max(1, length))
 
     def begin(self) -> None:
         """Open a session, if there is a name and room for it."""
         if len(self.known) == len(NAMES) or not self.has_place():
             return
         adapter, salt = self.draw(st.sampled_from(self.identities))
-        own, answer = self.input(new_prompt_length(Prompt((self.stem,))))
+        # In a session whose first turn is short, that and its answer may end before the first block does.
+        own, answer = (Segment("input", 1), 2) if self.short else self.input(new_prompt_length(Prompt((self.stem,))))
         request = Request(prompt=Prompt((self.stem, own)), adapter=adapter, salt=salt, max_tokens=answer)
         length = new_prompt_length(request.prompt) + answer
         if self.fits(length):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coldproof.adapters.protocol.weights import PauseMode, WeightRoute
+from coldproof.harness.features.weights.workloads import ASLEEP
 from coldproof.harness.history.records import History, Outcome, PauseRecord
 from coldproof.harness.history.weights import (
     CLOCK_ERROR,
@@ -74,6 +75,7 @@ class Pauses(Evidence):
     FINISHED_BEFORE_PAUSE = "requests that a pause waited for"
     KEPT_OVER_PAUSE = "requests kept over a pause"
     QUEUED_IN_PAUSE = "requests that waited during a pause"
+    ASLEEP = ASLEEP
     SLEEPS = "sleeps that discarded the KV"
     DEEP_SLEEPS = "sleeps that discarded the weights"
 
@@ -92,6 +94,10 @@ def pause_facts(history: History) -> dict[str, float]:
         ),
         Pauses.QUEUED_IN_PAUSE: sum(
             o.answered and computing_since(o, history.pauses) > o.sent for o in history.outcomes
+        ),
+        Pauses.ASLEEP: sum(
+            o.answered and any(p.level and p.ended < o.sent < (p.running or p.ended) for p in pauses)
+            for o in history.outcomes
         ),
         Pauses.SLEEPS: sum((pause.level or 0) > 0 for pause in pauses),
         Pauses.DEEP_SLEEPS: sum((pause.level or 0) > 1 for pause in pauses),

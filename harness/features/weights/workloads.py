@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightPolicy, WeightRoute
+from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import (
     START_WEIGHTS,
@@ -47,6 +48,7 @@ MODES = {
     PauseMode.WAIT: Capability.PAUSE_WAIT,
 }
 NAMES = ("tenant", "other-tenant")
+ASLEEP = "requests that arrived while the engine slept"
 MANY_UPDATES = (5, 9)  # in one life
 GAP_MS = 30  # long enough for a request to arrive during a pause
 
@@ -228,6 +230,10 @@ def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool, clears: bo
     """
     builder = UpdateBuilder(draw, limits)
     builder.repeat()
+    sleeps = clears and not updates and Capability.SLEEP in limits.can
+    if sleeps and (draw(lead(limits, (ASLEEP,))) or draw(st.sampled_from((*[False] * 3, True)))):
+        builder.steps += sent_while_asleep(builder)
+        builder.repeat()
     for _ in range(draw(st.sampled_from(limits.sizes((2, 3))))):
         mode = draw(st.sampled_from(pause_modes(limits)))
         clear = clears and draw(st.sampled_from((True, True, False)))
@@ -256,6 +262,15 @@ def sent_during_a_pause(builder: UpdateBuilder, *, update: bool) -> list[Step]:
     requests = busy_requests(builder, most=2)
     during = Meanwhile(change=first, after_tokens=0, then=tuple(then), gap_ms=GAP_MS)
     return [builder.clearing_pause(), Burst(requests=tuple(requests), meanwhile=during)]
+
+
+def sent_while_asleep(builder: UpdateBuilder) -> list[Step]:
+    """Draw a sleep, requests, and a wake-up of everything, or of one part after the other: some arrive between."""
+    order = (SleepPart.WEIGHTS, SleepPart.KV)
+    first, *then = builder.draw(st.sampled_from((order, order[::-1], (SleepPart.ALL,))))
+    requests = busy_requests(builder, most=2, late_ms=GAP_MS if then else 0)
+    during = Meanwhile(change=Wake(first), after_tokens=0, then=tuple(map(Wake, then)), gap_ms=2 * GAP_MS)
+    return [Sleep(1), Burst(requests=tuple(requests), meanwhile=during)]
 
 
 @st.composite

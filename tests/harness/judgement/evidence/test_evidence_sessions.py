@@ -85,3 +85,14 @@ def test_a_dropped_token_inside_a_block_does_not_count() -> None:
     turn = outcome(1, (*inside.prompt, 7, 8, 1, 2, 3), session="a", cached_tokens=None)
     after = outcome(2, (*inside.prompt, 7, 8, 9, 1))
     assert counter(Sessions.DROPS, inside, turn, after) == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "count"), [(BLOCK - 3, 1), (BLOCK - 2, 0)]
+)  # an answer of three, whose last token is not kept
+def test_a_session_counts_that_held_less_than_a_block(length: int, count: int) -> None:
+    """Its first prompt and the answer, before the second turn came. Without one it does not count."""
+    first = outcome(0, range(100, 100 + length), (7, 8, 9), session="a")
+    turn = outcome(1, (*first.prompt, 7, 8, 1, 2, 3), session="a", cached_tokens=None)
+    assert counter(Sessions.SHORT_FIRST, first, turn) == count
+    assert counter(Sessions.SHORT_FIRST, first) == 0

@@ -119,6 +119,11 @@ SHOWS: list[tuple[Evidence, History, History]] = [
         history_with_updates(request(3), pauses=(pause(0.9, 2.0),)),
     ),
     (
+        Pauses.ASLEEP,
+        history_with_updates(request(1, finished=3.0), pauses=(pause(0.9, 2.0, level=1),)),
+        history_with_updates(request(1, finished=3.0), request(3), pauses=(pause(0.9, 2.0),)),
+    ),
+    (
         Pauses.SLEEPS,
         history_with_updates(request(3), pauses=(pause(0.9, 2.0, level=1),)),
         history_with_updates(request(3), pauses=(pause(0.8, 0.9, level=0), pause(0.9, 2.0))),
