@@ -1,10 +1,13 @@
 """Real bugs, blind: which of a fixed list of public bugs the suites detect before the fix, and not after it.
 
+    python benchmarks/real_bugs/real_bugs.py replays vllm=OUT/history.json
     python benchmarks/real_bugs/real_bugs.py record vllm=OUT/history.json llamacpp=OUT2/runs/0.2.14/results.json
     python benchmarks/real_bugs/real_bugs.py page
 
-`record` keeps the verdicts of `coldproof history`, or of one run of the suites, on the releases of the list. `page`
-writes docs/real-bugs.md from the list, these verdicts and the notes on misses.
+`record` keeps the verdicts of `coldproof history`, or of one run of the suites, on the releases of the list, and what
+`coldproof bisect` found beside a history: a case may pass after the fix although its requirement is violated there, by
+another cause. `replays` prints the commands for it. `page` writes docs/real-bugs.md from the list, these verdicts and
+the notes on misses.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ import msgspec
 
 from coldproof.harness.case.finding_folder import without_paths
 from coldproof.harness.case.known_issues import Waivers, today
-from coldproof.harness.engine_releases.release_runs import row_of
+from coldproof.harness.engine_releases.release_runs import finished, row_of
 from coldproof.harness.schema.releases import ReleaseHistory, ReleaseRow
-from coldproof.harness.schema.results import read_results
+from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 FOLDER = Path(__file__).parent
@@ -77,11 +80,12 @@ class Notes(msgspec.Struct, frozen=True):
     note: list[Note] = []
 
 
-class Counterexample(msgspec.Struct, frozen=True):
-    """A case of a run."""
+class Counterexample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A case of a run. `passes_on`: other releases on which its replay conforms."""
 
     signature: str
     sentence: str
+    passes_on: list[str] = []
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +153,8 @@ def result(runs: Sequence[Run], bug: Bug) -> Result:
         missed = set(before) == set(bug.requirements)
         return Result(bug=bug, outcome=Outcome.MISSED if missed else Outcome.WAITING)
     gone = {name: case for name, case in found.items() if name in after and not after[name]}
+    replayed = ((name, case) for name, cases in before.items() for case in cases if bug.after in case.passes_on)
+    gone |= {name: case for name, case in replayed if name not in gone}
     if not gone and set(found) - set(after):
         return Result(bug=bug, outcome=Outcome.WAITING)
     return Result(bug=bug, outcome=Outcome.DETECTED if gone else Outcome.BOTH, found=gone or found)
@@ -159,7 +165,7 @@ def recorded(engine: str, file: Path, bugs: Sequence[Bug]) -> Iterator[Run]:
     mine = [bug for bug in bugs if bug.engine == engine and not bug.cannot]
     for command, row, whole in rows(file):
         names = {name for bug in mine if row.version in (bug.before, bug.after) for name in bug.requirements}
-        verdicts = {name: tested(row, name) for name in sorted(names) if name in row.verdicts}
+        verdicts = {name: tested(row, name, file.parent) for name in sorted(names) if name in row.verdicts}
         if verdicts:
             yield Run(
                 engine=engine,
@@ -187,13 +193,39 @@ def rows(file: Path) -> list[tuple[str, ReleaseRow, bool]]:
     return [(results.command, row_of(version, results, file.parent.name, causes), results.complete)]
 
 
-def tested(row: ReleaseRow, requirement: str) -> Tested:
-    """Return one verdict of a release."""
+def tested(row: ReleaseRow, requirement: str, out: Path) -> Tested:
+    """Return one verdict of a release. `out`: the folder in which its cases may have been replayed."""
     found = row.verdicts[requirement]
-    cases = [Counterexample(case.signature, case.sentence) for case in found.cases]
+    cases = [Counterexample(one.signature, one.sentence, passes_on(out, Path(one.file).stem)) for one in found.cases]
     return Tested(
         verdict=found.verdict, examples=found.examples, requests=found.requests, cases=cases, errors=found.errors
     )
+
+
+def passes_on(out: Path, case: str) -> list[str]:
+    """Return the releases on which `coldproof bisect` has replayed a case, and it passed."""
+    folders = sorted(folder for folder in (out / "replays" / case).glob("*") if folder.is_dir())
+    ended = ((folder.name, finished(folder)) for folder in folders)
+    return [name for name, results in ended if results is not None and all_conform(results)]
+
+
+def all_conform(results: Results) -> bool:
+    """Return whether a replay tested something, and nothing failed."""
+    return bool(results.requirements) and all(one.verdict is Verdict.CONFORMS for one in results.requirements)
+
+
+def replays(words: Sequence[str]) -> Iterator[str]:
+    """Yield the command that replays each case of these histories that a bug of the list may have caused."""
+    for engine, _, name in (word.partition("=") for word in words):
+        file = Path(name)
+        rows_of = {row.version: row for _, row, _ in rows(file)}
+        for bug in read_bugs():
+            row = rows_of.get(bug.before) if bug.engine == engine and not bug.cannot else None
+            verdicts = row.verdicts if row is not None else {}
+            cases = [case for name in bug.requirements if name in verdicts for case in verdicts[name].cases]
+            for case in (one for one in cases if failure_of(one.signature) in bug.failures):
+                path, out = file.parent / case.file, file.parent
+                yield f"coldproof bisect {path} --releases {bug.after} --out {out}  # {bug.id}"
 
 
 def page(results: Sequence[Result], runs: Sequence[Run], notes: dict[str, str]) -> str:
@@ -222,7 +254,8 @@ INTRODUCTION = (
     "Public prefix-cache bugs of four engines. Each is tested on a release that has it and on one that does not. The",
     "[list](../benchmarks/real_bugs/bugs.toml) was written before the tests: releases, the requirements that should be",
     "violated, and how. A bug is *detected* if one of these requirements is violated in one of these ways on the",
-    "release before the fix, and not on the one after it. [How it was made](../benchmarks/real_bugs/README.md).",
+    "release before the fix, and not on the one after it; or if the case itself passes there.",
+    "[How it was made](../benchmarks/real_bugs/README.md).",
     "",
     "An outcome with a star had been seen when the list was written, in a run of earlier releases.",
     "",
@@ -329,9 +362,11 @@ def record(words: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one of the two commands and return the exit code."""
+    """Run one of the commands and return the exit code."""
     if words[:1] == ["record"] and len(words) > 1:
         record(words[1:])
+    elif words[:1] == ["replays"] and len(words) > 1:
+        sys.stdout.writelines(f"{line}\n" for line in replays(words[1:]))
     elif words == ["page"]:
         runs = read_runs()
         PAGE.write_text(page([result(runs, bug) for bug in read_bugs()], runs, read_notes()))

@@ -75,6 +75,43 @@ def test_an_outcome_follows_from_the_runs_before_and_after(
     assert SCRIPT.result(runs, bug(**changes)).outcome is SCRIPT.Outcome[outcome]
 
 
+def test_a_case_that_passes_after_the_fix_is_of_the_bug() -> None:
+    """The requirement may be violated there by another cause. That no case passes is no detection."""
+    after = run("1.1", "stale state; reload")
+
+    def before(*releases: str) -> Any:
+        found = run("1.0", "stale state; reload", "stale state; other")
+        case = msgspec.structs.replace(found.verdicts["LORA-1"].cases[1], passes_on=list(releases))
+        cases = [found.verdicts["LORA-1"].cases[0], case]
+        return msgspec.structs.replace(
+            found, verdicts={"LORA-1": msgspec.structs.replace(found.verdicts["LORA-1"], cases=cases)}
+        )
+
+    detected = SCRIPT.result([before("1.1"), after], bug())
+    assert detected.outcome is SCRIPT.Outcome.DETECTED
+    assert detected.found["LORA-1"].signature == "stale state; other"
+    assert SCRIPT.result([before("1.2"), after], bug()).outcome is SCRIPT.Outcome.BOTH
+    assert SCRIPT.result([before("1.1")], bug()).outcome is SCRIPT.Outcome.DETECTED  # no run is needed there
+
+
+def test_what_a_replay_beside_a_history_found_is_recorded(tmp_path: Path) -> None:
+    """Only a replay that came to its end and conforms counts."""
+    whole = results(stale(), exit_code=1)
+    conforming = [msgspec.structs.replace(one, verdict=Verdict.CONFORMS, cases=[]) for one in whole.requirements[:1]]
+    for release, found in (
+        ("1.1", msgspec.structs.replace(whole, requirements=conforming, exit_code=0)),
+        ("1.2", whole),
+        ("1.3", msgspec.structs.replace(whole, requirements=conforming, complete=False)),
+        ("1.4", msgspec.structs.replace(whole, requirements=[], exit_code=0)),
+    ):
+        folder = tmp_path / "replays" / "LORA-1-abc" / release
+        folder.mkdir(parents=True)
+        write_results(found, folder / "results.json")
+    (tmp_path / "replays" / "LORA-1-abc" / "1.5.log").touch()
+    assert SCRIPT.passes_on(tmp_path, "LORA-1-abc") == ["1.1"]
+    assert SCRIPT.passes_on(tmp_path, "LORA-1-other") == []
+
+
 def test_a_requirement_that_ended_in_an_error_was_not_tested() -> None:
     """An engine that did not start says nothing about a bug, neither before the fix nor after it."""
     failed = SCRIPT.Tested(verdict=Verdict.ERROR, examples=0, requests=0)
@@ -107,10 +144,12 @@ def test_the_list_names_requirements_that_a_cell_of_the_engine_has() -> None:
     """Otherwise no run could ever decide a bug."""
     for one in LIST:
         name = "vllm-inproc" if one.engine == "vllm" else one.engine
+        crossings = ENGINES[name].crossings
+        cells = [*ENGINES[name].cells, *(crossings.cells("smoke") if crossings is not None else ())]
         for requirement in one.requirements:
             if not one.cannot:
                 suits = declared_requirements()[requirement].suits
-                assert any(cell.suits(suits) for cell in ENGINES[name].cells), (one.id, requirement)
+                assert any(cell.suits(suits) for cell in cells), (one.id, requirement)
 
 
 def test_notes_are_about_bugs_of_the_list() -> None:
