@@ -60,7 +60,8 @@ FAILING_CELLS = ("failing loads",)
 @given(data=st.data())
 def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: st.DataObject) -> None:
     """With a second KV tier, a conforming engine answers as cold while the pool is far smaller than the working set and
-    evicted blocks are loaded back. A tier that stores every prompt has all of them as long as it has room.
+    evicted blocks are loaded back. A tier that stores every prompt has all of them as long as it has room, and what the
+    pool still has is hit there.
 
     Why it can break: a block is stored or loaded with another block's key, into another block's place, before it was
     written, or never (vllm#54193, vllm#46951, sglang#39830, vllm#53498). Oracle: cold start, and the reference cache's

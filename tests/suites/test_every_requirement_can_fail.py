@@ -115,6 +115,7 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (lora.test_churn_beyond_the_adapter_slots, "a-request-is-served-by-its-slots-new-adapter", DEFAULT, ANY),
     (ground.test_alone_and_in_any_batch, "adapters-of-one-step-are-swapped", DEFAULT, ANY),
     (tiers.test_pool_emptied_and_prompts_sent_again, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
+    (tiers.test_pool_emptied_and_prompts_sent_again, "loaded-blocks-leave-the-index", OFFLOAD, LOST),
     (tiers.test_preempted_and_resumed_with_a_second_tier, "stores-read-blocks-that-were-handed-on", OFFLOAD, ANY_HIT),
     (tiers.test_identities_across_tiers, "tier-keys-lack-the-salt", OFFLOAD, ANY_HIT),
     (tiers.test_loads_that_fail, "failed-loads-count-as-loaded", CELLS["tier-failing"], ANY_HIT),

@@ -264,3 +264,28 @@ def each_part_of_a_tier_loads_a_request(patch: Patch) -> None:
             if tokens and loads and place != first:
                 acted()
             part.update_state_after_alloc(request, blocks, tokens if loads else 0)
+
+
+@fault("TIER-1", stands_for="a tier whose blocks never enter the pool's index", cells=OFFLOAD)
+def loaded_blocks_leave_the_index(patch: Patch) -> None:
+    """What a request loaded from the tier leaves the pool's index when the request ends: each later one loads again."""
+    manager = module("v1.core.kv_cache_manager").KVCacheManager
+    loaded: dict[str, range] = {}
+
+    @around(patch, manager, "allocate_slots")
+    def allocate(original: Any, this: Any, request: Any, *arguments: Any, **named: Any) -> Any:
+        done = original(this, request, *arguments, **named)
+        if done is not None and named.get("num_external_computed_tokens"):
+            first = named["num_new_computed_tokens"] + request.num_computed_tokens
+            loaded[request.request_id] = range(first, first + named["num_external_computed_tokens"])
+        return done
+
+    @around(patch, manager, "free")
+    def free(original: Any, this: Any, request: Any) -> None:
+        tokens = loaded.pop(request.request_id, range(0))
+        for managed in this.coordinator.single_type_managers if tokens else ():
+            blocks = this.get_block_ids(request.request_id)[managed.kv_cache_group_id]
+            size = managed.block_size
+            this.evict_blocks(set(blocks[tokens.start // size : tokens.stop // size]))
+            acted()
+        original(this, request)
