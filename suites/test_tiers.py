@@ -30,6 +30,8 @@ from coldproof.harness.features.tiers.workloads import (
     saved_and_restored,
     sent_again_after_gaps,
 )
+from coldproof.harness.features.transfer_limits.evidence import TransferLimits
+from coldproof.harness.features.transfer_limits.workloads import limited, with_some_limits
 from coldproof.harness.judgement.evidence.cache import Control, Pressure
 from coldproof.harness.judgement.evidence.requests import Requests
 from coldproof.harness.judgement.requirement import requirement
@@ -357,3 +359,24 @@ def test_files_of_a_tier_that_are_lost(sut: SystemUnderTest, data: st.DataObject
     Vacuous when no file was lost, no request missed what had been in one, or nothing was loaded.
     """
     sut.check(data.draw(lost_between(sut.limits), label="workload"))
+
+
+@requirement(
+    "TIER-9",
+    "limits on what is loaded and stored for a request",
+    needs=(*TIER, Capability.TRANSFER_LIMITS),
+    suits=(CellTrait.SECOND_TIER,),
+    shows=(Tiers.LOADED, TransferLimits.CUT_LOADS, TransferLimits.CUT_STORES),
+    upstream=("vllm#52397",),
+)
+@given(data=st.data())
+def test_limits_of_a_request(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """If a request says how many of its tokens may be loaded from the second KV tier, or stored in it, a conforming
+    engine loads no more, answers it as cold, and answers as cold what others load or hit of it.
+
+    Why it can break: a load, or a store, then ends where none did before, and what an engine assumes about such ends
+    holds no more (vllm PR#52397: the engine ends). Oracle: cold start, and the engine's count of loaded tokens. Vacuous
+    when nothing was loaded, or no limit was below what there was.
+    """
+    usual = limited(sut.limits)
+    sut.check(data.draw(with_rare(sut.limits, usual, with_some_limits(sut.limits), every=3), label="workload"))

@@ -58,6 +58,7 @@ class Capability(enum.StrEnum):
     POOL_SIZE = "cache pool size"
     SECOND_TIER = "second KV tier"
     TIER_FILES = "files of a tier that can be lost"
+    TRANSFER_LIMITS = "limits on loads and stores per request"
     SLOW_TIER = "a tier behind the second one, whose hits are counted"
     SAVED_STATE = "KV saved and restored by name"
     PERSISTENT_KV = "KV that outlives its engine"
@@ -140,6 +141,7 @@ OPTIONAL_ABSENT = {
     Capability.STREAMING_SESSIONS: "no session of the engine keeps the last token of an answer",
     Capability.MOVED_PIECES: "the engine reuses prefixes only",
     Capability.TIER_FILES: "no tier keeps KV in files that Coldproof may damage",
+    Capability.TRANSFER_LIMITS: "no second tier takes limits for a request",
     Capability.SLOW_TIER: "no tier behind a second one is known, or its hits are not counted",
     Capability.SEVERAL_FEATURES: "the adapter does not report which features are on",
     Capability.DIRECT_SCORES: "texts are scored by requests only",

@@ -31,6 +31,8 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     `answers` > 1: that many answers, sampled at temperature 1 from a fixed seed, because greedy answers would be equal.
     `pattern`: a regular expression that structured output must match.
     `pooled`: the answer is pooled, and has no tokens.
+    `most_loaded`, `most_stored`: the maximum number of tokens that are loaded from a second KV tier, and stored in it,
+    for this request. They change no answer.
     """
 
     answers: int = 1
@@ -39,6 +41,13 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     prompt_logprobs: bool = False
     logprobs: bool = False
     pooled: Task | None = None
+    most_loaded: int | None = None
+    most_stored: int | None = None
+
+    @property
+    def of_the_answer(self) -> ResponseOptions:
+        """Return these options without those that change no answer."""
+        return msgspec.structs.replace(self, most_loaded=None, most_stored=None)
 
     def with_scores(self) -> ResponseOptions:
         """Return these options with logprobs. A pooled answer has none."""

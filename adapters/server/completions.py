@@ -14,6 +14,7 @@ from coldproof.adapters.protocol.requests import PLAIN, Completion, CompletionRe
 from coldproof.adapters.server.answers import UNREADABLE
 
 SEED = 0
+TRANSFER_FIELD = "kv_transfer_params"  # of vLLM: what its connector is told about one request
 RANK_HEADER = "X-data-parallel-rank"  # of vLLM's server, which then does not balance
 HAND_OVER_HEADER = "X-hand-over-ms"  # of the router of a pair: see adapters/vllm/prefill_decode.py
 # The largest logprob margin, in nats. A token that a grammar forbids has -inf, which JSON cannot hold; vLLM's server
@@ -77,7 +78,15 @@ def option_fields(response_options: ResponseOptions, *, chat: bool) -> dict[str,
     if response_options.logprobs:
         fields |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if chat else {"logprobs": TOP_LOGPROBS}
         fields["return_tokens_as_token_ids"] = True
+    if limits := transfer_limits(response_options):
+        fields[TRANSFER_FIELD] = limits
     return fields
+
+
+def transfer_limits(response_options: ResponseOptions) -> dict[str, int]:
+    """Return vLLM's fields for limits on the transfers of a request from and to a second tier."""
+    limits = {"max_load_tokens": response_options.most_loaded, "max_offload_tokens": response_options.most_stored}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]  # a number of tokens or a token's id, exact in every reader of JSON

@@ -34,6 +34,7 @@ from coldproof.adapters.spec.script.given import (
     HANGS,
     IMAGES,
     LATE,
+    LIMITED,
     LMCACHE,
     MEANWHILE,
     MODEL,
@@ -200,7 +201,10 @@ class InProcess:
         """Return the parameters of a request."""
         if EXTRA:
             usual = {"temperature": 0, "seed": 0, "max_tokens": sent["tokens"], "ignore_eos": True}
-            return SamplingParams(**{**usual, **sent.get("extra", {})})
+            extra = dict(sent.get("extra", {}))
+            if LIMITED and "kv_transfer_params" in extra:
+                extra["extra_args"] = {"kv_transfer_params": extra.pop("kv_transfer_params")}
+            return SamplingParams(**{**usual, **extra})
         return SamplingParams(temperature=0, seed=0, max_tokens=sent["tokens"], ignore_eos=True)
 
     def cold(self, sent: Sent) -> list[Event]:

@@ -87,7 +87,9 @@ class Oracle(Protocol):
 
 def question(outcome: Outcome, identity: Identity) -> Question:
     """Return the question for a request's cold answer under one identity."""
-    return Question(outcome.prompt, identity.adapter, outcome.max_tokens, outcome.options, identity.weights)
+    return Question(
+        outcome.prompt, identity.adapter, outcome.max_tokens, outcome.options.of_the_answer, identity.weights
+    )
 
 
 def continuation(outcome: Outcome, identity: Identity, after: int) -> Question:

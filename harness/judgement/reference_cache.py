@@ -152,7 +152,11 @@ def must_hit(history: History, outcome: Outcome) -> bool:
     if outcome.aborted is not None and not outcome.tokens:  # perhaps before it was looked up: vLLM then reports 0 hits
         return False
     return bool(history.shape.prefix_caching) and not (
-        outcome.streaming or outcome.overlapped or response_options.needs_whole_prompt or response_options.answers > 1
+        outcome.streaming
+        or outcome.overlapped
+        or response_options.needs_whole_prompt
+        or response_options.answers > 1
+        or response_options.most_loaded is not None
     )
 
 
@@ -170,6 +174,7 @@ def left_for(
             and not other.streaming
             and not outgrows(history, other)
             and not other.options.needs_whole_prompt
+            and other.options.most_stored is None
             and not other.overlapped
             and other.partition == outcome.partition
             and not changed_between(history, other, outcome)

@@ -12,9 +12,14 @@ MOST_GROUPS = 16  # assumed number of KV-cache block groups of layers of differe
 
 
 def blocks_needed(history: History, tokens: int) -> int | None:
-    """Return the number of whole blocks for `tokens`; None if the engine reports no block size."""
-    block = history.shape.block_size
-    return None if block is None else math.ceil(tokens / block)
+    """Return how many blocks some group of layers needs for `tokens`; None if the engine reports no block size.
+
+    Without groups, that is one for each unit in which it hits. With groups, hits may end inside a block.
+    """
+    shape = history.shape
+    if shape.groups:
+        return max(group.blocks(tokens) for group in shape.groups)
+    return None if shape.block_size is None else math.ceil(tokens / shape.block_size)
 
 
 def never_fits(history: History, outcome: Outcome) -> bool:

@@ -55,6 +55,10 @@ def describe_options(options: ResponseOptions) -> Iterator[str]:
         yield "with prompt logprobs"
     if options.logprobs:
         yield "with logprobs"
+    if options.most_loaded is not None:
+        yield f"at most {options.most_loaded} tokens loaded"
+    if options.most_stored is not None:
+        yield f"at most {options.most_stored} tokens stored"
 
 
 def describe_abort(abort: Abort) -> str:

@@ -120,6 +120,7 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (tiers.test_identities_across_tiers, "tier-keys-lack-the-salt", OFFLOAD, ANY_HIT),
     (tiers.test_loads_that_fail, "failed-loads-count-as-loaded", CELLS["tier-failing"], ANY_HIT),
     (tiers.test_everything_at_once_with_a_second_tier, "loads-are-a-block-off", OFFLOAD, ANY_HIT),
+    (tiers.test_limits_of_a_request, "limits-on-loads-are-ignored", OFFLOAD, (FailureClass.API,)),
     (
         tiers.test_files_of_a_tier_that_are_lost,
         "a-file-that-cannot-be-read-counts-as-read",

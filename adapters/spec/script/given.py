@@ -42,6 +42,7 @@ STEPPED: bool = True  # the script steps the engine itself
 TOGETHER: bool = True  # some requests run at the same time, or beside a change
 MEANWHILE: bool = True  # a change is made while requests run
 MIDWAY_ADAPTERS: bool = True  # and some such change replaces an adapter
+LIMITED: bool = True  # some requests limit what a second tier loads or stores for them
 LATE: bool = True  # some requests are sent later than others
 ABORTS: bool = True  # some clients disconnect
 CONTINUES: bool = True  # some prompts continue a request with its answer

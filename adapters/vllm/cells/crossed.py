@@ -94,6 +94,8 @@ DIMENSIONS = (
     ),
     Dimension(name="runner", values=(flags("runner-v1"), fields("runner-v2", environment=RUNNER_V2))),
     Dimension(name="block", values=(flags("blocks-32"), flags(BLOCKS_64, BLOCK_FLAG, "64"))),
+    # Where a hit may end: at whole blocks, or inside one (vLLM's `prefix_match_unit`).
+    Dimension(name="match unit", values=(flags("unit-of-blocks"), flags("unit-8", "--prefix-match-unit=8"))),
 )
 GROUPS = tuple(name for name in POOLS if name != FULL)
 CONNECTORS = tuple(value.name for value in TIERS.values[1:])
@@ -108,6 +110,39 @@ REFUSALS = (
         other=("five-groups", "state-blocks"),
         because="If 'block_size' is specified in kv_connector_extra_config, there must be at least one KV cache group, "
         "and all groups must have the same block size.",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=(FULL,),
+        because="Invalid prefix_match_unit=8; with a single KV cache group, prefix-cache hits land on the block size "
+        "(32).",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=("window", "two-windows"),
+        because="no hit ends inside a block of these layers",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=("tier-example", "drafts", "n-grams"),
+        because="hits end inside a block only with states, and these cannot be with states",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=("events",),
+        because="the event of a part of a block has a parent that was never published (vllm#58119, open), and what "
+        "else such events lack is not explained yet",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=tuple(value.name for value in map(tier, OF_COLDPROOF)),
+        because="Coldproof's connector takes one hash for each block",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=("five-groups",),
+        because="Invalid prefix_match_unit=8; prefix-cacheable KV cache group block sizes must be divisible by "
+        "prefix_match_unit.",
     ),
     Refusal(
         one=("tier-files",),

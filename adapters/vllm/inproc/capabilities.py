@@ -119,6 +119,7 @@ def capabilities(
         ),
         **pooling_support(parts),
         Capability.TIER_FILES: file_support(settings.kv_transfer_config),
+        Capability.TRANSFER_LIMITS: limit_support(settings.kv_transfer_config),
         Capability.SLOW_TIER: slow_tier_support(settings.kv_transfer_config),
         Capability.SEVERAL_FEATURES: features_support(settings, sizes, events=published),
     }
@@ -134,6 +135,16 @@ def file_support(transfer: Any) -> Support:
     """Return whether a tier keeps KV in files of a folder of this engine's."""
     behind = tiers_behind(transfer)
     return Support("fs" in behind, f"tiers behind host memory: {len(behind)}")
+
+
+def limit_support(transfer: Any) -> Support:
+    """Return whether the tier takes limits for a request: OffloadingConnector, in versions that have both."""
+    name = None if transfer is None else transfer.kv_connector
+    place = find_module("distributed.kv_transfer.kv_connector.v1.offloading.scheduler")
+    state = None if place is None else getattr(vllm_module(place), "RequestOffloadState", None)
+    known = {"max_load_tokens", "max_offload_tokens"} <= set(getattr(state, "__dataclass_fields__", {}))
+    how = f"the connector is {name or 'none'}" + ("" if known else ", and this version takes no limits")
+    return Support(name == "OffloadingConnector" and known, how)
 
 
 def slow_tier_support(transfer: Any) -> Support:
@@ -159,6 +170,7 @@ def features_support(settings: Any, sizes: EngineShape, *, events: bool) -> Supp
         "drafts": settings.speculative_config is not None,
         "priorities": scheduler.policy == "priority",
         "chunks of less than a block": min(scheduler.max_num_batched_tokens, chunk_of_one(scheduler)) < block,
+        "hits that end inside a block": (sizes.block_size or 0) < block,
         "whole prompts": not scheduler.enable_chunked_prefill,
     }
     on = [name for name, is_on in features.items() if is_on]

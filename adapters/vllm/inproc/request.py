@@ -26,7 +26,7 @@ from coldproof.adapters.protocol.images import (
 from coldproof.adapters.protocol.pooling import Rows, as_rows
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, Stage, Token
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
-from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, best_score, gap
+from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS, TRANSFER_FIELD, best_score, gap, transfer_limits
 from coldproof.adapters.vllm.inproc.process import vllm_module
 
 
@@ -70,7 +70,7 @@ def embeds_prompt(request: CompletionRequest, dtype: Any, row_width: int) -> dic
 def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
     """Return the sampling parameters that the server would use for `completions.body`, with the model's defaults."""
     module, response_options = vllm_module("sampling_params"), request.options
-    pattern = response_options.pattern
+    pattern, transfer = response_options.pattern, transfer_limits(response_options)
     return module.SamplingParams(
         **{
             **defaults,
@@ -84,6 +84,7 @@ def sampling(defaults: Mapping[str, Any], request: CompletionRequest) -> Any:
             "logprobs": TOP_LOGPROBS if response_options.logprobs else None,
             "prompt_logprobs": 1 if response_options.prompt_logprobs else None,
             "output_kind": module.RequestOutputKind.DELTA,
+            **({"extra_args": {TRANSFER_FIELD: transfer}} if transfer else {}),
         }
     )
 

@@ -1,3 +1,15 @@
 """Configurations in which several features are on."""
 
-USES = ("drafts", "images", "mixed", "preemption", "pressure", "resets", "rows", "sessions", "tiers", "weights")
+USES = (
+    "drafts",
+    "images",
+    "mixed",
+    "preemption",
+    "pressure",
+    "resets",
+    "rows",
+    "sessions",
+    "tiers",
+    "transfer_limits",
+    "weights",
+)

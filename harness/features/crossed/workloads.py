@@ -32,6 +32,7 @@ from coldproof.harness.features.tiers.workloads import (
     read_from_behind,
     sent_again_after_gaps,
 )
+from coldproof.harness.features.transfer_limits.workloads import limited
 from coldproof.harness.features.weights.workloads import paused
 from coldproof.harness.workload.generators.chats import conversations
 from coldproof.harness.workload.generators.leads import led
@@ -82,6 +83,7 @@ def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capabil
     yield TIER, {TIER, POOL, Capability.ABORT}, aborted_loads(limits)
     yield TIER, {TIER}, sent_again_after_gaps(limits)
     yield TIER, {TIER, SALT}, partitions(limits)
+    yield TIER, {TIER, Capability.TRANSFER_LIMITS}, limited(limits)
     yield TIER, {TIER, Capability.RESET_SECOND_TIER}, resets_of_the_second_tier(limits)
     yield SLOW, {SLOW}, read_from_behind(limits)
     yield ROWS, {ROWS}, conversations_with_rows(limits)

@@ -289,3 +289,14 @@ def loaded_blocks_leave_the_index(patch: Patch) -> None:
             this.evict_blocks(set(blocks[tokens.start // size : tokens.stop // size]))
             acted()
         original(this, request)
+
+
+@fault("TIER-9", stands_for="a limit on loads that is not kept", cells=OFFLOAD)
+def limits_on_loads_are_ignored(patch: Patch) -> None:
+    """All that the tier has is loaded, whatever the request allows."""
+
+    @after(patch, module(CONNECTOR).RequestOffloadState, "__post_init__")
+    def made(_done: Any, this: Any) -> None:
+        if this.max_load_tokens is not None:
+            acted()
+            this.max_load_tokens = None
