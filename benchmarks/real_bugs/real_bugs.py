@@ -68,10 +68,14 @@ class BugList(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a bug was missed, or what else is to be said of its outcome. Written after the tests."""
+    """Why a bug was missed, or what else is to be said of its outcome. Written after the tests.
+
+    `others`: how the sentences of counterexamples begin that are of other causes, and do not count.
+    """
 
     bug: str
     text: str
+    others: list[str] = []
 
 
 class Notes(msgspec.Struct, frozen=True):
@@ -127,12 +131,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     found: dict[str, Counterexample] = {}
 
 
-def tested_on(runs: Sequence[Run], bug: Bug, release: str) -> dict[str, list[Counterexample]]:
-    """Return the counterexamples of expected failures on a release, by requirement that came to a verdict there."""
+def tested_on(runs: Sequence[Run], bug: Bug, release: str, others: tuple[str, ...]) -> dict[str, list[Counterexample]]:
+    """Return the counterexamples of expected failures on a release, by requirement that came to a verdict there.
+
+    Those whose sentences begin like one of `others` are left out.
+    """
     found: dict[str, list[Counterexample]] = {}
     here = (run for run in runs if (run.engine, run.release) == (bug.engine, release))
     for name, one in ((name, one) for run in here for name, one in run.verdicts.items() if name in bug.requirements):
-        expected = [case for case in one.cases if failure_of(case.signature) in bug.failures]
+        alike = [case for case in one.cases if failure_of(case.signature) in bug.failures]
+        expected = [case for case in alike if not case.sentence.startswith(others)]
         if expected or (one.verdict in CONCLUDED and not one.errors):
             found.setdefault(name, []).extend(expected)
     return found
@@ -143,11 +151,14 @@ def failure_of(signature: str) -> FailureClass:
     return FailureClass(signature.partition(";")[0].strip())
 
 
-def result(runs: Sequence[Run], bug: Bug) -> Result:
-    """Return the outcome of a bug. It is missed if all of its requirements were tested, or if there is none."""
+def result(runs: Sequence[Run], bug: Bug, others: tuple[str, ...] = ()) -> Result:
+    """Return the outcome of a bug. It is missed if all of its requirements were tested, or if there is none.
+
+    `others`: how the sentences of counterexamples begin that are known to be of other causes.
+    """
     if bug.cannot:
         return Result(bug=bug, outcome=Outcome.CANNOT)
-    before, after = (tested_on(runs, bug, release) for release in (bug.before, bug.after))
+    before, after = (tested_on(runs, bug, release, others) for release in (bug.before, bug.after))
     found = {name: cases[0] for name, cases in before.items() if cases}
     if not found:
         missed = set(before) == set(bug.requirements)
@@ -228,7 +239,7 @@ def replays(words: Sequence[str]) -> Iterator[str]:
                 yield f"coldproof bisect {path} --releases {bug.after} --out {out}  # {bug.id}"
 
 
-def page(results: Sequence[Result], runs: Sequence[Run], notes: dict[str, str]) -> str:
+def page(results: Sequence[Result], runs: Sequence[Run], notes: dict[str, Note]) -> str:
     """Return docs/real-bugs.md."""
     count = {outcome: sum(one.outcome is outcome for one in results) for outcome in Outcome}
     acting = len(results) - count[Outcome.CANNOT]
@@ -286,7 +297,7 @@ def links(bug: Bug) -> str:
     return ", ".join(f"[{bug.engine}#{found[2]}]({link})" for link in bug.reports if (found := ISSUE.match(link)))
 
 
-def details(results: Sequence[Result], notes: dict[str, str]) -> Iterator[str]:
+def details(results: Sequence[Result], notes: dict[str, Note]) -> Iterator[str]:
     """Yield what a counterexample says, why a bug was missed, and why one cannot act here."""
     parts = (
         ("Detected", Outcome.DETECTED, counterexamples),
@@ -301,7 +312,8 @@ def details(results: Sequence[Result], notes: dict[str, str]) -> Iterator[str]:
             continue
         yield from (f"## {title}", "")
         for one in mine:
-            said = " ".join(filter(None, (one.bug.mechanism, text(one), notes.get(one.bug.id, ""))))
+            note = notes[one.bug.id].text if one.bug.id in notes else ""
+            said = " ".join(filter(None, (one.bug.mechanism, text(one), note)))
             yield f"* {links(one.bug)}, {one.bug.before}: {said}"
         yield ""
 
@@ -345,10 +357,16 @@ def read_runs() -> list[Run]:
     return msgspec.json.decode(VERDICTS.read_bytes(), type=list[Run]) if VERDICTS.is_file() else []
 
 
-def read_notes() -> dict[str, str]:
+def read_notes() -> dict[str, Note]:
     """Return the notes by bug."""
     notes = msgspec.toml.decode(NOTES.read_bytes(), type=Notes).note if NOTES.is_file() else []
-    return {note.bug: note.text for note in notes}
+    return {note.bug: note for note in notes}
+
+
+def outcomes(runs: Sequence[Run]) -> list[Result]:
+    """Return the outcome of each bug of the list."""
+    notes = read_notes()
+    return [result(runs, bug, tuple(notes[bug.id].others) if bug.id in notes else ()) for bug in read_bugs()]
 
 
 def record(words: Sequence[str]) -> None:
@@ -369,7 +387,7 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.writelines(f"{line}\n" for line in replays(words[1:]))
     elif words == ["page"]:
         runs = read_runs()
-        PAGE.write_text(page([result(runs, bug) for bug in read_bugs()], runs, read_notes()))
+        PAGE.write_text(page(outcomes(runs), runs, read_notes()))
     else:
         sys.stderr.write(f"{__doc__}\n")
         return USAGE

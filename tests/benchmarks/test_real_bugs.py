@@ -94,6 +94,13 @@ def test_a_case_that_passes_after_the_fix_is_of_the_bug() -> None:
     assert SCRIPT.result([before("1.1")], bug()).outcome is SCRIPT.Outcome.DETECTED  # no run is needed there
 
 
+def test_a_counterexample_of_another_cause_does_not_count() -> None:
+    """It may have the failure class that is expected, and pass after the fix by another fix."""
+    runs = [run("1.0", "stale state; reload"), run("1.1")]
+    assert SCRIPT.result(runs, bug(), ("what was",)).outcome is SCRIPT.Outcome.MISSED
+    assert SCRIPT.result(runs, bug(), ("something else",)).outcome is SCRIPT.Outcome.DETECTED
+
+
 def test_what_a_replay_beside_a_history_found_is_recorded(tmp_path: Path) -> None:
     """Only a replay that came to its end and conforms counts."""
     whole = results(stale(), exit_code=1)
@@ -176,5 +183,4 @@ def test_a_command_keeps_the_names_of_its_files_but_not_their_folders() -> None:
 def test_the_page_is_what_the_script_writes() -> None:
     """No outcome is therefore written by hand."""
     runs = SCRIPT.read_runs()
-    results = [SCRIPT.result(runs, one) for one in LIST]
-    assert SCRIPT.page(results, runs, SCRIPT.read_notes()) == SCRIPT.PAGE.read_text()
+    assert SCRIPT.page(SCRIPT.outcomes(runs), runs, SCRIPT.read_notes()) == SCRIPT.PAGE.read_text()
