@@ -367,6 +367,7 @@ def test_files_of_a_tier_that_are_lost(sut: SystemUnderTest, data: st.DataObject
     needs=(*TIER, Capability.TRANSFER_LIMITS),
     suits=(CellTrait.SECOND_TIER,),
     shows=(Tiers.LOADED, TransferLimits.CUT_LOADS, TransferLimits.CUT_STORES),
+    weight=3,  # one test has all of the requirement's examples
     upstream=("vllm#52397",),
 )
 @given(data=st.data())
