@@ -365,9 +365,9 @@ def test_files_of_a_tier_that_are_lost(sut: SystemUnderTest, data: st.DataObject
     "TIER-9",
     "limits on what is loaded and stored for a request",
     needs=(*TIER, Capability.TRANSFER_LIMITS),
-    suits=(CellTrait.SECOND_TIER,),
+    suits=("second tier with limits for a request",),
     shows=(Tiers.LOADED, TransferLimits.CUT_LOADS, TransferLimits.CUT_STORES),
-    weight=3,  # one test has all of the requirement's examples
+    weight=2,  # one test has all of the requirement's examples
     upstream=("vllm#52397",),
 )
 @given(data=st.data())

@@ -9,6 +9,7 @@ from coldproof.adapters.vllm.cells.cell import NO_ADAPTERS, NOT_CHUNKED, SMALL_C
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
 RELIABLE_TIER = (CellTrait.SECOND_TIER,)  # its loads do not fail
+LIMITED_TIER = "second tier with limits for a request"
 PERSISTENT_TIER = (*RELIABLE_TIER, "persistent tier")
 SESSION_TIER = (*RELIABLE_TIER, "sessions")
 FAILING_TIER = (*PERSISTENT_TIER, "failing loads", "failing tier")
@@ -112,12 +113,20 @@ LMCACHE_CELLS = (
 )
 
 TIER_CELLS = (
-    tier_cell("tier-offload", "vLLM's OffloadingConnector with a pool of 16 blocks", traits=SESSION_TIER),
-    tier_cell("tier-offload-small", "tier-offload with a host tier of 20 chunks of two blocks each"),
+    tier_cell(
+        "tier-offload",
+        "vLLM's OffloadingConnector with a pool of 16 blocks",
+        traits=(*SESSION_TIER, LIMITED_TIER),
+    ),
+    tier_cell(
+        "tier-offload-small",
+        "tier-offload with a host tier of 20 chunks of two blocks each",
+        traits=(*RELIABLE_TIER, LIMITED_TIER),
+    ),
     tier_cell(
         "tier-files",
         "vLLM's OffloadingConnector with host memory and then files in a folder (TieringOffloadingSpec, tier fs)",
-        traits=PERSISTENT_TIER,
+        traits=(*PERSISTENT_TIER, LIMITED_TIER),
     ),
     tier_cell("tier-files-few", "tier-files with host memory for six blocks, which is less than a long prompt has"),
     tier_cell(
