@@ -12,9 +12,8 @@ MOST_GROUPS = 16  # assumed number of KV-cache block groups of layers of differe
 
 
 def blocks_needed(history: History, tokens: int) -> int | None:
-    """Return how many blocks some group of layers needs for `tokens`; None if the engine reports no block size.
-
-    Without groups, that is one for each unit in which it hits. With groups, hits may end inside a block.
+    """Return how many whole blocks the group of layers that needs most of them has for `tokens`; None if the engine
+    reports no block size. Its size of a hit is no block's where hits end inside a block.
     """
     shape = history.shape
     if shape.groups:

@@ -124,8 +124,13 @@ REFUSALS = (
     ),
     Refusal(
         one=("unit-8",),
-        other=("tier-example", "drafts", "n-grams"),
-        because="hits end inside a block only with states, and these cannot be with states",
+        other=("tier-example",),
+        because="hits end inside a block only with states, and ExampleConnector cannot be with states",
+    ),
+    Refusal(
+        one=("unit-8",),
+        other=("drafts", "n-grams"),
+        because="hits end inside a block only with states, and drafts cannot be with states",
     ),
     Refusal(
         one=("unit-8",),

@@ -7,6 +7,7 @@ import msgspec
 from coldproof.adapters.protocol.metrics import increase
 from coldproof.harness.history.records import History, Outcome, StepRecord
 from coldproof.harness.judgement.checkers.cached_tokens import loads_failed
+from coldproof.harness.judgement.checkers.uncounted_hits import preempted
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.judgement.reference_cache import everything, has_room, kept_tokens, left_for, must_hit
@@ -51,7 +52,7 @@ def loads_all(history: History, record: StepRecord) -> bool:
     outcomes = [outcome for outcome in history.outcomes if outcome.step == record.step]
     local = increase(record.before.hit_tokens, record.after.hit_tokens)
     loaded = increase(record.before.external_hit_tokens, record.after.external_hit_tokens)
-    calm = record.before.preemptions == record.after.preemptions and not loads_failed(record)
+    calm = not (preempted(record) or loads_failed(record))
     return calm and local == 0 and len(outcomes) == 1 and bool(loaded) and outcomes[0].cached_tokens == loaded
 
 

@@ -14,8 +14,8 @@ from coldproof.harness.workload.generators.prompts import WorkloadLimits, relate
 from coldproof.harness.workload.steps import Burst, Idle, Request, Step, Workload
 from coldproof.harness.workload.transform import change_requests
 
-CUT_LOADS = "requests that could load less than the second tier has"
-CUT_STORES = "requests after one that could store less than it computed"
+CUT_LOADS = "requests that may load less than earlier ones have computed of their prompt"
+CUT_STORES = "requests after one that was allowed to store less than both share"
 
 
 @guided
@@ -29,15 +29,15 @@ def limited(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     unit, missing = limits.unit, draw(lead(limits, (CUT_LOADS, CUT_STORES)))
     stem = draw(stems(limits))
     amounts = st.sampled_from(limits.sizes((unit, 0, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
-    loads, stores, free = draw(amounts), draw(amounts), st.just(None)
+    perhaps = st.one_of(st.none(), amounts)
     first = Request(prompt=draw(related_prompts(limits, stem, None)), max_tokens=draw(st.sampled_from((8, 1))))
-    stored = draw(st.just(stores) if missing == CUT_STORES else st.one_of(free, amounts))
+    stored = draw(amounts if missing == CUT_STORES else perhaps)
     steps: list[Step] = [Burst(requests=(with_limits(first, stored=stored),))]
     for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
         again = Request(prompt=draw(related_prompts(limits, stem, None)), max_tokens=8)
-        loaded = draw(st.just(loads) if missing == CUT_LOADS else st.one_of(amounts, free))
+        loaded = draw(amounts if missing == CUT_LOADS else perhaps)
         one = with_limits(msgspec.structs.replace(again, prompt=first.prompt), loaded=loaded)
-        other = with_limits(again, loaded=draw(st.one_of(free, amounts)), stored=draw(st.one_of(free, amounts)))
+        other = with_limits(again, loaded=draw(perhaps), stored=draw(perhaps))
         together = draw(st.sampled_from(((one,), (one, first), (other,), (other, one))))
         steps += [emptied(draw, limits), Burst(requests=together), Burst(requests=(first,))]
     return Workload((*steps, emptied(draw, limits), Burst(requests=(first,)), Idle(20)))

@@ -226,7 +226,7 @@ def busy_requests(builder: UpdateBuilder, *, most: int, late_ms: int = 0) -> lis
 def paused(draw: st.DrawFn, limits: WorkloadLimits, *, updates: bool, clears: bool = True) -> Workload:
     """Draw pauses while requests decode, in each mode, with and without clearing (`clears`: else without it alone).
 
-    `updates`: with new weights.
+    Some begin with a sleep during which requests arrive. `updates`: with new weights.
     """
     builder = UpdateBuilder(draw, limits)
     builder.repeat()

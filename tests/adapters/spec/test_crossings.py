@@ -95,6 +95,17 @@ def test_the_cells_of_an_engine_have_all_its_pairs(name: str) -> None:
     assert not set(CELLS) & {one.name for one in crossed}
 
 
+@pytest.mark.parametrize("name", [name for name, spec in ENGINES.items() if spec.crossings is not None])
+def test_each_side_of_a_refusal_is_of_one_dimension(name: str) -> None:
+    """An array would leave out the values of another one."""
+    crossings = ENGINES[name].crossings
+    assert crossings is not None
+    values = [{value.name for value in one.values} for one in crossings.dimensions]
+    for refusal in crossings.refusals:
+        for side in (refusal.one, refusal.other):
+            assert any(set(side) <= names for names in values), side
+
+
 def test_names_of_no_cell_are_unknown() -> None:
     """A crossed cell is made when it is asked for; another name is not."""
     assert "window+tier-offload" in CELLS

@@ -11,6 +11,7 @@ import pytest
 from coldproof.adapters.spec.layer import SERVER_LAYER, Layer
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.judgement.evidence.requests import Requests
+from coldproof.harness.judgement.leads import MOST_TRIES
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.judgement.trial import Trial
 from coldproof.harness.options import PROFILES, Options, UsageError, parse_duration
@@ -89,6 +90,20 @@ def test_time_that_a_trial_overruns_is_taken_from_the_others() -> None:
     assert budget.begin(1) == pytest.approx(20)
     budget.settle(500)
     assert budget.begin(1) == pytest.approx(RESERVED * 25)
+
+
+def test_a_trial_goes_on_while_examples_are_drawn_for_what_it_lacks() -> None:
+    """Others of its cell need not have shown it. It ends when these examples were in vain."""
+    budget = Budget(100, 10)
+    budget.begin(1)
+    assert budget.longest < budget.patience
+    made = trial(used=(budget.longest + budget.patience) / 2)
+    assert budget.is_spent(made)
+    made.leads.choose((Requests.HITS,), 0)
+    assert not budget.is_spent(made)
+    for number in range(1, MOST_TRIES):
+        made.leads.choose((Requests.HITS,), number)
+    assert budget.is_spent(made)
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.histories import ask, history, outcome, record, shape
+from support.histories import BLOCK, ask, history, outcome, record, shape
 
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.pooling import Task
 from coldproof.adapters.protocol.requests import ResponseOptions, Stage
+from coldproof.adapters.protocol.shape import GroupShape
 from coldproof.harness.history.records import Identity, Outcome, QueueSample
 from coldproof.harness.judgement.checkers.cached_tokens import check_accounting
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.finding import Finding, Rule
 from coldproof.harness.judgement.judge import judge_again
+from coldproof.harness.judgement.request_sizes import never_fits
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Burst, Meanwhile, Route, SetAdapter, Workload
 
@@ -294,3 +296,10 @@ def test_the_strongest_of_several_findings_is_reported(best: int) -> None:
         assert (worst.checker, worst.request) == (CHECKERS[best], None)
     requests = tuple(finding for finding in all_findings if finding.request is not None)
     assert msgspec.structs.replace(whole, findings=requests).worst().request == 3
+
+
+def test_a_prompt_fits_by_the_blocks_of_the_groups_where_hits_end_inside_a_block() -> None:
+    """It was called too long by the unit of hits, which is smaller than any block."""
+    sizes = shape(block_size=4, pool_blocks=4, groups=(GroupShape(BLOCK), GroupShape(BLOCK, most_blocks=2)))
+    assert not never_fits(history(shape=sizes), outcome(0, range(4 * BLOCK - 1)))
+    assert never_fits(history(shape=sizes), outcome(0, range(4 * BLOCK)))
