@@ -39,6 +39,7 @@ from coldproof.reports.noise_curve import noise_curve
 EXIT_FALSE_POSITIVE, EXIT_INTERRUPTED = 1, 130
 MODEL_WORKER = "model"
 WORKERS = (FINGERPRINT, MODEL_WORKER)
+PROFILE_RUNS = (SMOKE, "ci")
 
 
 def run_power(options: argparse.Namespace) -> int:
@@ -86,10 +87,10 @@ POWER = Subcommand(
     ),
     argument(
         "--wide",
-        choices=("always", "missed", "never", SMOKE),
+        choices=("always", "missed", "never", *PROFILE_RUNS),
         default="always",
         help="when to run all requirements against a fault: always (default), only if it was missed, or never; "
-        "smoke: instead of both runs, what the profile smoke runs in process, to the first confirmed violation",
+        "smoke, ci: instead of both runs, what this profile runs in process, to the first confirmed violation",
     ),
     argument(
         "--clean-runs", type=at_least(0), default=3, metavar="N", help="runs against the unmodified engine (default: 3)"

@@ -18,7 +18,7 @@ import psutil
 from coldproof.adapters.registry import catalogue, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.option_table import option_words
-from coldproof.harness.options import SMOKE, UsageError
+from coldproof.harness.options import PROFILES, UsageError
 from coldproof.harness.power import field_scripts, suite_run
 from coldproof.harness.power.forked_run import RunTimedOut, run_in_fork
 from coldproof.harness.power.stored import stored_measurement
@@ -40,8 +40,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     aimed_seconds: float  # for drawing examples in a run of the requirements about a fault
     wide_seconds: float  # the same in a run of all requirements
     out: Path
-    # When to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never". SMOKE: in place
-    # of both runs, what that profile runs in process, up to the first confirmed violation.
+    # When to run all requirements: "always", "missed" (if the aimed run missed the fault) or "never". The name of a
+    # profile: in place of both runs, what that profile runs in process, up to the first confirmed violation.
     wide: str = "always"
     scripts: bool = True  # whether to run the scripts of the field reports too
     calibration: Path | None = None  # results.json of the unmodified engine, with its comparison rule
@@ -52,8 +52,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def budgets(self) -> dict[str, float]:
         """Return the seconds of drawing for each fault by run."""
-        if self.wide == SMOKE:
-            return {SMOKE: suite_run.smoke_plan(None, worker=self.worker, seed=self.seed).seconds}
+        if self.wide in PROFILES:
+            plan = suite_run.profile_plan(self.wide, None, worker=self.worker, seed=self.seed)
+            return {self.wide: plan.seconds}
         return {"aimed": self.aimed_seconds} | ({"wide": self.wide_seconds} if self.wide != "never" else {})
 
     def calibrated(self) -> Measurement:
@@ -118,9 +119,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def aimed_and_wide(self, fault: Fault, folder: Path) -> tuple[SuiteRun | None, SuiteRun | None]:
         """Run the suites against a fault; None for a run that this measurement does not make."""
-        if self.wide == SMOKE:
-            ask = suite_run.smoke_plan(fault, worker=self.worker, seed=self.seed)
-            return None, self.against(ask, folder / SMOKE)
+        if self.wide in PROFILES:
+            ask = suite_run.profile_plan(self.wide, fault, worker=self.worker, seed=self.seed)
+            return None, self.against(ask, folder / self.wide)
         ask = suite_run.aimed_plan(fault, worker=self.worker, seconds=self.aimed_seconds, seed=self.seed)
         aimed = self.against(ask, folder / "aimed")
         missed = not any(detection.requirement in fault.about for detection in aimed.detections)
@@ -143,8 +144,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def clean(self, faults: list[Fault], number: int) -> SuiteRun:
         """Run the suites on the unmodified engine, with its own seed and the budgets of a fault."""
         seconds, seed = self.aimed_seconds + self.wide_seconds, self.seed + number
-        if self.wide == SMOKE:
-            ask = suite_run.smoke_plan(None, worker=self.worker, seed=seed)
+        if self.wide in PROFILES:
+            ask = suite_run.profile_plan(self.wide, None, worker=self.worker, seed=seed)
         else:
             ask = suite_run.clean_plan(faults, worker=self.worker, seconds=seconds, seed=seed)
         folder = self.out / "runs" / f"clean-{number}"

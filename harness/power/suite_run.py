@@ -49,7 +49,10 @@ GENERATED = Served()
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the suites: requirements, cells and budget in seconds. Without a fault, the engine is unmodified."""
+    """One run of the suites: requirements, cells and budget in seconds. Without a fault, the engine is unmodified.
+
+    No cells: those of the profile.
+    """
 
     worker: str
     seed: int
@@ -147,18 +150,18 @@ def wide_plan(fault: Fault, *, worker: str, seconds: float, seed: int) -> RunPla
     )
 
 
-def smoke_plan(fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
-    """Plan what a user runs in process with the profile smoke, up to the first confirmed violation.
+def profile_plan(profile: str, fault: Fault | None, *, worker: str, seed: int) -> RunPlan:
+    """Plan what a user runs in process with a profile, up to the first confirmed violation.
 
     `fault`: None for the unmodified engine.
     """
-    smoke = PROFILES[SMOKE]
+    amount = PROFILES[profile]
     return RunPlan(
         worker=worker,
         seed=seed,
-        seconds=smoke.fingerprint_seconds if worker == FINGERPRINT else smoke.seconds,
-        cells=tuple(name for name in measured_engine().profile_cells(SMOKE, worker) if CELLS[name].installed),
-        profile=SMOKE,
+        seconds=amount.fingerprint_seconds if worker == FINGERPRINT else amount.seconds,
+        cells=(),
+        profile=profile,
         fault=fault.name if fault is not None else None,
         to_first=fault is not None,
     )

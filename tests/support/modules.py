@@ -11,7 +11,10 @@ from support.paths import ROOT
 
 
 def script(path: str) -> ModuleType:
-    """Return a script as a module. `path`: its path in the checkout."""
+    """Return a script as a module, which finds the files beside it as Python lets it. `path`: in the checkout."""
+    folder = str((ROOT / path).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     name = Path(path).stem
     found = importlib.util.spec_from_file_location(name, ROOT / path)
     assert found is not None

@@ -98,7 +98,6 @@ DIMENSIONS = (
     Dimension(name="match unit", values=(flags("unit-of-blocks"), flags("unit-8", "--prefix-match-unit=8"))),
 )
 GROUPS = tuple(name for name in POOLS if name != FULL)
-CONNECTORS = tuple(value.name for value in TIERS.values[1:])
 REFUSALS = (
     Refusal(
         one=("tier-example",),
@@ -185,7 +184,6 @@ REFUSALS = (
         other=("state", "state-blocks"),
         because="the fingerprint worker has no layers with a state with speculative decoding",
     ),
-    Refusal(one=("drafts",), other=CONNECTORS, because="the fingerprint worker has no draft model with a KV connector"),
 )
 # For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would
 # take all of the profile's time.

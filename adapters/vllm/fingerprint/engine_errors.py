@@ -5,6 +5,7 @@ Whatever else our worker raises is a fault of ours. `adapters/protocol/own_code.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import NoReturn
 
 
@@ -25,3 +26,14 @@ def check_length(tokens: int, longest: int) -> None:
     """Raise what `InputBatch.add_request` of vLLM's model runner raises if a prompt exceeds the context."""
     if tokens > longest:
         raise PromptTooLongError(f"could not broadcast input array from shape ({tokens},) into shape ({longest},)")
+
+
+class DraftsWithoutTokensError(KeyError):
+    """The scheduler sends drafts of a request of which the step computes nothing."""
+
+
+def check_drafts(drafts: Iterable[str], computed: Container[str]) -> None:
+    """Raise what `_calc_spec_decode_metadata` of vLLM's model runner raises: it looks the request up in the batch."""
+    for name in drafts:
+        if name not in computed:
+            raise DraftsWithoutTokensError(name)

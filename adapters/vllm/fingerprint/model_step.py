@@ -33,7 +33,7 @@ from coldproof.adapters.vllm.fingerprint.digest import (
     wrong_read_drift,
 )
 from coldproof.adapters.vllm.fingerprint.draft_model import DraftModel
-from coldproof.adapters.vllm.fingerprint.engine_errors import check_length
+from coldproof.adapters.vllm.fingerprint.engine_errors import check_drafts, check_length
 from coldproof.adapters.vllm.fingerprint.images import EncoderCache, Item
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots, Numbers, first_run
 from coldproof.adapters.vllm.fingerprint.lora import Loras
@@ -106,13 +106,16 @@ class Runner:
         if connector is not None:  # before any write: blocks that get a new owner may still have to be stored
             connector.handle_preemptions(scheduled.kv_connector_metadata)
         self.update_requests(scheduled)
+        check_drafts(scheduled.scheduled_spec_decode_tokens, scheduled.num_scheduled_tokens)
         if not scheduled.total_num_scheduled_tokens:
             if connector is None:
                 return ModelRunnerOutput(req_ids=[], req_id_to_index={})
             return KVConnectorModelRunnerMixin.kv_connector_no_forward(scheduled, self.config)
         with (
             set_forward_context(dict.fromkeys(self.tensors), self.config),  # connectors do nothing without metadata
-            KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(scheduled) as self.connector_output,
+            KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(
+                scheduled, **({"defer_finalize": True} if self.draft_model.layers else {})
+            ) as self.connector_output,
         ):
             self.load_adapters(scheduled)
             self.encoder.update(scheduled, self.images_and_tower)
@@ -125,9 +128,17 @@ class Runner:
                 self.write(step, step.expected[step.start : step.end])
             for step in self.request_steps:
                 self.compute(step)
-            for name, tensor in self.tensors.items() if connector is not None else ():
-                connector.save_kv_layer(name, tensor, None)
+            self.save_layers(drafts=False)
         return self.pool() if self.pools else None
+
+    def save_layers(self, *, drafts: bool) -> None:
+        """Hand the layers of the draft model, or the others, to the connector. As in vLLM, those of a draft model are
+        computed after the sampling, and the step's metadata is kept until then.
+        """
+        if has_kv_transfer_group():
+            for name in self.tensors:
+                if (name in self.draft_model.layers) is drafts:
+                    get_kv_transfer_group().save_kv_layer(name, self.tensors[name], None)
 
     def update_requests(self, scheduled: Any) -> None:
         """Add, update and remove requests as the scheduler says. Zero and copy blocks."""
@@ -344,6 +355,10 @@ class Runner:
         states = [(int(sequence.expected(sequence.seed or 0)[-1]) + drifts[sequence.name]) & MASK for sequence in ends]
         drafts = [draft_tokens(one, state, self.draft_count) for one, state in zip(ends, states, strict=True)]
         self.drafts = DraftTokenIds([sequence.name for sequence in ends], drafts)
+        if self.draft_model.layers:
+            with set_forward_context(dict.fromkeys(self.tensors), self.config):
+                self.save_layers(drafts=True)
+                KVConnectorModelRunnerMixin.finalize_kv_connector()
 
 
 def draft_tokens(sequence: Sequence, state: int, count: int) -> list[int]:

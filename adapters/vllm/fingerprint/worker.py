@@ -76,7 +76,7 @@ class FingerprintWorker(WorkerBase):
         self.layers = layer_specs(self.topology, vllm_config.cache_config.block_size)
         check_states(self.topology, vllm_config)
         if has_draft_model(vllm_config):
-            check_draft_model(self.topology, vllm_config)
+            check_draft_model(self.topology)
             self.layers |= draft_layers(self.layers, vllm_config.cache_config.block_size)
         self.loras = Loras(vllm_config.lora_config) if vllm_config.lora_config else None
         self.kv_caches: dict[str, torch.Tensor] = {}
@@ -305,14 +305,10 @@ def is_supported(model: Any) -> bool:
     return model.runner_type == "generate" or (model.runner_type == "pooling" and model.convert_type in TASKS)
 
 
-def check_draft_model(topology: Topology, config: VllmConfig) -> None:
-    """Raise UnsupportedError where this worker cannot emulate a draft model: it has one kind of blocks, and a connector
-    would save its layers before it has written them.
-    """
+def check_draft_model(topology: Topology) -> None:
+    """Raise UnsupportedError where this worker cannot emulate a draft model: it has one kind of blocks."""
     if topology != FULL_ATTENTION:
         raise UnsupportedError("the fingerprint worker has a draft model only with full attention in all layers")
-    if config.kv_transfer_config is not None:
-        raise UnsupportedError("the fingerprint worker has no draft model with a KV connector")
 
 
 def check_states(topology: Topology, config: VllmConfig) -> None:

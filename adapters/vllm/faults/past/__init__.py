@@ -1,0 +1,1 @@
+"""Bugs of the past, planted again: see benchmarks/real_bugs."""
