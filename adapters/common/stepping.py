@@ -157,7 +157,8 @@ class SteppedBurst(Generic[Live]):
 
     def __init__(self, engine: SteppedEngine[Live], arrivals: Sequence[Arrival]) -> None:
         self.engine, self.start = engine, engine.steps
-        self.waiting = dict(sorted(enumerate(arrivals), key=lambda item: item[1].offset_ms))
+        # By number: of two that are due in one step, the first is sent first, as their equal times say.
+        self.waiting = dict(enumerate(arrivals))
         self.live: dict[int, Live] = {}
         self.reported = dict.fromkeys(self.waiting, 0)  # the count of the last `on_token` call
         self.served: dict[int, Served] = {}

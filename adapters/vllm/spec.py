@@ -30,6 +30,7 @@ from coldproof.adapters.vllm import repairs, reproducer, server
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
+    EAGLE,
     FINGERPRINT,
     IN_PROCESS,
     RUNNER_V1,
@@ -41,6 +42,7 @@ from coldproof.adapters.vllm.cells.crossed import CROSSINGS
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
 from coldproof.adapters.vllm.connector_kit import connector_run
+from coldproof.adapters.vllm.eagle_head import eagle_head
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.field_cells import FIELD_CELLS
@@ -126,7 +128,7 @@ def vllm_options(
         # Mamba's kernels have no such mode, and the one of a vision tower was not tried.
         exact=generated and not cell.images and cell.model is not ModelLayers.STATE and is_cuda_build(),
         prefix_caching=options.caching,
-        arguments=(*draft_flags(cell, model), *arguments),
+        arguments=(*draft_flags(cell, model, options), *arguments),
         log=options.log,
         files=options.files,
         adapter_path=str(options.adapters[0].resolve()) if options.adapters else None,
@@ -149,11 +151,12 @@ def vllm_options(
     )
 
 
-def draft_flags(cell: VllmCell, model: str) -> tuple[str, ...]:
-    """Return the flags of a draft model: the served one again, so that cold drafts are right."""
+def draft_flags(cell: VllmCell, model: str, options: StartOptions) -> tuple[str, ...]:
+    """Return the flags of a draft model: the served one again, so that cold drafts are right, or a head for it."""
     if not cell.draft_tokens:
         return ()
-    config = {"method": "draft_model", "model": model, "num_speculative_tokens": cell.draft_tokens}
+    drafter = str(eagle_head(Path(model), options.folder("eagle"))) if cell.drafter == EAGLE else model
+    config = {"method": cell.drafter, "model": drafter, "num_speculative_tokens": cell.draft_tokens}
     return (DRAFTS_FLAG, json.dumps(config))
 
 

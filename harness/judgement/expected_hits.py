@@ -76,7 +76,8 @@ class View(msgspec.Struct, frozen=True):
         def ready(block: Block, _end: int) -> bool:
             return self.cache.could_always_be_hit(block.place, first, last)
 
-        return min((self.reach(group, outcome, ready, alone=True) for group in self.groups), default=0)
+        found = min((self.reach(group, outcome, ready, alone=True) for group in self.groups), default=0)
+        return max(0, found - (shape.block_size or 0)) if shape.drops_block else found
 
     def reach(self, group: int | None, outcome: Outcome, ready: Ready, *, alone: bool = False) -> int:
         """Return how many tokens of a prompt have ready blocks, with `alone` up to an ambiguous block.

@@ -127,7 +127,7 @@ def at_least(
     chose. Nothing is expected where the answer needs the whole prompt, such as prompt logprobs, nor beyond
     what both requests carry without the model seeing it, because engines may key blocks by that. If layers keep blocks
     sparsely (sliding windows, states), a hit is expected only at the positions that they keep, of which `junctions` has
-    those of prompts that parted from earlier ones.
+    those of prompts that parted from earlier ones. Of an engine whose hits lack a block, a block less is expected.
     """
     block = history.shape.block_size
     known = history.shape.uniform or history.shape.groups  # else the unit of hits is unknown
@@ -141,7 +141,8 @@ def at_least(
         else last_kept_position(history.shape, other, outcome, tokens, junctions.get(other.request, 0))
         for other, tokens in left_for(history, outcome, kept)
     )
-    return int(min(max(found, default=0), len(outcome.prompt) - 1)) // block * block
+    whole = int(min(max(found, default=0), len(outcome.prompt) - 1)) // block * block
+    return max(0, whole - block) if history.shape.drops_block else whole
 
 
 def must_hit(history: History, outcome: Outcome) -> bool:

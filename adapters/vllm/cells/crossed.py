@@ -14,6 +14,7 @@ from coldproof.adapters.spec.crossings import PAIRS, TRIPLES, Crossings, Dimensi
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
+    EAGLE,
     MOST_REQUESTS,
     NOT_CHUNKED,
     RUNNER_V2,
@@ -82,6 +83,7 @@ DIMENSIONS = (
             flags("no-drafts"),
             flags("n-grams", "--speculative-config", N_GRAMS, feature=Capability.DRAFT_COUNTS),
             fields("drafts", draft_tokens=3, feature=Capability.DRAFT_COUNTS),
+            fields("eagle", draft_tokens=3, drafter=EAGLE, feature=Capability.DRAFT_COUNTS),
         ),
     ),
     Dimension(
@@ -128,7 +130,7 @@ REFUSALS = (
     ),
     Refusal(
         one=("unit-8",),
-        other=("drafts", "n-grams"),
+        other=("drafts", "eagle", "n-grams"),
         because="hits end inside a block only with states, and drafts cannot be with states",
     ),
     Refusal(
@@ -165,9 +167,9 @@ REFUSALS = (
         "engine: a block may lose its hash while it is copied (not explained yet)",
     ),
     Refusal(
-        one=("drafts",),
-        other=GROUPS,
-        because="the fingerprint worker has a draft model only with full attention in all layers",
+        one=("drafts", "eagle"),
+        other=("five-groups",),
+        because="the fingerprint worker has a draft model only with blocks of one size",
     ),
     Refusal(
         one=tuple(value.name for value in map(tier, OF_COLDPROOF)),
@@ -180,7 +182,7 @@ REFUSALS = (
         because="vLLM knows failed loads of several groups only where loads are asynchronous",
     ),
     Refusal(
-        one=("n-grams",),
+        one=("n-grams", "drafts", "eagle"),
         other=("state", "state-blocks"),
         because="the fingerprint worker has no layers with a state with speculative decoding",
     ),

@@ -2,6 +2,10 @@
 
 As in vLLM, it computes the same positions as the model, after it in the same step, also of prompts that are computed in
 chunks. No answer depends on its slots: if one that it reads is wrong, its drafts are wrong, and are rejected.
+
+An EAGLE head computes a position from the model's state there and from the next token, so that a slot depends on one
+token more. A block is therefore right only for prompts that agree with its writer's on one token behind it, which is
+why vLLM drops the last block of each hit (`use_eagle_block_drop`).
 """
 
 from __future__ import annotations
@@ -15,26 +19,32 @@ from coldproof.adapters.vllm.fingerprint.digest import MASK, Digests, wrong_read
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.sequences import Sequence
 
-N_GRAM, DRAFT_MODEL = "ngram", "draft_model"
-METHODS = (N_GRAM, DRAFT_MODEL)
+N_GRAM, DRAFT_MODEL, EAGLE = METHODS = ("ngram", "draft_model", "eagle")
 
 
 def has_draft_model(config: Any) -> bool:
     """Return whether drafts come from a model with KV of its own."""
-    return config.speculative_config is not None and config.speculative_config.method == DRAFT_MODEL
+    return config.speculative_config is not None and config.speculative_config.method != N_GRAM
 
 
 class DraftModel:
-    """The slots of a draft model; without layers, drafts depend on no KV, as those of n-grams."""
+    """The slots of a draft model; without layers, drafts depend on no KV, as those of n-grams.
 
-    def __init__(self, layers: dict[str, LayerSlots]) -> None:
-        self.layers = layers
+    `ahead`: how many tokens behind a position its slots depend on: 1 of EAGLE's.
+    """
+
+    def __init__(self, layers: dict[str, LayerSlots], *, ahead: int = 0) -> None:
+        self.layers, self.ahead = layers, ahead
 
     def compute(self, computed: Iterable[tuple[Sequence, int, int]]) -> dict[str, int]:
         """Write and read the slots of the step's positions, each (request, first, end). All are written before any is
         read. Return request -> what its wrong slots add to the state that its drafts follow; 0 if all are correct.
         """
-        steps = [(sequence, first, sequence.expected(sequence.seed or 0)[:end]) for sequence, first, end in computed]
+        ahead = self.ahead
+        steps = [
+            (sequence, first, sequence.expected(sequence.seed or 0)[ahead : end + ahead])
+            for sequence, first, end in computed
+        ]
         for sequence, first, expected in steps:
             self.write(sequence, first, expected[first:])
         drifts = {}

@@ -27,7 +27,7 @@ from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
-from coldproof.adapters.vllm.fingerprint.draft_model import METHODS, DraftModel, has_draft_model
+from coldproof.adapters.vllm.fingerprint.draft_model import EAGLE, METHODS, DraftModel, has_draft_model
 from coldproof.adapters.vllm.fingerprint.images import keep_digests
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import DRAFT_LAYER, draft_layers, layer_specs, pool_bytes
@@ -144,7 +144,10 @@ class FingerprintWorker(WorkerBase):
             context = self.vllm_config.compilation_config.static_forward_context
             context.update({name: SimpleNamespace(kv_cache=tensor) for name, tensor in self.kv_caches.items()})
             get_kv_transfer_group().register_kv_caches(self.kv_caches)
-        drafts = DraftModel({name: slots.pop(name) for name in list(slots) if name.startswith(DRAFT_LAYER)})
+        drafts = DraftModel(
+            {name: slots.pop(name) for name in list(slots) if name.startswith(DRAFT_LAYER)},
+            ahead=int(has_draft_model(self.vllm_config) and self.vllm_config.speculative_config.method == EAGLE),
+        )
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, drafts, self.loras)
         self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE
         self.runner.weights = None if self.changed is EngineChange.NOTHING else self.changed.value
@@ -292,7 +295,7 @@ def check_config(config: VllmConfig) -> None:
         "does not support tensor, pipeline or context parallelism": config.parallel_config.world_size > 1,
         "does not support async scheduling: add --no-async-scheduling": config.scheduler_config.async_scheduling,
         "pools with --convert embed or classify only": not is_supported(config.model_config),
-        f"supports the speculative methods {' and '.join(METHODS)} only, not {method!r}": method not in METHODS,
+        f"supports the speculative methods {', '.join(METHODS)} only, not {method!r}": method not in METHODS,
         "does not support encoder-decoder models": config.model_config.is_encoder_decoder,
     }
     for reason, applies in refusals.items():
@@ -306,9 +309,9 @@ def is_supported(model: Any) -> bool:
 
 
 def check_draft_model(topology: Topology) -> None:
-    """Raise UnsupportedError where this worker cannot emulate a draft model: it has one kind of blocks."""
-    if topology != FULL_ATTENTION:
-        raise UnsupportedError("the fingerprint worker has a draft model only with full attention in all layers")
+    """Raise UnsupportedError where this worker cannot emulate a draft model: its blocks are those of the other layers."""
+    if len({row.block for row in topology}) > 1:
+        raise UnsupportedError("the fingerprint worker has a draft model only with blocks of one size")
 
 
 def check_states(topology: Topology, config: VllmConfig) -> None:

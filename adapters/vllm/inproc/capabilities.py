@@ -290,9 +290,15 @@ def shape(parts: InprocEngineParts, *, digests: bool) -> EngineShape:
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),
         image=image_of(settings.model_config),
+        drops_block=drops_blocks(settings.speculative_config),
         rounds=not digests,
         row_width=row_width(settings.model_config),
     )
+
+
+def drops_blocks(speculative: Any) -> bool:
+    """Return whether hits lack a block because of heads that draft, such as EAGLE's."""
+    return speculative is not None and bool(getattr(speculative, "use_eagle_block_drop", speculative.use_eagle)())
 
 
 def group_shape(spec: Any, settings: Any) -> GroupShape:

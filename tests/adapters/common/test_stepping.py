@@ -105,6 +105,20 @@ def test_an_offset_is_rounded_up_to_a_whole_step() -> None:
     assert [token.id for token in answer(first).tokens] == [8, 9]
 
 
+def test_requests_that_are_due_in_one_step_are_sent_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their times are equal, so that only the order of the burst says which was sent first."""
+    engine, sent = TinyEngine(), list[int]()
+    send = engine.send
+
+    def noted(request: CompletionRequest) -> TinyRequest:
+        sent.append(request.max_tokens)
+        return send(request)
+
+    monkeypatch.setattr(engine, "send", noted)
+    serve(engine, arrival(1, offset_ms=5 * STEP_MS), arrival(2, offset_ms=5 * STEP_MS - 1))
+    assert sent == [1, 2]
+
+
 def test_time_advances_before_the_first_request() -> None:
     """Time advances until a late request arrives, and `between` is called after each step."""
     engine, polls = TinyEngine(), list[int]()

@@ -48,9 +48,16 @@ def groups_allocate_for_a_load_one_after_the_other(patch: Patch) -> None:
 
     @around(patch, coordinator(), "allocate_new_computed_blocks")
     def allocate(
-        original: Any, this: Any, name: str, hits: Any, local: int, external: int, skipped: tuple[int, ...] = ()
+        original: Any,
+        this: Any,
+        request_id: str,
+        new_computed_blocks: Any,
+        num_local_computed_tokens: int,
+        num_external_computed_tokens: int,
+        skip_zeroing_group_ids: tuple[int, ...] = (),
     ) -> None:
-        managers = this.single_type_managers
+        managers, name, hits = this.single_type_managers, request_id, new_computed_blocks
+        local, external, skipped = num_local_computed_tokens, num_external_computed_tokens, skip_zeroing_group_ids
         if not external or len(managers) == 1 or any(name in manager.num_cached_block for manager in managers):
             original(this, name, hits, local, external, skipped)
             return
@@ -61,7 +68,7 @@ def groups_allocate_for_a_load_one_after_the_other(patch: Patch) -> None:
             manager.allocate_external_computed_blocks(name, local, external, record_for_zeroing=i not in skipped)
 
 
-@fault("GROUP-1", "MIXED-2", stands_for="vllm PR#44082", cells=("window+eagle",))
+@fault("GROUP-1", "MIXED-2", stands_for="vllm PR#44082", cells=("groups-window",))
 def windows_lack_the_block_that_a_draft_model_drops(patch: Patch) -> None:
     """A window keeps the blocks that a hit reads, without the one more that is dropped for the draft model."""
 
