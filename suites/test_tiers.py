@@ -21,12 +21,14 @@ from coldproof.harness.features.tiers.evidence import Tiers
 from coldproof.harness.features.tiers.restart_workloads import restarts_after_changes, restarts_without_changes
 from coldproof.harness.features.tiers.workloads import (
     aborted_loads,
+    answers_that_fill_blocks,
     evicted_and_sent_again,
     loaded_together,
     loads_by_share,
     partitions,
     preempted_after_loads,
     restored_for_others,
+    returning_crowd,
     saved_and_restored,
     sent_again_after_gaps,
 )
@@ -69,7 +71,8 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     written, or never (vllm#54193, vllm#46951, sglang#39830, vllm#53498). Oracle: cold start, and the reference cache's
     bounds for both tiers together. Vacuous when nothing was loaded that the pool had evicted.
     """
-    usual = st.one_of(evicted_and_sent_again(sut.limits), working_sets(sut.limits))
+    kinds = (evicted_and_sent_again, working_sets, returning_crowd, answers_that_fill_blocks)
+    usual = st.one_of(*(kind(sut.limits) for kind in kinds))
     sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))
 
 

@@ -6,12 +6,13 @@ import base64
 import struct
 import zlib
 
-from coldproof.adapters.protocol.images import Encoding
+from coldproof.adapters.protocol.images import Encoding, numbers_and_colours
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 BMP_HEADER = struct.Struct("<2sIHHIIiiHHIIiiII")
 CHANNELS = 3
-TYPES = {Encoding.PIXELS: "x-portable-pixmap", Encoding.PNG: "png", Encoding.BMP: "bmp"}
+TYPES = {Encoding.PIXELS: "x-portable-pixmap", Encoding.PNG: "png", Encoding.BMP: "bmp", Encoding.PALETTE: "png"}
+RGB, INDEXED = 2, 3  # colour types of a PNG
 
 
 def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
@@ -24,6 +25,8 @@ def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
             return png(pixels, side)
         case Encoding.BMP:
             return bmp(pixels, side)
+        case Encoding.PALETTE:
+            return indexed_png(pixels, side)
     return b"P6 %d %d 255\n" % (side, side) + pixels
 
 
@@ -38,14 +41,26 @@ def rows(pixels: bytes, side: int) -> list[bytes]:
 
 
 def png(pixels: bytes, side: int) -> bytes:
-    """Return a PNG: 8 bits a channel, and no filter before any row."""
+    """Return a PNG: 8 bits a channel."""
+    return png_of(rows(pixels, side), RGB)
+
+
+def indexed_png(pixels: bytes, side: int) -> bytes:
+    """Return a PNG whose pixels are numbers of colours, with their table."""
+    numbers, colours = numbers_and_colours(pixels)
+    return png_of([numbers[start : start + side] for start in range(0, side * side, side)], INDEXED, colours)
+
+
+def png_of(lines: list[bytes], kind: int, colours: bytes = b"") -> bytes:
+    """Return a square PNG with 8 bits for each number, and no filter before any row."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows(pixels, side)))
-    return PNG_START + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", len(lines), len(lines), 8, kind, 0, 0, 0)
+    table = chunk(b"PLTE", colours) if colours else b""
+    data = zlib.compress(b"".join(b"\0" + line for line in lines))
+    return PNG_START + chunk(b"IHDR", header) + table + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def bmp(pixels: bytes, side: int) -> bytes:

@@ -29,6 +29,14 @@ class Encoding(enum.IntEnum):
     PIXELS = 0  # a decoded image
     PNG = 1
     BMP = 2
+    PALETTE = 3  # numbers of colours, whose table comes beside them: images with equal numbers may differ
+
+
+def numbers_and_colours(pixels: bytes) -> tuple[bytes, bytes]:
+    """Return the pixels as numbers of colours, in the order in which the colours come first, and the colours."""
+    colours = [pixels[start : start + 3] for start in range(0, len(pixels), 3)]
+    table = {colour: number for number, colour in enumerate(dict.fromkeys(colours))}
+    return bytes(table[colour] for colour in colours), b"".join(table)
 
 
 class Look(enum.IntEnum):

@@ -58,6 +58,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # The number of blocks for which a second tier has room, if it stores each block of a prompt and drops what was used
     # longest ago. None: it is unknown what it keeps.
     tier_blocks: int | None = None
+    tier_keeps_answers: bool = False  # and each block that an answer fills
     failed_load_ends_request: bool = False  # a failed load ends the request with an error; otherwise it is answered
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
     # With fewer free blocks than this, the engine evicts all unused blocks at once. None: it evicts single blocks.

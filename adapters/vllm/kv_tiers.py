@@ -154,6 +154,10 @@ def given_tier(text: str) -> Tier:
         raise ValueError(f"{TRANSFER_FLAG}: expected a JSON object with kv_connector ({problem})") from problem
 
 
+# Of the connectors for which `tier_blocks` knows what is kept: those that store what an answer fills as well.
+KEEPING_ANSWERS = (OFFLOAD.connector, SIMPLE.connector)
+
+
 def tier_blocks(transfer: Any, *, block_bytes: int) -> int | None:
     """Return how many blocks a connector keeps by its `kv_transfer_config`; None if it promises nothing known here.
 

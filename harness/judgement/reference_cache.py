@@ -321,7 +321,8 @@ def kept_tokens(history: History) -> Callable[[Outcome, Outcome], float]:
 
 
 def kept_by_the_tier(history: History, tier_blocks: int) -> Callable[[Outcome, Outcome], float]:
-    """Return the function `kept(other, outcome)` for a second tier: whole prompts, as long as it has room for all.
+    """Return the function `kept(other, outcome)` for a second tier: whole prompts, and answers if it keeps these, as
+    long as it has room for all.
 
     Copies to the tier may take a while, so requests must have been answered in between. Nothing is expected over a step
     with a preemption, a failed load or an aborted request, whose blocks may not be stored.
@@ -339,7 +340,7 @@ def kept_by_the_tier(history: History, tier_blocks: int) -> Callable[[Outcome, O
         between = range(other.step + 1, outcome.step)
         if not room or asked.isdisjoint(between) or not disturbed.isdisjoint((other.step, *between)):
             return 0
-        return len(other.prompt)
+        return len(written_tokens(other) if history.shape.tier_keeps_answers else other.prompt)
 
     return kept
 

@@ -15,7 +15,7 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.suites import test_drafts as drafts
 
 pytestmark = pytest.mark.engine
-N_GRAM, DRAFT_MODEL = CELLS["speculative"], CELLS["speculative-model"]
+N_GRAM, DRAFT_MODEL, EAGLE = (CELLS[f"speculative{kind}"] for kind in ("", "-model", "-eagle"))
 ON_A_HIT, BESIDE_A_FULL_CONTEXT = drafts.test_drafts_on_a_hit, drafts.test_drafts_on_a_hit_left_beside_a_full_context
 MORE = 3 * EXAMPLES  # for what few of the workloads show
 BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
@@ -25,6 +25,7 @@ BROKEN: list[tuple[str, Cell, tuple[FailureClass, ...], int]] = [
     ("the-drafts-of-a-hit-are-shifted", DRAFT_MODEL, LOST, EXAMPLES),
     ("the-drafts-of-a-hit-are-not-verified", DRAFT_MODEL, WRONG, EXAMPLES),
     ("the-drafts-of-a-hit-are-not-verified", N_GRAM, WRONG, EXAMPLES),
+    ("hits-keep-the-last-block-of-an-eagle-head", EAGLE, LOST, MORE),
     ("the-slot-of-a-rejected-draft-is-published", N_GRAM, ANY_HIT, MORE),
 ]
 
@@ -57,7 +58,9 @@ def test_an_injected_fault_is_detected(
     assert case.signature.endswith("; fewer drafts accepted") is (classes is LOST), case.signature
 
 
-@pytest.mark.parametrize("cell", with_samples([N_GRAM, DRAFT_MODEL], DRAFT_MODEL), ids=["n-grams", "draft model"])
+@pytest.mark.parametrize(
+    "cell", with_samples([N_GRAM, DRAFT_MODEL, EAGLE], DRAFT_MODEL), ids=["n-grams", "draft model", "EAGLE"]
+)
 @pytest.mark.parametrize(
     "test", with_samples([drafts.test_drafts_on_a_hit, BESIDE_A_FULL_CONTEXT], BESIDE_A_FULL_CONTEXT)
 )

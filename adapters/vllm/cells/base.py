@@ -6,6 +6,7 @@ from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     COUNTED,
+    EAGLE,
     IN_PRESSED_POOL,
     NARROW_CHUNKS,
     NOT_CHUNKED,
@@ -130,6 +131,15 @@ BASE_CELLS = (
         arguments=("--max-model-len", "512"),
         traits=("drafts", CellTrait.CONVERSATIONS),
         draft_tokens=3,
+    ),
+    VllmCell(
+        name="speculative-eagle",
+        about="speculative decoding with an EAGLE head, whose KV depends on one token more; no evictions",
+        arguments=("--max-model-len", "512"),
+        traits=("drafts", CellTrait.CONVERSATIONS),
+        draft_tokens=3,
+        drafter=EAGLE,
+        only_fingerprint=True,
     ),
     VllmCell(
         name="runner-v2",

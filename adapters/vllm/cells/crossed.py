@@ -26,6 +26,7 @@ from coldproof.adapters.vllm.cells.content import EMBEDS
 TRAIT = "features crossed"
 # Tokens. A hit of five groups ends at whole blocks of 256, of which the calibration's prompts have some.
 CONTEXT, CONTEXTS = 512, {"five-groups": 2048}
+WHOLE_IMAGES = "--disable-chunked-mm-input"
 POOL_FLAG, BLOCK_FLAG = "--num-gpu-blocks-override", "--block-size"
 FULL, LARGE_POOL, BLOCKS_64 = "full", "large-pool", "blocks-64"
 # Blocks that one or two requests of the longest context fill, with blocks of 32 tokens. A state, a window and full
@@ -57,7 +58,10 @@ TIERS = Dimension(
     name="second tier",
     values=(
         flags("no-tier"),
-        *map(tier, ("offload", "offload-small", "files", "simple", "simple-lazy", "multi", "example")),
+        *map(
+            tier,
+            ("offload", "offload-described", "offload-small", "files", "simple", "simple-lazy", "multi", "example"),
+        ),
         *map(tier, OF_COLDPROOF),
     ),
 )
@@ -92,10 +96,17 @@ DIMENSIONS = (
             flags("tokens"),
             fields("embeds", *EMBEDS, own_answers=True, feature=Capability.EMBEDDING_ROWS),
             fields("images", TRUST_FLAG, images=True, own_answers=True, feature=Capability.IMAGES),
+            # No chunk ends within an image, so that it ends where no other rule has it end.
+            fields("whole-images", TRUST_FLAG, WHOLE_IMAGES, images=True, own_answers=True, feature=Capability.IMAGES),
         ),
     ),
     Dimension(name="runner", values=(flags("runner-v1"), fields("runner-v2", environment=RUNNER_V2))),
     Dimension(name="block", values=(flags("blocks-32"), flags(BLOCKS_64, BLOCK_FLAG, "64"))),
+    # Positions for which windows and states keep what a hit needs: those of prompts, or each 64th token's too.
+    Dimension(
+        name="retention",
+        values=(flags("kept-for-prompts"), flags("retained-64", "--prefix-cache-retention-interval=64")),
+    ),
     # Where a hit may end: at whole blocks, or inside one (vLLM's `prefix_match_unit`).
     Dimension(name="match unit", values=(flags("unit-of-blocks"), flags("unit-8", "--prefix-match-unit=8"))),
 )
@@ -185,6 +196,23 @@ REFUSALS = (
         one=("n-grams", "drafts", "eagle"),
         other=("state", "state-blocks"),
         because="the fingerprint worker has no layers with a state with speculative decoding",
+    ),
+    Refusal(
+        one=("whole-images",),
+        other=("state", "state-blocks"),
+        because="Chunked MM input is required because we need the flexibility to schedule a multiple of block_size "
+        "tokens even if they are in the middle of a mm input",
+    ),
+    Refusal(
+        one=("retained-64",),
+        other=(FULL,),
+        because="full attention keeps all blocks, whatever the interval",
+    ),
+    Refusal(
+        one=("retained-64",),
+        other=("five-groups",),
+        because="prefix_cache_retention_interval (64) must be a non-negative multiple of the scheduler block size "
+        "(256)",
     ),
 )
 # For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would

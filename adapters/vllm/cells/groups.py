@@ -6,7 +6,15 @@ import msgspec
 
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.spec.cell import ModelLayers
-from coldproof.adapters.vllm.cells.cell import CHUNK_TOKENS, COUNTED, IN_PRESSED_POOL, USUAL, VllmCell, window_pool
+from coldproof.adapters.vllm.cells.cell import (
+    CHUNK_TOKENS,
+    COUNTED,
+    IN_PRESSED_POOL,
+    MOST_REQUESTS,
+    USUAL,
+    VllmCell,
+    window_pool,
+)
 
 
 def layout_cell(
@@ -120,6 +128,13 @@ STATE_CELLS = (
 GROUP_CELLS = (
     layout_cell(
         "groups-window", "a sliding window of 64 tokens beside full attention, a pool that never evicts", "window"
+    ),
+    layout_cell(
+        "groups-window-fitting",
+        "groups-window with a pool for what three long conversations leave, and not for each block of their windows",
+        "window",
+        *("--num-gpu-blocks-override", "240", CHUNK_TOKENS, "64", MOST_REQUESTS, "16"),
+        traits=("groups with long prompts",),
     ),
     layout_cell(
         "groups-window-tight",

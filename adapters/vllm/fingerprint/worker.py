@@ -309,7 +309,7 @@ def is_supported(model: Any) -> bool:
 
 
 def check_draft_model(topology: Topology) -> None:
-    """Raise UnsupportedError where this worker cannot emulate a draft model: its blocks are those of the other layers."""
+    """Raise UnsupportedError where a draft model, whose blocks are those of the other layers, cannot be emulated."""
     if len({row.block for row in topology}) > 1:
         raise UnsupportedError("the fingerprint worker has a draft model only with blocks of one size")
 

@@ -20,6 +20,7 @@ from coldproof.adapters.protocol.images import (
     has_images,
     images_of,
     is_image,
+    numbers_and_colours,
     pixels,
     sent_image,
 )
@@ -112,6 +113,11 @@ def media(pixels_: bytes, side: int, encoding: Encoding) -> Any:
     pil: Any = importlib.import_module("PIL.Image")
     image = pil.frombytes("RGB", (side, side), pixels_)
     if encoding is Encoding.PIXELS:
+        return image
+    if encoding is Encoding.PALETTE:
+        numbers, colours = numbers_and_colours(pixels_)
+        image = pil.frombytes("P", (side, side), numbers)
+        image.putpalette(colours)
         return image
     file = image_file(pixels_, side, encoding)
     read = pil.open(io.BytesIO(file)).convert("RGB")

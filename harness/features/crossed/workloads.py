@@ -24,12 +24,14 @@ from coldproof.harness.features.rows.workloads import conversations_with_rows, n
 from coldproof.harness.features.sessions.workloads import sessions
 from coldproof.harness.features.tiers.workloads import (
     aborted_loads,
+    answers_that_fill_blocks,
     evicted_and_sent_again,
     loaded_together,
     loads_by_share,
     partitions,
     preempted_after_loads,
     read_from_behind,
+    returning_crowd,
     sent_again_after_gaps,
 )
 from coldproof.harness.features.transfer_limits.workloads import limited
@@ -46,6 +48,14 @@ SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.
 ROWS = Capability.EMBEDDING_ROWS
 SLOW = Capability.SLOW_TIER
 OF_THEIR_OWN = (TIER, SLOW, Capability.DRAFT_COUNTS, IMAGES, ROWS)
+OF_TIERS = (
+    evicted_and_sent_again,
+    loaded_together,
+    loads_by_share,
+    preempted_after_loads,
+    returning_crowd,
+    answers_that_fill_blocks,
+)
 SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 
 
@@ -78,7 +88,7 @@ def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capabil
     yield RESET, {Capability.PAUSE_KEEP}, paused(limits, updates=False, clears=TIER not in limits.can)
     yield Capability.SESSIONS, {Capability.SESSIONS, SALT}, sessions(limits, with_adapter=adapters)
     yield Capability.DRAFT_COUNTS, {Capability.DRAFT_COUNTS}, hits_with_drafts(limits, with_adapter=adapters)
-    for of_tier in (evicted_and_sent_again, loaded_together, loads_by_share, preempted_after_loads):
+    for of_tier in OF_TIERS:
         yield TIER, {TIER, POOL}, of_tier(limits)
     yield TIER, {TIER, POOL, Capability.ABORT}, aborted_loads(limits)
     yield TIER, {TIER}, sent_again_after_gaps(limits)

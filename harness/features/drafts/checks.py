@@ -26,9 +26,11 @@ LEAST_ACCEPTED = 4  # cold, where scores are noisy: then half of them is more th
 def check_drafts(history: History, rule: Rule, *, exclusive: bool) -> list[Finding]:
     """Return a finding for each request that hit and had fewer drafts accepted than the same prompt and answer cold.
 
-    Return none if other clients use the engine (not `exclusive`): its counters include their drafts.
+    Return none if other clients use the engine (not `exclusive`): its counters include their drafts. Nor where a second
+    tier loads the block that the pool's hits lack for heads that draft: "Drafter KV served one chunk stale can only
+    lower speculative acceptance rates [...] so fail toward serving" (vLLM, `SchedulerOffloadConfig.from_spec`).
     """
-    if not exclusive:
+    if not exclusive or (history.shape.drops_block and history.shape.second_tier):
         return []
     return [finding(pair) for pair in cold_and_hit(history) if is_worse(pair, rule)]
 

@@ -80,11 +80,18 @@ def up_to_a_cut(limits: WorkloadLimits, segments: Segments) -> Segments:
 
 @st.composite
 def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a prompt with images that is sent again with the same pixels in other files."""
+    """Draw a prompt with images that is sent again with the same pixels in other files, and with other pixels whose
+    file differs in its table of colours alone.
+    """
     base = draw(prompts_with_images(limits))
     ways = draw(st.permutations(list(Encoding)))[: limits.most(len(Encoding), least=1)]
-    others = (tuple(with_image(one, encoding=way) if one.image else one for one in base) for way in ways)
-    sent = [base, *others, base]
+    others = [tuple(with_image(one, encoding=way) if one.image else one for one in base) for way in ways]
+    changed = [
+        tuple(with_image(one, name=f"not {one.image.name}") if one.image else one for one in other)
+        for way, other in zip(ways, others, strict=True)
+        if way is Encoding.PALETTE
+    ]
+    sent = [base, *others, *changed, base]
     return Workload(tuple(Burst(requests=(request_for(limits, one, PLAIN),)) for one in sent))
 
 

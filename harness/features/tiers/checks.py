@@ -10,11 +10,11 @@ from coldproof.harness.judgement.checkers.cached_tokens import loads_failed
 from coldproof.harness.judgement.checkers.uncounted_hits import preempted
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
-from coldproof.harness.judgement.reference_cache import everything, has_room, kept_tokens, left_for, must_hit
+from coldproof.harness.judgement.reference_cache import everything, has_room, left_for, must_hit
 from coldproof.harness.schema.verdict import FailureClass
 
-# Copies to and from a tier may hold blocks of the pool for a while. A prefix loses its end before its beginning, so
-# that of so many blocks the first one is there, unless none was ever entered into the pool's index.
+# The last blocks of a prompt may still be held by copies of an ended request when another one is looked up. So many
+# that are all missing were never entered into the pool's index.
 LEAST_BLOCKS = 2
 
 
@@ -26,21 +26,23 @@ LEAST_BLOCKS = 2
 def check_sources(history: History, *, exclusive: bool) -> list[Finding]:
     """Return a finding for the first request alone in its step that hit nothing in the pool, where it had to.
 
-    Only a step in which the engine's counters and the request's own count agree is judged: counters may be published
-    late. Return none for a tier between two engines, and if other clients use the engine (not `exclusive`).
+    Only where the pool had room for all that was computed: a copy to the tier holds the blocks of a prompt's end for
+    longer than those of its beginning, which are then evicted first. Only a step in which the engine's counters and the
+    request's own count agree is judged: counters may be published late. Return none for a tier between two engines, and
+    if other clients use the engine (not `exclusive`).
     """
     shape = history.shape
     if not exclusive or not shape.second_tier or shape.fetches_prompts or not shape.uniform or not shape.block_size:
         return []
     alone = {record.step: record for record in history.steps if loads_all(history, record)}
-    if not alone:
-        return []
     pool = msgspec.structs.replace(history, shape=msgspec.structs.replace(shape, second_tier=False, tier_blocks=None))
-    kept = everything if has_room(pool) else kept_tokens(pool)
+    if not alone or not has_room(pool):
+        return []
     for outcome in history.outcomes:
         if outcome.step not in alone or outcome.session or not must_hit(pool, outcome):
             continue
-        left, other = max(((tokens, other.request) for other, tokens in left_for(pool, outcome, kept)), default=(0, 0))
+        found = left_for(pool, outcome, everything)
+        left, other = max(((tokens, other.request) for other, tokens in found), default=(0, 0))
         blocks = int(min(left, len(outcome.prompt) - 1)) // shape.block_size
         if blocks >= LEAST_BLOCKS:
             return [finding(outcome, other, blocks * shape.block_size)]

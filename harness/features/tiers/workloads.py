@@ -216,6 +216,48 @@ def loads_by_share(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     return Workload((ask, emptied(draw, limits), ask, ask, Idle(20)))
 
 
+@guided
+@st.composite
+def returning_crowd(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts that the pool loses, and all of them again at once, as they were or longer.
+
+    Their loads fit into the pool together, and fill it or leave a part. What each prompt needs beside its load, for the
+    rest of it, its first token or its drafts, then has to wait until another one has ended.
+    """
+    unit = limits.unit
+    pool, longest = pool_tokens(limits) // unit, limits.longest // unit - 1
+    count = draw(st.sampled_from((2, 3, 2, 4)))
+    share = pool // count
+    # Blocks that a load leaves of a share, tokens of the prompt behind whole blocks, and blocks by which it is longer.
+    fewer, tail, more = draw(
+        st.sampled_from(((2, 1, 3 * count), (0, 0, 0), (1, unit - 1, 0), (1, unit - 2, 0), (1, 1, share), (3, 2, 4)))
+    )
+    loaded = min(max(1, share - fewer), longest)
+    rest = min(more, max(0, min(pool, longest) - loaded - 1))
+    stems = [Segment(f"crowd {i}", loaded * unit - NONCE_TOKENS + tail) for i in range(count)]
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,)), max_tokens=1),)) for stem in stems]
+    again = [Prompt((stem, Segment("rest", rest * unit)) if rest else (stem,)) for stem in stems]
+    together = Burst(requests=tuple(Request(prompt=one, max_tokens=8) for one in again))
+    return Workload((*steps, emptied(draw, limits), together, steps[0], Idle(20)))
+
+
+@guided
+@st.composite
+def answers_that_fill_blocks(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw a prompt whose answer fills its last block with the last step, or a token before or after it, what takes the
+    whole pool, and the next turn.
+    """
+    answer = draw(st.sampled_from((5, 2, 1, limits.unit)))
+    blocks, beside = draw(st.sampled_from((2, 3, 4))), draw(st.sampled_from((0, 0, 1, -1)))
+    # The last token of an answer is computed with the next turn only.
+    asked = Segment("asked", blocks * limits.unit + 1 - answer + beside - NONCE_TOKENS)
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((asked,)), max_tokens=answer),))]
+    for _ in range(draw(st.sampled_from((1, 2)))):
+        turn = Request(prompt=Prompt((Segment("turn", 5),), continues=0), max_tokens=4)
+        steps += [pool_filler(limits, "flood"), Burst(requests=(turn,))]
+    return Workload(tuple(steps))
+
+
 def emptied(draw: st.DrawFn, limits: WorkloadLimits) -> Step:
     """Draw what empties the pool. No prompt empties one that is too large."""
     can_reset = Capability.CACHE_RESET in limits.can

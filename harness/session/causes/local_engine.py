@@ -54,7 +54,7 @@ def engine_of_case(case: Case, *, model: str | None = None) -> LocalEngine | str
 
     `model`: the trained one that the case needs.
     """
-    if case.cell not in (ATTACHED.name, *CELLS) or case.engine not in ENGINES:
+    if (case.cell != ATTACHED.name and case.cell not in CELLS) or case.engine not in ENGINES:
         return f"{case.engine} with the cell {case.cell} is not known here"
     url = "" if case.cell == ATTACHED.name else None  # of a server that is no longer there
     worker = worker_of(case.engine_config)

@@ -63,6 +63,15 @@ def test_a_miss_is_lost_reuse_and_names_the_tier() -> None:
     )
 
 
+@pytest.mark.parametrize(("answered", "keeps", "least"), [(12, True, 64), (13, True, 80), (13, False, 64)])
+def test_a_tier_that_keeps_answers_has_the_blocks_that_they_fill(answered: int, keeps: bool, least: int) -> None:
+    """But for the last token of an answer, which no step computes."""
+    asked, answer = tuple(PROMPT[:68]), tuple(range(7, 7 + answered))
+    engine = shape(pool_blocks=9, second_tier=True, tier_blocks=ROOM, tier_keeps_answers=keeps)
+    turns = (outcome(0, asked, answer), OTHER, outcome(2, (*asked, *answer, *range(300, 320))))
+    assert bounds(history(*turns, shape=engine))[2].at_least == least
+
+
 @pytest.mark.parametrize(("engine", "most"), [({}, 79), ({"second_tier": True}, 80)])
 def test_a_tier_may_load_the_last_token(engine: dict[str, bool], most: int) -> None:
     """The pool alone must leave it out, because its logits are needed."""

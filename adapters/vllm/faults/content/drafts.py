@@ -56,6 +56,17 @@ def the_last_block_of_a_hit_lacks_the_draft_models_kv(patch: Patch) -> None:
     lose_draft_kv(patch, lambda blocks: blocks[-1:])
 
 
+@fault("SPEC-1", stands_for="vllm PR#17137: the block that a hit leaves out for EAGLE", cells=("speculative-eagle",))
+def hits_keep_the_last_block_of_an_eagle_head(patch: Patch) -> None:
+    """A hit has the last block that is there, which an EAGLE head has computed with another token behind it."""
+
+    @around(patch, module("config.speculative").SpeculativeConfig, "use_eagle_block_drop")
+    def drops(original: Any, this: Any) -> bool:
+        if original(this):
+            acted()
+        return False
+
+
 def change_drafts_of_hits(patch: Patch, change: Callable[[list[int]], list[int]]) -> None:
     """Replace the drafts of requests that hit by `change(drafts)`."""
 

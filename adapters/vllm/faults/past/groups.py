@@ -11,7 +11,7 @@ from coldproof.adapters.vllm.faults.patching import acted, around, override
 FAULTS, fault = collector("past_groups")
 
 
-@fault("GROUP-1", "REUSE-2", stands_for="vllm#48435, vllm PR#52216", cells=("groups-window",))
+@fault("GROUP-3", "GROUP-1", stands_for="vllm#48435, vllm PR#52216", cells=("groups-window-fitting",))
 def windows_keep_all_blocks_that_leave_them(patch: Patch) -> None:
     """Every block that leaves a window stays in the cache, so that one prompt cycles the whole queue of free blocks."""
 
@@ -68,16 +68,16 @@ def groups_allocate_for_a_load_one_after_the_other(patch: Patch) -> None:
             manager.allocate_external_computed_blocks(name, local, external, record_for_zeroing=i not in skipped)
 
 
-@fault("GROUP-1", "MIXED-2", stands_for="vllm PR#44082", cells=("groups-window",))
+@fault("GROUP-1", "MIXED-2", stands_for="vllm PR#44082", cells=("window+eagle",))
 def windows_lack_the_block_that_a_draft_model_drops(patch: Patch) -> None:
     """A window keeps the blocks that a hit reads, without the one more that is dropped for the draft model."""
 
     @around(patch, module("v1.core.single_type_kv_cache_manager").SlidingWindowManager, "reachable_block_mask")
-    def mask(original: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        if not kwargs.get("use_eagle"):
+    def mask(original: Any, *_this: Any, **kwargs: Any) -> Any:
+        found = original(**kwargs)
+        if not kwargs["use_eagle"]:
             return found
-        less = original(*args, **kwargs | {"use_eagle": False})
+        less = original(**kwargs | {"use_eagle": False})
         if less != found:
             acted()
         return less

@@ -43,7 +43,7 @@ def the_lookup_of_a_tier_holds_nothing(patch: Patch) -> None:
         original(this, pending)
 
 
-@fault("TIER-1", "MIXED-2", stands_for="vllm PR#57104", cells=("tier-offload+drafts",))
+@fault("TIER-1", "MIXED-2", stands_for="vllm PR#57104", cells=("tier-offload+eagle", "tier-offload+drafts"))
 def loads_reserve_no_blocks_for_drafts(patch: Patch) -> None:
     """A load is admitted with room for its prompt alone. Its drafts then need blocks that other loads hold."""
 

@@ -22,7 +22,7 @@ def the_completions_route_drops_the_salt(patch: Patch) -> None:
     change_salt_at(patch, COMPLETIONS, lambda _: None)
 
 
-@fault("MM-1", stands_for="vllm PR#49975", cells=("images",))
+@fault("MM-2", "MM-1", stands_for="vllm PR#49975", cells=("images",))
 def images_of_two_modes_have_one_hash(patch: Patch) -> None:
     """The key of an image has its bytes, and not how they are read: its mode, palette and background."""
     ways: dict[bytes, set[bytes]] = {}  # a hash of the bytes -> those of how they were read

@@ -54,7 +54,7 @@ def a_reset_drops_the_next_token_of_each_request(patch: Patch) -> None:
         return sent[1:], stopped
 
 
-@fault("REUSE-3", stands_for="vllm PR#39566")
+@fault("REUSE-3", stands_for="vllm PR#39566", cells=("small-chunks", "default"))
 def steps_without_outputs_leave_no_statistics(patch: Patch) -> None:
     """The counters of a step go out with its outputs. Those of a step without outputs are lost."""
 

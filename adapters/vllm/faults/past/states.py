@@ -33,22 +33,7 @@ def a_step_smaller_than_a_states_block_computes_nothing(patch: Patch) -> None:
         return 0
 
 
-@fault("MIXED-2", "GROUP-1", stands_for="vllm PR#51113", cells=("state-blocks+chunks-24",))
-def a_chunk_from_inside_a_block_runs_past_its_end(patch: Patch) -> None:
-    """A chunk that begins inside a block has whole blocks of tokens, and leaves no state at the end of that block."""
-
-    @around(patch, scheduler(), SPLIT)
-    def split(original: Any, this: Any, request: Any, tokens: int, local: int = 0, external: int = 0) -> int:
-        found = int(original(this, request, tokens, local, external))
-        start, block = request.num_computed_tokens + local + external, int(this.cache_config.block_size)
-        whole = tokens // block * block
-        if start % block == 0 or whole <= found or start + whole >= prefill_end(request):
-            return found
-        acted()
-        return whole
-
-
-@fault("MIXED-2", stands_for="vllm#40707, vllm PR#51603", cells=("state+images",))
+@fault("MIXED-2", stands_for="vllm#40707, vllm PR#51603", cells=("state+chunks-24+images", "state+images"))
 def the_encoders_budget_leaves_less_than_a_block(patch: Patch) -> None:
     """What the encoder's budget leaves of a chunk is rounded down to whole blocks, and may then be nothing."""
 

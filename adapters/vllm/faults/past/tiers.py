@@ -6,7 +6,7 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import manager, module, scheduler
-from coldproof.adapters.vllm.faults.patching import acted, after, around, before
+from coldproof.adapters.vllm.faults.patching import acted, after, around, before, override
 from coldproof.adapters.vllm.faults.tiers.keys_and_loads import CONNECTOR, OFFLOAD
 
 FAULTS, fault = collector("past_tiers")
@@ -61,7 +61,11 @@ def finished_loads_wait_behind_what_does_not_fit(patch: Patch) -> None:
 
 @fault("TIER-1", "TIER-2", "TIER-5", stands_for="vllm PR#18631", cells=SMALL)
 def a_load_that_finds_no_room_is_forgotten(patch: Patch) -> None:
-    """A request whose load has ended, and that then finds no room, waits for the end of its load again."""
+    """A request whose load has ended, and that then finds no room, waits for the end of its load again. Loads are
+    admitted with room for what they load.
+    """
+
+    loads_reserve_only_what_they_load(patch)
 
     @after(patch, manager(), "allocate_slots")
     def allocated(blocks: Any, _this: Any, request: Any, *_: Any, **kwargs: Any) -> None:
@@ -73,7 +77,14 @@ def a_load_that_finds_no_room_is_forgotten(patch: Patch) -> None:
 
 @fault("TIER-1", "TIER-2", stands_for="vllm#46014", cells=SMALL)
 def a_request_loads_while_its_stores_run(patch: Patch) -> None:
-    """A preempted request is admitted again, and loads, while its blocks are still being stored."""
+    """A preempted request is admitted again, and loads, while its blocks are still being stored. Nothing waits for the
+    stores of preempted requests.
+    """
+
+    @around(patch, offloading(), "build_connector_meta")
+    def build(original: Any, this: Any, output: Any) -> Any:
+        with override(output, "preempted_req_ids", None):
+            return original(this, output)
 
     @around(patch, offloading(), "get_num_new_matched_tokens")
     def match(original: Any, this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,21 +97,6 @@ def a_request_loads_while_its_stores_run(patch: Patch) -> None:
         if running and found[0]:
             acted()
         return found
-
-
-@fault("TIER-1", stands_for="vllm PR#48596", cells=OFFLOAD)
-def the_last_block_of_an_answer_is_not_stored(patch: Patch) -> None:
-    """Blocks are stored in a step of their request. What its last step has filled is not."""
-
-    @around(patch, offloading(), "_build_store_jobs")
-    def build(original: Any, this: Any, output: Any) -> Any:
-        finished, output.finished_req_ids = output.finished_req_ids, set()
-        if any(name in this._req_status for name in finished):
-            acted()
-        try:
-            return original(this, output)
-        finally:
-            output.finished_req_ids = finished
 
 
 @fault("TIER-1", "TIER-5", stands_for="vllm#46971, vllm PR#46972", cells=OFFLOAD)
@@ -141,7 +137,12 @@ def a_resumed_request_loads_less_than_nothing(patch: Patch) -> None:
         return -this.config.kv_group_configs[0].tokens_per_chunk, False
 
 
-@fault("TIER-1", "MIXED-2", stands_for="LMCache PR#4998", cells=("tier-simple-lazy",))
+@fault(
+    "TIER-5",
+    "MIXED-2",
+    stands_for="LMCache PR#4998",
+    cells=("tier-simple-lazy", "tier-simple", "tier-simple+chunks-24"),
+)
 def an_idle_engine_does_not_wait_for_stores(patch: Patch) -> None:
     """Without requests, no step is made, so that the end of a store is seen with the next request."""
     connector = module("distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector")
@@ -153,7 +154,12 @@ def an_idle_engine_does_not_wait_for_stores(patch: Patch) -> None:
         return False
 
 
-@fault("EVENT-4", "MIXED-2", stands_for="vllm PR#51614", cells=("window+tier-offload+events",))
+@fault(
+    "EVENT-4",
+    "MIXED-2",
+    stands_for="vllm PR#51614",
+    cells=("five-groups+tier-offload-described+events", "window+tier-offload-described+events"),
+)
 def events_of_a_tier_have_hashes_of_the_smallest_block(patch: Patch) -> None:
     """The events of a tier have one hash for each smallest block, where the others have one for each of a group's."""
 

@@ -169,3 +169,20 @@ def test_drafts_accepted_in_the_last_step_need_not_be_published() -> None:
     longer = outcome(0, PROMPT, (*answer, *range(90, 98)))
     turn = outcome(1, (*longer.prompt, *longer.token_ids, 1), cached_tokens=48)
     assert at_least(drafted((longer, (6, 3)), (turn, (0, 0))), turn) == 48
+
+
+@pytest.mark.parametrize(("engine", "found"), [({}, 1), ({"drops_block": True}, 1), ({"second_tier": True}, 1)])
+def test_of_heads_that_draft_a_block_from_a_second_tier_is_not_judged(engine: dict[str, bool], found: int) -> None:
+    """The pool leaves out the block that they have computed with another token behind it, and the tier loads it."""
+    worse = (COLD, (9, 9)), (HIT, (9, 3))
+    assert len(check_drafts(drafted(*worse, shape=shape(**engine)), EXACT, exclusive=True)) == found
+    both = shape(drops_block=True, second_tier=True)
+    assert check_drafts(drafted(*worse, shape=both), EXACT, exclusive=True) == []
+
+
+def test_a_hit_may_lack_the_last_block_of_a_head_that_drafts() -> None:
+    """Its KV depends on the token behind the block."""
+    made = history(outcome(0, PROMPT), outcome(1, PROMPT), shape=shape(drops_block=True))
+    assert at_least(made, made.outcomes[1]) == 16
+    short = history(outcome(0, PROMPT[:20]), outcome(1, PROMPT[:20]), shape=shape(drops_block=True))
+    assert at_least(short, short.outcomes[1]) == 0

@@ -77,7 +77,7 @@ def test_a_reset_between_empties_the_pool() -> None:
     assert check_sources(made, exclusive=True) == []
 
 
-@pytest.mark.parametrize(("pool_blocks", "found"), [(6, 0), (100, 1)])
+@pytest.mark.parametrize(("pool_blocks", "found"), [(6, 0), (9, 0), (100, 1)])
 def test_a_prompt_that_another_one_may_have_evicted_may_be_loaded(pool_blocks: int, found: int) -> None:
     """In a pool with room for both it stays."""
     outcomes = (outcome(0, PROMPT), outcome(1, range(500, 550)), outcome(2, PROMPT, cached_tokens=FULL))
