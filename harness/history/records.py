@@ -349,10 +349,18 @@ def written_tokens(outcome: Outcome) -> tuple[int, ...]:
     return outcome.prompt + outcome.token_ids[:-1]
 
 
-def written_sequences(outcome: Outcome) -> list[tuple[int, ...]]:
-    """Return the written tokens of each answer: another prompt may continue as a sampled answer does."""
+def written_sequences(outcome: Outcome, *, drafts: bool = False) -> list[tuple[int, ...]]:
+    """Return the written tokens of each answer: another prompt may continue as a sampled answer does.
+
+    `drafts`: the last token of an answer may be a draft that was accepted, which is computed before it is accepted.
+    """
     answers = (outcome.tokens, *outcome.others)
-    return [outcome.prompt + ids_of(tokens[:-1]) for tokens in answers]
+    return [outcome.prompt + ids_of(tokens if drafts else tokens[:-1]) for tokens in answers]
+
+
+def counts_drafts(history: History) -> bool:
+    """Return whether the engine counts drafts, which it does with speculative decoding."""
+    return bool(history.steps) and history.steps[-1].after.drafted_tokens is not None
 
 
 def requests_with_same_identity(history: History, outcome: Outcome) -> list[Outcome]:

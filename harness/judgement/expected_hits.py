@@ -14,7 +14,7 @@ from coldproof.harness.history.embedding_rows import sends_rows
 from coldproof.harness.history.images import has_images
 from coldproof.harness.history.kv_event_replay import POOL, EventCache, replay, request_keys
 from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
-from coldproof.harness.history.records import History, Outcome, common_prefix, written_sequences
+from coldproof.harness.history.records import History, Outcome, common_prefix, counts_drafts, written_sequences
 from coldproof.harness.judgement.reference_cache import Bounds
 
 Ready = Callable[[Block, int], bool]  # whether a block can be hit, which ends at this token
@@ -99,7 +99,8 @@ class View(msgspec.Struct, frozen=True):
         apart = other.request == outcome.request or over or other.sent >= outcome.finished + slack
         if apart or request_keys(other) != request_keys(outcome):
             return 0
-        return max(common_prefix(sequence, outcome.prompt) for sequence in written_sequences(other))
+        sequences = written_sequences(other, drafts=counts_drafts(self.history))
+        return max(common_prefix(sequence, outcome.prompt) for sequence in sequences)
 
 
 @functools.lru_cache(maxsize=4)
@@ -123,10 +124,11 @@ def has_unknown_keys(outcome: Outcome) -> bool:
     return has_images(outcome) or sends_rows(outcome)
 
 
-def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:
+def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...], *, drafts: bool) -> bool:
     """Return whether a chain of blocks can be this request's, by its tokens, adapter name and extra keys.
 
-    Of prompts with images or rows, the events have other tokens and keys than we know.
+    Of prompts with images or rows, the events have other tokens and keys than we know. `drafts`: see
+    `written_sequences`.
     """
     if has_unknown_keys(outcome):
         return True
@@ -134,5 +136,7 @@ def may_have_stored(outcome: Outcome, blocks: tuple[Block, ...]) -> bool:
     if any((b.lora_name, b.extra_keys) != (keys.lora_name, keys.at(i)) for i, b in enumerate(blocks)):
         return False
     tokens = tuple(token for block in blocks for token in block.tokens)
-    shared = ((common_prefix(sequence, tokens), len(sequence)) for sequence in written_sequences(outcome))
+    shared = (
+        (common_prefix(sequence, tokens), len(sequence)) for sequence in written_sequences(outcome, drafts=drafts)
+    )
     return any(same == len(tokens) or (open_ended(outcome) and same == whole) for same, whole in shared)

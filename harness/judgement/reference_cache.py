@@ -23,6 +23,7 @@ from coldproof.harness.history.records import (
     History,
     Outcome,
     common_prefix,
+    counts_drafts,
     requests_with_same_identity,
     reset_everything,
     restart_times,
@@ -78,7 +79,7 @@ def at_most(history: History, outcome: Outcome) -> int:
     shared = (
         reusable_tokens(history.shape, tokens, outcome.prompt)
         for other in writers(history, outcome)
-        for tokens in written_sequences(other)
+        for tokens in written_sequences(other, drafts=counts_drafts(history))
     )
     longest = max(by_chance(history.shape), max(shared, default=0))
     return min(longest, most)

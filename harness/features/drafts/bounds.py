@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coldproof.harness.history.records import History
+from coldproof.harness.history.records import History, counts_drafts
 from coldproof.harness.judgement.reference_cache import may_leave_out
 from coldproof.harness.judgement.request_sizes import AHEAD
 
@@ -12,5 +12,4 @@ def unverified_drafts(history: History) -> int:
     """Return how many drafts a request's last step may have accepted, if the engine counts drafts, which it does with
     speculative decoding: vLLM publishes a step's blocks before it verifies the drafts.
     """
-    counts = bool(history.steps) and history.steps[-1].after.drafted_tokens is not None
-    return AHEAD if counts else 0
+    return AHEAD if counts_drafts(history) else 0

@@ -8,7 +8,7 @@ from coldproof.adapters.protocol.kv_events import Cleared, EventBatch, Stored
 from coldproof.harness.features.events.facts import quiet_resets
 from coldproof.harness.history.kv_event_replay import POOL, replay
 from coldproof.harness.history.kv_events import blocks_of
-from coldproof.harness.history.records import History, ResetRecord
+from coldproof.harness.history.records import History, ResetRecord, counts_drafts
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.expected_hits import View, may_have_stored, view
 from coldproof.harness.judgement.finding import Finding
@@ -90,7 +90,8 @@ def is_unknown(seen: View, batch: EventBatch, event: Stored) -> bool:
     if chain is None or not blocks or not blocks[0].tokens:
         return False
     until = batch.at + seen.events.slack
-    return not any(may_have_stored(o, chain + blocks) for o in seen.history.outcomes if o.sent <= until)
+    drafts, stored = counts_drafts(seen.history), chain + blocks
+    return not any(may_have_stored(o, stored, drafts=drafts) for o in seen.history.outcomes if o.sent <= until)
 
 
 def unreported_resets(seen: View) -> Iterator[Finding]:

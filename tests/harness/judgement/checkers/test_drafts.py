@@ -16,7 +16,7 @@ from coldproof.harness.features.drafts.circumstances import FEWER_DRAFTS
 from coldproof.harness.features.drafts.evidence import Drafts
 from coldproof.harness.history.records import History, Outcome
 from coldproof.harness.judgement.finding import EXACT, Rule
-from coldproof.harness.judgement.reference_cache import at_least
+from coldproof.harness.judgement.reference_cache import at_least, bounds
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.harness.workload.steps import Workload
 
@@ -186,3 +186,12 @@ def test_a_hit_may_lack_the_last_block_of_a_head_that_drafts() -> None:
     assert at_least(made, made.outcomes[1]) == 16
     short = history(outcome(0, PROMPT[:20]), outcome(1, PROMPT[:20]), shape=shape(drops_block=True))
     assert at_least(short, short.outcomes[1]) == 0
+
+
+def test_the_last_token_of_an_answer_may_be_a_draft_that_was_computed() -> None:
+    """Without drafts, no step computes it."""
+    asked, answer = PROMPT[:30], (7, 8)
+    again = outcome(1, (*asked, *answer, 50, 51), cached_tokens=32)
+    with_drafts = drafted((outcome(0, asked, answer), (3, 1)), (again, (3, 1)))
+    assert bounds(with_drafts)[1].at_most == 32
+    assert bounds(history(outcome(0, asked, answer), again))[1].at_most == 31
