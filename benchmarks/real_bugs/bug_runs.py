@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from coldproof.harness.case.finding_folder import without_paths
 from coldproof.harness.case.known_issues import Waivers, today
 from coldproof.harness.engine_releases.release_runs import finished, row_of
 from coldproof.harness.schema.case import Case
-from coldproof.harness.schema.power import FaultRow, PowerResults, SuiteRun
+from coldproof.harness.schema.power import PowerResults, SuiteRun
 from coldproof.harness.schema.releases import ReleaseHistory, ReleaseRow
 from coldproof.harness.schema.results import Results, read_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
@@ -163,12 +163,12 @@ def planted_runs(results: PowerResults) -> Iterator[PlantedRun]:
     for row in results.faults:
         for profile, run in (*((name, row.wide) for name in results.budgets), (NAMED, row.aimed)):
             if run is not None:
-                yield planted_run(row, profile, run)
+                yield planted_run(row.name, profile, run)
 
 
-def planted_run(row: FaultRow, profile: str, run: SuiteRun) -> PlantedRun:
+def planted_run(fault: str, profile: str, run: SuiteRun) -> PlantedRun:
     """Return what one run with a fault found."""
-    fields = {"fault": row.name, "profile": profile, "acted": run.acted, "problem": run.problem}
+    fields = {"fault": fault, "profile": profile, "acted": run.acted, "problem": run.problem}
     if not run.detections:
         return PlantedRun(**fields, requests=run.requests)
     first = min(run.detections, key=lambda one: one.requests)
@@ -187,9 +187,9 @@ def read_planted() -> list[PlantedRun]:
     return msgspec.json.decode(PLANTED.read_bytes(), type=list[PlantedRun]) if PLANTED.is_file() else []
 
 
-def record_planted(results: PowerResults) -> None:
+def record_planted(found: Iterable[PlantedRun]) -> None:
     """Keep these runs, each in place of an earlier one with its fault and profile."""
-    runs = {(run.fault, run.profile): run for run in (*read_planted(), *planted_runs(results))}
+    runs = {(run.fault, run.profile): run for run in (*read_planted(), *found)}
     PLANTED.write_bytes(msgspec.json.format(msgspec.json.encode([runs[key] for key in sorted(runs)]), indent=1) + b"\n")
 
 

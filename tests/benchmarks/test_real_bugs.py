@@ -223,8 +223,8 @@ def test_the_runs_of_a_measurement_are_recorded(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(RUNS, "PLANTED", tmp_path / "planted.json")
     fault = power_samples.row(aimed=power_samples.suite_run(), wide=power_samples.suite_run(power_samples.seen()))
     measured = msgspec.structs.replace(power_samples.results(fault), budgets={"ci": 420.0})
-    RUNS.record_planted(measured)
-    RUNS.record_planted(measured)
+    RUNS.record_planted(RUNS.planted_runs(measured))
+    RUNS.record_planted(RUNS.planted_runs(measured))
     runs = RUNS.read_planted()
     assert [(run.profile, run.requirement) for run in runs] == [("ci", "SALT-1"), ("named cell", "")]
 

@@ -26,6 +26,7 @@ from coldproof.adapters.vllm.cells.content import EMBEDS
 TRAIT = "features crossed"
 # Tokens. A hit of five groups ends at whole blocks of 256, of which the calibration's prompts have some.
 CONTEXT, CONTEXTS = 512, {"five-groups": 2048}
+RETENTION = "--prefix-cache-retention-interval"
 WHOLE_IMAGES = "--disable-chunked-mm-input"
 POOL_FLAG, BLOCK_FLAG = "--num-gpu-blocks-override", "--block-size"
 FULL, LARGE_POOL, BLOCKS_64 = "full", "large-pool", "blocks-64"
@@ -102,10 +103,14 @@ DIMENSIONS = (
     ),
     Dimension(name="runner", values=(flags("runner-v1"), fields("runner-v2", environment=RUNNER_V2))),
     Dimension(name="block", values=(flags("blocks-32"), flags(BLOCKS_64, BLOCK_FLAG, "64"))),
-    # Positions for which windows and states keep what a hit needs: those of prompts, or each 64th token's too.
+    # Positions for which windows and states keep what a hit needs: those of prompts, each 64th token too, or all.
     Dimension(
         name="retention",
-        values=(flags("kept-for-prompts"), flags("retained-64", "--prefix-cache-retention-interval=64")),
+        values=(
+            flags("kept-for-prompts"),
+            flags("retained-64", f"{RETENTION}=64"),
+            flags("retained-all", f"{RETENTION}=None"),
+        ),
     ),
     # Where a hit may end: at whole blocks, or inside one (vLLM's `prefix_match_unit`).
     Dimension(name="match unit", values=(flags("unit-of-blocks"), flags("unit-8", "--prefix-match-unit=8"))),
@@ -204,7 +209,7 @@ REFUSALS = (
         "tokens even if they are in the middle of a mm input",
     ),
     Refusal(
-        one=("retained-64",),
+        one=("retained-64", "retained-all"),
         other=(FULL,),
         because="full attention keeps all blocks, whatever the interval",
     ),

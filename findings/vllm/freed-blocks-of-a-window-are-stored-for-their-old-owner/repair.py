@@ -1,4 +1,4 @@
-"""Take a block that a window has freed, and that has another owner since, for one that is gone.
+"""Take a block that a window has freed, and that holds something else since, for one that is gone.
 
 The connector keeps the blocks that a request got. What a block holds now is said by its hash.
 """
@@ -18,11 +18,9 @@ def install() -> None:
         (
             "if gpu_block.is_null:\n",
             """held = gpu_block.block_hash
-            if gpu_block.is_null or (
-                held is not None
-                and get_block_hash(held) not in request.block_hashes
-                and get_block_hash(held) not in list(resolved_hashes)
-            ):
+            first, end = (at * group_size // self.hash_block_size for at in (i, i + 1))
+            own = {*request.block_hashes[first:end], *(resolved_hashes[at] for at in (i,) if at < len(resolved_hashes))}
+            if gpu_block.is_null or (held is not None and get_block_hash(held) not in own):
 """,
         ),
     )

@@ -12,6 +12,12 @@ FAULTS, fault = collector("past_lookups")
 FOUND = "found_by_lookups"
 
 
+def found_by(this: Any) -> dict[str, list[tuple[Any, Any]]]:
+    """Return the blocks that lookups have found, with their hashes, by request."""
+    found: dict[str, list[tuple[Any, Any]]] = state_of(this, FOUND, dict)
+    return found
+
+
 @fault("TIER-1", "TIER-2", "TIER-5", stands_for="vllm#39702, vllm PR#42289", cells=("tier-simple",))
 def the_lookup_of_a_tier_holds_nothing(patch: Patch) -> None:
     """What a lookup finds may be evicted before it is loaded. A second lookup must then find the same."""
@@ -23,13 +29,13 @@ def the_lookup_of_a_tier_holds_nothing(patch: Patch) -> None:
         pending = this._pending_cpu_hits.get(request.request_id)
         if pending is not None:
             blocks = [block for group in pending[0] for block in group if not block.is_null]
-            state_of(this, FOUND, dict)[request.request_id] = [(block, block.block_hash) for block in blocks]
+            found_by(this)[request.request_id] = [(block, block.block_hash) for block in blocks]
             this.cpu_block_pool.free_blocks(blocks)
         return found
 
     @around(patch, manager, "update_state_after_alloc")
     def allocated(original: Any, this: Any, request: Any, blocks: Any, tokens: int) -> None:
-        found = state_of(this, FOUND, dict).pop(request.request_id, [])
+        found = found_by(this).pop(request.request_id, [])
         if any(block.block_hash != hashed for block, hashed in found):
             acted()
             raise AssertionError("the second lookup found less than the first")

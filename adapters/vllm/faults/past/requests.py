@@ -28,7 +28,7 @@ def images_of_two_modes_have_one_hash(patch: Patch) -> None:
     ways: dict[bytes, set[bytes]] = {}  # a hash of the bytes -> those of how they were read
 
     @around(patch, module("multimodal.hasher").MultiModalHasher, "iter_item_to_bytes")
-    def serialize(original: Any, key: str, item: Any) -> Iterable[Any]:
+    def serialize(original: Any, key: str, item: Any) -> Any:
         if key != "image" or not isinstance(item, dict):
             return original(key, item)
         pixels = {"data": item["data"]}

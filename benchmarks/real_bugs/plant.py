@@ -1,0 +1,42 @@
+"""Runs the profile `ci` with each bug that is planted again: the requirements that the list names, in all of its cells.
+
+Which cells are needed is not said, and most of the time goes into others. `coldproof power --wide ci` runs all
+requirements, for hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bug_list import Bug
+from bug_runs import PlantedRun, planted_run
+
+from coldproof.adapters.vllm.faults.catalogue import FAULTS
+from coldproof.harness.options import FINGERPRINT
+from coldproof.harness.power.suite_run import RunPlan, run
+
+PROFILE, SEED = "ci", 1
+
+
+def plan(bug: Bug, seconds: float) -> RunPlan:
+    """Return the run of one bug, which ends at its first confirmed violation."""
+    return RunPlan(
+        worker=FINGERPRINT,
+        seed=SEED,
+        seconds=seconds,
+        cells=(),
+        profile=PROFILE,
+        requirements=tuple(bug.requirements),
+        fault=bug.planted,
+        to_first=True,
+    )
+
+
+def planted(bugs: Iterable[Bug], out: Path, *, seconds: float, jobs: int) -> Iterator[PlantedRun]:
+    """Run each bug that can be planted in process, and yield what was found. `seconds`: for drawing, for each bug."""
+    here = [bug for bug in bugs if bug.planted and FINGERPRINT in FAULTS[bug.planted].workers]
+    with ThreadPoolExecutor(jobs) as pool:
+        runs = pool.map(lambda bug: run(plan(bug, seconds), out / bug.id), here)
+        yield from (planted_run(bug.planted, PROFILE, found) for bug, found in zip(here, runs, strict=True))
