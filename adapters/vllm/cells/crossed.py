@@ -215,6 +215,12 @@ REFUSALS = (
     ),
     Refusal(
         one=("retained-64",),
+        other=("tier-example",),
+        because="prefix_cache_retention_interval is set but this model has no sliding-window or Mamba KV cache group, "
+        "so retention has no effect.",
+    ),
+    Refusal(
+        one=("retained-64",),
         other=("five-groups",),
         because="prefix_cache_retention_interval (64) must be a non-negative multiple of the scheduler block size "
         "(256)",
@@ -236,6 +242,8 @@ def crossed_cell(name: str, values: Sequence[Value]) -> VllmCell:
     pool = POOLS[layers]
     if BLOCKS_64 in chosen and layers == FULL:
         pool = pool // 2 + 1
+    elif layers != FULL and changes.get("draft_tokens"):
+        pool += pool // 2  # the layer that drafts makes one group of blocks more
     small = () if LARGE_POOL in chosen else (POOL_FLAG, str(pool))
     arguments = [word for value in values for word in value.arguments]
     return VllmCell(
