@@ -13,17 +13,22 @@ from pathlib import Path
 from bug_list import Bug
 from bug_runs import PlantedRun, planted_run
 
+from coldproof.adapters.spec.engine_spec import MODEL
 from coldproof.adapters.vllm.faults.catalogue import FAULTS
 from coldproof.harness.options import FINGERPRINT
 from coldproof.harness.power.suite_run import RunPlan, run
 
-PROFILE, SEED = "ci", 1
+PROFILE, SEED, SERVER = "ci", 1, "vllm"
 
 
 def plan(bug: Bug, seconds: float) -> RunPlan:
-    """Return the run of one bug, which ends at its first confirmed violation."""
+    """Return the run of one bug, which ends at its first confirmed violation: in process, or on a server where the bug
+    is in code that only a server has.
+    """
+    in_process = FINGERPRINT in FAULTS[bug.planted].workers
     return RunPlan(
-        worker=FINGERPRINT,
+        engine="" if in_process else SERVER,
+        worker=FINGERPRINT if in_process else MODEL,
         seed=SEED,
         seconds=seconds,
         cells=(),
@@ -35,8 +40,8 @@ def plan(bug: Bug, seconds: float) -> RunPlan:
 
 
 def planted(bugs: Iterable[Bug], out: Path, *, seconds: float, jobs: int) -> Iterator[PlantedRun]:
-    """Run each bug that can be planted in process, and yield what was found. `seconds`: for drawing, for each bug."""
-    here = [bug for bug in bugs if bug.planted and FINGERPRINT in FAULTS[bug.planted].workers]
+    """Run each bug that is planted, and yield what was found. `seconds`: for drawing, for each bug."""
+    here = [bug for bug in bugs if bug.planted]
     with ThreadPoolExecutor(jobs) as pool:
         runs = pool.map(lambda bug: run(plan(bug, seconds), out / bug.id), here)
         yield from (planted_run(bug.planted, PROFILE, found) for bug, found in zip(here, runs, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from coldproof.adapters.registry import CELLS, measured_engine
+from coldproof.adapters.registry import CELLS, ENGINES, measured_engine
 from coldproof.adapters.spec.fault import Fault
 from coldproof.harness.judgement.requirement import Requirement
 from coldproof.harness.option_table import option_words
@@ -51,7 +51,7 @@ GENERATED = Served()
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the suites: requirements, cells and budget in seconds. Without a fault, the engine is unmodified.
 
-    No cells: those of the profile.
+    No cells: those of the profile. No engine: the one that is measured in process.
     """
 
     worker: str
@@ -66,10 +66,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     served: Served = GENERATED
     to_first: bool = False  # end the run at its first confirmed violation
     guided: bool = False  # generation is guided by the states that were reached
+    engine: str = ""
 
     def words(self, report: Path) -> list[str]:
         """Return the arguments of `python -m pytest`."""
-        engine = measured_engine()
+        engine = ENGINES[self.engine] if self.engine else measured_engine()
         words = option_words(
             engine=engine.name,
             known_issues=engine.known_issues,

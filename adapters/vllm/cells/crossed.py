@@ -209,6 +209,16 @@ REFUSALS = (
         "tokens even if they are in the middle of a mm input",
     ),
     Refusal(
+        one=("whole-images",),
+        other=("unit-8",),
+        because="hits end inside a block only with states, and images are cut there",
+    ),
+    Refusal(
+        one=("retained-64", "retained-all"),
+        other=("tier-failing", "tier-failing-ends"),
+        because="positions are kept for several groups, which synchronous failures of loads cannot be with",
+    ),
+    Refusal(
         one=("retained-64", "retained-all"),
         other=(FULL,),
         because="full attention keeps all blocks, whatever the interval",

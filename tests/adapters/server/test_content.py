@@ -13,7 +13,15 @@ import pytest
 from coldproof.adapters.common.image_files import image_file
 from coldproof.adapters.common.row_values import row_values
 from coldproof.adapters.protocol.embedding_rows import ZERO_ROW, row_id
-from coldproof.adapters.protocol.images import Arguments, Encoding, SentImage, image_id, image_positions, pixels
+from coldproof.adapters.protocol.images import (
+    Arguments,
+    Encoding,
+    SentImage,
+    image_id,
+    image_positions,
+    numbers_and_colours,
+    pixels,
+)
 from coldproof.adapters.protocol.requests import Completion, CompletionRequest, ResponseOptions
 from coldproof.adapters.protocol.shape import EngineShape, ImageShape
 from coldproof.adapters.server import content
@@ -75,7 +83,15 @@ def test_a_file_keeps_every_pixel(encoding: Encoding, side: int) -> None:
     """Every encoding keeps the pixels, also where the rows of a file are padded."""
     pil: Any = pytest.importorskip("PIL.Image")
     file = pil.open(io.BytesIO(image_file(pixels(CAT, side), side, encoding)))
-    assert (file.size, file.mode, file.tobytes()) == ((side, side), "RGB", pixels(CAT, side))
+    assert file.mode == ("P" if encoding is Encoding.PALETTE else "RGB")
+    assert (file.size, file.convert("RGB").tobytes()) == ((side, side), pixels(CAT, side))
+
+
+def test_images_with_a_table_of_colours_may_differ_in_the_table_alone() -> None:
+    """The numbers say in which order the colours come."""
+    (cat, its), (dog, others) = (numbers_and_colours(pixels(image, 8)) for image in (CAT, DOG))
+    assert cat == dog
+    assert its != others
 
 
 def test_rows_are_parts_between_text() -> None:
