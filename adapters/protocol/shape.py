@@ -72,7 +72,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     # The query counter counts each prompt once, at admission, and the hit counter only the hits of that lookup.
     counts_first_lookups: bool = False
     image: ImageShape | None = None  # None: prompts have no images
-    # A hit ends a block before the last one that is there, because the layers that draft compute it from a token more.
+    # A hit may end a block before the last one that is there: heads that draft have computed it from a token more.
     drops_block: bool = False
     publishes_answers: bool = True  # what a request decodes can be hit. Not so where another engine computes prompts
     ranks: int = 1  # that each have a cache of this size, and serve whole requests (data parallel)
