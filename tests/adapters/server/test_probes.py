@@ -126,7 +126,7 @@ def test_a_description_of_another_form_shows_nothing(text: str) -> None:
 def test_a_server_that_counts_drafts_may_leave_a_block_out_of_a_hit() -> None:
     """It may have heads that draft, such as EAGLE's. No metric says what drafts."""
     name = "vllm:spec_decode_num_draft_tokens"
-    drafts = f"{METRICS}# TYPE {name}_total counter\n{name}_total{{engine=\"0\"}} 7\n"
+    drafts = f'{METRICS}# TYPE {name}_total counter\n{name}_total{{engine="0"}} 7\n'
     assert probed(ServerBehaviour(metrics=drafts))[0].shape.drops_block
     assert not probed(ServerBehaviour())[0].shape.drops_block
 
