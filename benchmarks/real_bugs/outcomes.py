@@ -77,11 +77,10 @@ def of_finding(runs: Sequence[Run], bug: Bug) -> Result:
 
 
 def of_planted(bug: Bug, runs: Sequence[PlantedRun]) -> Result:
-    """Return the outcome of a bug that is planted again. All that is violated then is its effect, as the engine without
-    it conforms.
-    """
-    by_default = [run for run in runs if run.requirement and run.profile != NAMED]
-    named = [run for run in runs if run.requirement and run.profile == NAMED]
+    """Return the outcome of a bug that is planted again. A violation is its effect only if the run has seen it act."""
+    detected = [run for run in runs if run.requirement and run.acted]
+    by_default = [run for run in detected if run.profile != NAMED]
+    named = [run for run in detected if run.profile == NAMED]
     if by_default:
         return Result(bug=bug, outcome=Outcome.DETECTED, again=min(by_default, key=lambda run: run.profile != SMOKE))
     if named:

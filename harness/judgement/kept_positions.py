@@ -13,7 +13,8 @@ checkpoints at the specified interval [...]. `None` retains checkpoints densely"
 * each multiple of the interval, or each block, over prompt and answer (`SlidingWindowManager.reachable_block_mask` in
   single_type_kv_cache_manager.py). For states, only if a chunk ends there, so that no multiple is certain.
 
-So a hit ends at the last of these positions up to which the prompts are equal. Pure.
+So a hit ends at the last of these positions up to which the prompts are equal. What a request loads from a second tier
+it has for the end of the load alone, so that it leaves nothing at the positions before. Pure.
 """
 
 from __future__ import annotations
@@ -31,12 +32,23 @@ def last_kept_position(shape: EngineShape, other: Outcome, outcome: Outcome, sha
     before, because they may have passed the boundary of a turn while they decoded an earlier one. If the interval is
     unknown, only a prompt that is sent again is certain.
     """
-    if other.session or outcome.session or shape.kept_every is None or shape.block_size is None:
+    if shape.block_size is None:
         return shared if other.prompt == outcome.prompt and not other.session else 0
     longest = int(min(shared, len(outcome.prompt) - 1))
     boundary = (len(other.prompt) - 1) // shape.block_size * shape.block_size
-    periodic = longest // shape.kept_every * shape.kept_every if shape.kept_every else 0
-    return max(position for position in (0, boundary, junction, periodic) if position <= longest)
+    if other.session or outcome.session or shape.kept_every is None:
+        kept = (boundary,) if other.prompt == outcome.prompt and not other.session else ()
+    else:
+        kept = (boundary, junction, longest // shape.kept_every * shape.kept_every if shape.kept_every else 0)
+    loaded = end_of_load(shape, other)
+    return max((position for position in kept if loaded <= position <= longest), default=0)
+
+
+def end_of_load(shape: EngineShape, other: Outcome) -> int:
+    """Return how many tokens of a request a second tier may have loaded: its hit, or all if that is unknown."""
+    if not shape.second_tier:
+        return 0
+    return len(other.prompt) if other.hit_at_most is None else other.hit_at_most
 
 
 def blocks_left(shape: EngineShape, tokens: int, hit: int) -> int:

@@ -69,6 +69,19 @@ def test_a_prompt_that_ends_at_the_boundary_need_not_hit() -> None:
     assert expected_hits(outcome(0, range(6 * BLOCK)), outcome(1, range(5 * BLOCK)))[-1] == 0
 
 
+@pytest.mark.parametrize("kept_every", [None, 0, BLOCK])
+def test_a_request_that_loads_its_prompt_leaves_nothing_before_the_end_of_the_load(kept_every: int | None) -> None:
+    """Its windows have blocks for the end of the load alone, here the end of the prompt: after it, no hit is expected.
+
+    Seen on vLLM 0.32 with OffloadingConnector: 1,791 of 1,792 tokens were loaded, and the same prompt then hit 0 in the
+    pool.
+    """
+    for loaded, at_least in ((6 * BLOCK - 1, 0), (5 * BLOCK, 5 * BLOCK)):
+        first = outcome(0, range(6 * BLOCK), cached_tokens=loaded)
+        hits = expected_hits(first, outcome(1, range(6 * BLOCK)), kept_every=kept_every, second_tier=True)
+        assert hits[-1] == at_least
+
+
 def test_sessions_need_not_hit() -> None:
     """A session may have passed a boundary during decode."""
     session = {"session": "s"}

@@ -116,8 +116,8 @@ def a_tier_counts_what_the_pool_has(patch: Patch) -> None:
     """The tier answers with all tokens that it has of a prompt, where those beyond the pool's are asked for."""
 
     @around(patch, offloading(), "get_num_new_matched_tokens")
-    def match(original: Any, this: Any, request: Any, computed: int, *rest: Any) -> Any:
-        found, later = original(this, request, computed, *rest)
+    def match(original: Any, this: Any, request: Any, computed: int, *args: Any, **kwargs: Any) -> Any:
+        found, later = original(this, request, computed, *args, **kwargs)
         if not found or not computed:
             return found, later
         acted()
@@ -129,8 +129,8 @@ def a_resumed_request_loads_less_than_nothing(patch: Patch) -> None:
     """The tier subtracts the pool's tokens from its own, also where the pool of a resumed request has more."""
 
     @around(patch, offloading(), "get_num_new_matched_tokens")
-    def match(original: Any, this: Any, request: Any, computed: int, *rest: Any) -> Any:
-        found, later = original(this, request, computed, *rest)
+    def match(original: Any, this: Any, request: Any, computed: int, *args: Any, **kwargs: Any) -> Any:
+        found, later = original(this, request, computed, *args, **kwargs)
         if found != 0 or computed < this.config.kv_group_configs[0].tokens_per_chunk or not request.num_preemptions:
             return found, later
         acted()
