@@ -154,10 +154,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
-    """Return the outcome of a fault from its runs."""
+    """Return the outcome of a fault from its runs. What a run violated in which it never acted is not its effect."""
     if fault.equivalent:
         return Outcome.EQUIVALENT
-    if any(run.detections for run in runs):
+    if any(run.detections and run.acted for run in runs):
         return Outcome.CAUGHT
     if any(run.problem for run in runs):
         return Outcome.NO_ENGINE

@@ -186,6 +186,7 @@ def planted(profile: str, requirement: str = "", **changes: Any) -> Any:
         ([planted("smoke"), planted("ci", "LORA-2")], "DETECTED"),
         ([planted("smoke"), planted("ci"), planted("named cell", "LORA-1")], "NAMED"),
         ([planted("smoke"), planted("ci", acted=False)], "MISSED"),
+        ([planted("ci", "LORA-2", acted=False)], "MISSED"),
         ([planted("ci", problem="the engine did not start")], "WAITING"),
         ([planted("ci", "LORA-1", fault="another")], "WAITING"),
         ([], "WAITING"),

@@ -233,6 +233,12 @@ def test_a_run_without_events_is_a_problem(tmp_path: Path) -> None:
     assert fault_outcome(FAULT, [measured]) is Outcome.NO_ENGINE
 
 
+@pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.CAUGHT), (False, Outcome.NEVER_ACTED)])
+def test_a_violation_is_the_effect_of_a_fault_only_if_it_acted(acted: bool, outcome: Outcome) -> None:
+    """An engine may be violated otherwise, and a fault that cannot be installed well fails by its own error."""
+    assert fault_outcome(FAULT, [suite_run(seen(), acted=acted)]) is outcome
+
+
 @pytest.mark.parametrize("guided", [True, False])
 def test_runs_are_guided_if_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guided: bool) -> None:
     """This holds for runs against a fault and for those of the unmodified engine."""
