@@ -36,6 +36,7 @@ def last_kept_position(shape: EngineShape, other: Outcome, outcome: Outcome, sha
         return shared if other.prompt == outcome.prompt and not other.session else 0
     longest = int(min(shared, len(outcome.prompt) - 1))
     boundary = (len(other.prompt) - 1) // shape.block_size * shape.block_size
+    kept: tuple[int, ...]
     if other.session or outcome.session or shape.kept_every is None:
         kept = (boundary,) if other.prompt == outcome.prompt and not other.session else ()
     else:
