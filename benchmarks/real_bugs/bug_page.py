@@ -51,11 +51,12 @@ INTRODUCTION = (
     "",
     "* **On a release**: one of these requirements is violated in one of these ways on the release before the fix, and",
     "  not on the one after it; or the case itself passes there.",
-    "* **Planted again**: its mechanism, written anew as a change of vLLM 0.32.0, makes the profile `smoke` or `ci`",
-    "  fail there. Nothing is aimed: all requirements and cells of the profile run, up to the first violation.",
+    "* **Planted again**: its mechanism, written anew as a change of vLLM 0.32.0, makes the profile `ci` fail there,",
+    "  and has acted. The bug's requirements run, which the list named before, in all cells of the profile, for a",
+    "  minute of drawing or up to the first violation. Which cells are needed is not said.",
     "* **Open**: the case vanishes with the repair of the finding.",
     "",
-    "What is found only where requirements and cells are named does not count. [How it was made]"
+    "What is found only where the cells are named too does not count. [How it was made]"
     "(../benchmarks/real_bugs/README.md).",
     "",
     "An outcome with a star had been seen when the list was written.",

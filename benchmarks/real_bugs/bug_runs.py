@@ -168,12 +168,12 @@ def planted_runs(results: PowerResults) -> Iterator[PlantedRun]:
 
 def planted_run(fault: str, profile: str, run: SuiteRun) -> PlantedRun:
     """Return what one run with a fault found."""
-    fields = {"fault": fault, "profile": profile, "acted": run.acted, "problem": run.problem}
+    unseen = PlantedRun(fault=fault, profile=profile, acted=run.acted, requests=run.requests, problem=run.problem)
     if not run.detections:
-        return PlantedRun(**fields, requests=run.requests)
+        return unseen
     first = min(run.detections, key=lambda one: one.requests)
-    return PlantedRun(
-        **fields,
+    return msgspec.structs.replace(
+        unseen,
         requests=first.requests,
         requirement=first.requirement,
         cell=first.cell,

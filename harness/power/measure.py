@@ -124,7 +124,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return None, self.against(ask, folder / self.wide)
         ask = suite_run.aimed_plan(fault, worker=self.worker, seconds=self.aimed_seconds, seed=self.seed)
         aimed = self.against(ask, folder / "aimed")
-        missed = not any(detection.requirement in fault.about for detection in aimed.detections)
+        missed = not any(detection.requirement in fault.about for detection in aimed.effects)
         if self.wide == "always" or (self.wide == "missed" and missed):
             ask = suite_run.wide_plan(fault, worker=self.worker, seconds=self.wide_seconds, seed=self.seed)
             return aimed, self.against(ask, folder / "wide")
@@ -154,10 +154,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
-    """Return the outcome of a fault from its runs. What a run violated in which it never acted is not its effect."""
+    """Return the outcome of a fault from its runs."""
     if fault.equivalent:
         return Outcome.EQUIVALENT
-    if any(run.detections and run.acted for run in runs):
+    if any(run.effects for run in runs):
         return Outcome.CAUGHT
     if any(run.problem for run in runs):
         return Outcome.NO_ENGINE

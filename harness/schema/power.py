@@ -49,6 +49,11 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     problem: str = ""
 
+    @property
+    def effects(self) -> list[Detection]:
+        """The violations that are effects of the injected fault: none in a run in which it never acted."""
+        return self.detections if self.acted else []
+
 
 class FieldReport(msgspec.Struct, frozen=True, kw_only=True):
     """A field report's own script as a fixed workload. `found`: what it detected, "" for nothing."""
@@ -79,15 +84,15 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def detections(self) -> list[Detection]:
-        """The detections of both runs."""
-        return [d for run in self.runs for d in run.detections]
+        """What both runs detected of the fault."""
+        return [d for run in self.runs for d in run.effects]
 
     @property
     def first(self) -> Detection | None:
         """The earliest detection of the aimed run, else of the wide run; None if the fault was not detected."""
         for run in self.runs:
-            if run.detections:
-                return min(run.detections, key=lambda d: d.requests)
+            if run.effects:
+                return min(run.effects, key=lambda d: d.requests)
         return None
 
     @property
