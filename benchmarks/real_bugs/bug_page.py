@@ -54,7 +54,8 @@ INTRODUCTION = (
     "* **Planted again**: its mechanism, written anew as a change of vLLM 0.32.0, makes the profile `ci` fail there,",
     "  and has acted. The bug's requirements run, which the list named before, in all cells of the profile, for a",
     "  minute of drawing or up to the first violation. Which cells are needed is not said.",
-    "* **Open**: the case vanishes with the repair of the finding.",
+    "* **Open**: in a release with the bug, and with the repairs of all other known causes, the same run finds a case",
+    "  that vanishes with the repair of the finding.",
     "",
     "What is found only where the cells are named too does not count. [How it was made]"
     "(../benchmarks/real_bugs/README.md).",

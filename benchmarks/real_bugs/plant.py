@@ -2,6 +2,9 @@
 
 Which cells are needed is not said, and most of the time goes into others. `coldproof power --wide ci` runs all
 requirements, for hours.
+
+A bug that is open in the release is there already. Its run has the repairs of all other known causes, so that the
+engine has this one bug, as a planted one has.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from bug_runs import PlantedRun, planted_run
 
 from coldproof.adapters.spec.engine_spec import MODEL
 from coldproof.adapters.vllm.faults.catalogue import FAULTS
+from coldproof.harness.case.repairs import KNOWN, WITHOUT
 from coldproof.harness.options import FINGERPRINT
 from coldproof.harness.power.suite_run import RunPlan, run
 
@@ -39,9 +43,30 @@ def plan(bug: Bug, seconds: float) -> RunPlan:
     )
 
 
+def open_plan(bug: Bug, seconds: float) -> RunPlan:
+    """Return the run of one bug that is open, and a finding of this project."""
+    return RunPlan(
+        worker=FINGERPRINT,
+        seed=SEED,
+        seconds=seconds,
+        cells=(),
+        profile=PROFILE,
+        requirements=tuple(bug.requirements),
+        repairs=f"{KNOWN},{WITHOUT}{bug.finding}",
+    )
+
+
 def planted(bugs: Iterable[Bug], out: Path, *, seconds: float, jobs: int) -> Iterator[PlantedRun]:
     """Run each bug that is planted, and yield what was found. `seconds`: for drawing, for each bug."""
     here = [bug for bug in bugs if bug.planted]
     with ThreadPoolExecutor(jobs) as pool:
         runs = pool.map(lambda bug: run(plan(bug, seconds), out / bug.id), here)
         yield from (planted_run(bug.planted, PROFILE, found) for bug, found in zip(here, runs, strict=True))
+
+
+def still_open(bugs: Iterable[Bug], out: Path, *, seconds: float, jobs: int) -> Iterator[tuple[Bug, Path]]:
+    """Run each bug that is open, and yield its results.json. `seconds`: for drawing, for each bug."""
+    here = [bug for bug in bugs if bug.finding]
+    with ThreadPoolExecutor(jobs) as pool:
+        for bug, _ in zip(here, pool.map(lambda bug: run(open_plan(bug, seconds), out / bug.id), here), strict=True):
+            yield bug, out / bug.id / "report" / "results.json"

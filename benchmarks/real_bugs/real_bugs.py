@@ -9,8 +9,8 @@
 
 `record` keeps the verdicts of `coldproof history`, or of one run of the suites, on the releases of the list, and what
 `coldproof bisect` found beside a history: a case may pass after the fix although its requirement is violated there, by
-another cause. `replays` prints the commands for it. `plant` runs the profile `ci` with each bug that is planted again,
-and keeps what was found; `faults` prints them for `coldproof power --faults`, whose power.json `record planted=` keeps.
+another cause. `replays` prints the commands for it. `plant` runs the profile `ci` with each bug that is planted again
+or open, and keeps what was found; `faults` prints them for `coldproof power --faults`, whose power.json `record planted=` keeps.
 `page` writes docs/real-bugs.md from the list, all of these and the notes on misses.
 """
 
@@ -24,8 +24,8 @@ import msgspec
 from bug_list import FOLDER, read_bugs, read_notes
 from bug_page import page
 from bug_runs import planted_runs, read_planted, read_runs, record, record_planted, replays
-from outcomes import outcomes
-from plant import planted
+from outcomes import of_finding, outcomes
+from plant import planted, still_open
 
 from coldproof.harness.schema.power import PowerResults
 
@@ -43,6 +43,12 @@ def keep(word: str) -> None:
         record(kind, Path(file))
 
 
+def say(line: str) -> None:
+    """Print a line at once: the next one may take minutes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main(words: Sequence[str]) -> int:
     """Run one of the commands and return the exit code."""
     if words[:1] == ["record"] and len(words) > 1:
@@ -54,8 +60,10 @@ def main(words: Sequence[str]) -> int:
         bugs = [bug for bug in read_bugs() if bug.id in words[2:] or not words[2:]]
         for found in planted(bugs, Path(words[1]).resolve(), seconds=SECONDS, jobs=JOBS):
             record_planted([found])
-            sys.stdout.write(f"{found.fault}: {found.requirement or 'missed'} after {found.requests} requests\n")
-            sys.stdout.flush()
+            say(f"{found.fault}: {found.requirement or 'missed'} after {found.requests} requests")
+        for bug, file in still_open(bugs, Path(words[1]).resolve(), seconds=SECONDS, jobs=JOBS):
+            record(bug.engine, file)
+            say(f"{bug.finding}: {of_finding(read_runs(), bug).outcome.value}")
     elif words == ["faults"]:
         sys.stdout.write(",".join(sorted({bug.planted for bug in read_bugs() if bug.planted})) + "\n")
     elif words == ["page"]:

@@ -14,6 +14,7 @@ from coldproof.harness.options import UsageError
 
 REPAIR = "repair.py"
 NONE, KNOWN = "none", "known"  # beside names: no repair, and all that fit the release that is installed
+WITHOUT = "-"  # before a name: none of the repairs that remove the case of this finding
 
 
 def read_repairs(engine: str = "*", root: Path | None = None) -> dict[str, Repair]:
@@ -41,25 +42,46 @@ def chosen_repairs(engine: str, text: str | None) -> tuple[Repair, ...]:
     if spec is None or spec.repairs is None:
         able = ", ".join(name for name, other in ENGINES.items() if other.repairs is not None)
         raise UsageError(f"--repairs is not supported for --engine {engine}; use --engine {able}")
-    repairs, release = read_repairs(spec.repairs.findings), installed_release(spec)
-    if text == KNOWN:
-        chosen = [one for one in repairs.values() if one.is_for(release) and not one.absent]
-        if not chosen:
-            raise UsageError(f"--repairs known: no repair was written for {spec.repairs.findings} {release}")
-        return tuple(chosen)
-    names = [one if "/" in one else f"{spec.repairs.findings}/{one}" for one in (text or "").split(",") if one]
-    return tuple(dict.fromkeys(named_repair(name, repairs, release) for name in names))
+    folder, release = spec.repairs.findings, installed_release(spec)
+    repairs, words = read_repairs(folder), [word for word in (text or "").split(",") if word]
+    without = {named(word[1:], folder) for word in words if word.startswith(WITHOUT)}
+    names = [named(word, folder) for word in words if word != KNOWN and not word.startswith(WITHOUT)]
+    chosen = known(repairs, release) if KNOWN in words else []
+    if KNOWN in words and not chosen:
+        raise UsageError(f"--repairs known: no repair was written for {folder} {release}")
+    chosen += [named_repair(name, repairs, release) for name in names]
+    for name in sorted(without):
+        existing(name, repairs)
+    if without and KNOWN not in words:
+        raise UsageError(f"--repairs: leave {' and '.join(sorted(without))} out of {KNOWN}: {KNOWN},{WITHOUT}NAME,...")
+    return tuple(dict.fromkeys(one for one in chosen if not without & set(one.mends)))
+
+
+def named(word: str, folder: str) -> str:
+    """Return the id of a finding whose engine's folder may be left out."""
+    return word if "/" in word else f"{folder}/{word}"
+
+
+def known(repairs: dict[str, Repair], release: str) -> list[Repair]:
+    """Return all repairs for a release that can be planted here."""
+    return [one for one in repairs.values() if one.is_for(release) and not one.absent]
 
 
 def named_repair(name: str, repairs: dict[str, Repair], release: str) -> Repair:
     """Return the repair of a finding for a release. Raises UsageError if there is none."""
-    found = repairing(name, repairs.values())
-    if found is None:
-        raise UsageError(f"--repairs: the finding {name!r} has no repair; `coldproof findings` lists the findings")
+    found = existing(name, repairs)
     if not found.is_for(release):
         raise UsageError(f"--repairs: the repair of {found.name} is for {found.releases}, and {release} is installed")
     if found.absent:
         raise UsageError(f"--repairs: the repair of {found.name} needs {', '.join(found.absent)}, not installed")
+    return found
+
+
+def existing(name: str, repairs: dict[str, Repair]) -> Repair:
+    """Return the repair of a finding. Raises UsageError if it has none."""
+    found = repairing(name, repairs.values())
+    if found is None:
+        raise UsageError(f"--repairs: the finding {name!r} has no repair; `coldproof findings` lists the findings")
     return found
 
 

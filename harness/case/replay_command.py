@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from coldproof.adapters.registry import ENGINES
-from coldproof.harness.case.repairs import KNOWN, chosen_repairs
+from coldproof.harness.case.repairs import KNOWN, WITHOUT, chosen_repairs
 from coldproof.harness.option_table import option_of, option_words
 from coldproof.harness.options import FINGERPRINT, Options
 from coldproof.harness.schema.case import Case
@@ -70,11 +70,15 @@ def engine_values(options: Options, layer: str = "") -> dict[str, object]:
 
 
 def repair_names(options: Options) -> tuple[str, ...]:
-    """Return the repairs of a run as --repairs takes them: one word for all that are known, which are forty names."""
+    """Return the repairs of a run as --repairs takes them: one word for all that are known, which are forty names, and
+    one for each that a run of most of them lacks.
+    """
     names = tuple(one.name for one in options.repairs)
-    if len(names) > 1 and names == tuple(one.name for one in chosen_repairs(options.engine, KNOWN)):
-        return (KNOWN,)
-    return names
+    known = [one.name for one in chosen_repairs(options.engine, KNOWN)] if len(names) > 1 else []
+    lacking = tuple(f"{WITHOUT}{name}" for name in known if name not in names)
+    short = (KNOWN, *lacking)
+    same = len(short) < len(names) and chosen_repairs(options.engine, ",".join(short)) == options.repairs
+    return short if same else names
 
 
 def own_options(options: Options) -> list[str]:

@@ -28,7 +28,7 @@ from coldproof.reports.assemble.assemble import assemble, read_events
 
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
-AS_PLANNED = ("worker", "profile", "cells", "requirements", "fault", "noise", "calibration", "guided")  # options
+AS_PLANNED = ("worker", "profile", "cells", "requirements", "fault", "noise", "calibration", "guided", "repairs")  # options
 CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
 
 
@@ -63,6 +63,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
     calibration: Path | None = None  # results.json of a run on the unmodified engine
     noise: str | None = None  # noise that is added to the engines' scores
+    repairs: str = ""  # of known findings, as --repairs takes them
     served: Served = GENERATED
     to_first: bool = False  # end the run at its first confirmed violation
     guided: bool = False  # generation is guided by the states that were reached

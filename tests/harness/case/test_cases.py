@@ -193,11 +193,18 @@ def test_a_replay_has_the_options_that_decide_which_engine_runs() -> None:
 
 
 def test_all_known_repairs_are_one_word_in_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are forty names, which nobody reads. A part of them is named."""
-    known = tuple(Repair(name=f"vllm/{name}", releases=">=0", text="t", path=Path("none")) for name in ("a", "b", "c"))
-    monkeypatch.setattr(replay_command, "chosen_repairs", lambda _engine, _text: known)
+    """They are forty names, which nobody reads. A few of them are named; of most of them, those that are lacking."""
+    known = tuple(Repair(name=f"vllm/{name}", releases=">=0", text="t", path=Path("none")) for name in "abcd")
+
+    def chosen_by(_engine: str, text: str) -> tuple[Repair, ...]:
+        without = {word[1:] for word in text.split(",")[1:]}
+        return tuple(one for one in known if one.name not in without)
+
+    monkeypatch.setattr(replay_command, "chosen_repairs", chosen_by)
     options = Options(engine="vllm-inproc", report_dir=Path("out"))
-    for chosen, words in ((known, "known"), (known[:2], "vllm/a,vllm/b"), (known[:1], "vllm/a")):
+    most = (known[0], *known[2:])
+    several = ((known, "known"), (known[:2], "vllm/a,vllm/b"), (most, "known,-vllm/b"), (known[:1], "vllm/a"))
+    for chosen, words in several:
         given = msgspec.structs.replace(options, repairs=chosen)
         assert engine_options(given) == ["--repairs", words]
     assert engine_options(options) == []

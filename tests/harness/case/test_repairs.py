@@ -101,9 +101,20 @@ def test_repairs_are_named_by_their_findings(release: list[str]) -> None:
     assert [one.name for one in chosen_repairs("vllm", names)] == [HEADS, WAITS]
 
 
+def test_a_finding_is_left_out_of_the_known_ones(release: list[str]) -> None:
+    """All repairs that remove its case are left out, so that its cause is in the engine."""
+    every = chosen_repairs("vllm", "known")
+    left = chosen_repairs("vllm", f"known,-{HEADS},-failed-load-waits-for-itself")
+    assert [one for one in every if one not in left] == [one for one in every if {HEADS, WAITS} & set(one.mends)]
+    assert len(left) < len(every)
+
+
 @pytest.mark.parametrize(
     ("engine", "text", "said"),
     [
+        ("vllm", "known,-no-such-finding", "the finding 'vllm/no-such-finding' has no repair"),
+        ("vllm", f"-{HEADS}", f"leave {HEADS} out of known: known,-NAME"),
+        ("vllm", f"{WAITS},-{HEADS}", f"leave {HEADS} out of known: known,-NAME"),
         ("vllm", "no-such-finding", "the finding 'vllm/no-such-finding' has no repair"),
         ("llamacpp", "known", "--repairs is not supported for --engine llamacpp; use --engine "),
         ("endpoint", "known", "--repairs is not supported for --engine endpoint"),
