@@ -61,8 +61,8 @@ def test_several_features_at_once(sut: SystemUnderTest, data: st.DataObject) -> 
 
     Why it can break: each feature is right where it was tested, which is alone: a tier of a model with several kinds of
     layers publishes the hashes of one kind for all (vllm#51614), or loads a state of another position (vllm#51094).
-    Oracle: cold start, the reference cache, the KV events. Vacuous without hits,
-    and unless each of these features that is on has acted: loads from the second tier and from what is behind it, hits
-    into images and embedding rows, accepted drafts, KV events.
+    Oracle: cold start, the reference cache, the KV events. Vacuous without hits, and unless each of these features that
+    is on has acted: loads from the second tier and from what is behind it, limits on what is stored there, hits into
+    images and embedding rows, accepted drafts, KV events.
     """
     sut.check(data.draw(of_every_feature(sut.limits, ACTING), label="workload"))

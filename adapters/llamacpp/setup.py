@@ -33,6 +33,7 @@ FLOAT32, QUANTISED = "model-f32.gguf", "model-quantised.gguf"  # files of a trai
 FOUR_BITS = "--weights-in-4-bits"  # which model file to serve; no flag of the server
 SLOTS, CONTEXT, UNIFIED = "--parallel", "--ctx-size", "--kv-unified"
 SAVED, REUSE, SHIFT = "--slot-save-path", "--cache-reuse", "--context-shift"
+WHOLE_WINDOW = "--swa-full"  # the buffer of a window holds the whole context, so that any prefix can be reused
 TOWER = "--mmproj"  # the name of the file with the vision tower, which is written beside the generated model
 SIZES = {CONTEXT: "8192", SLOTS: "4"}  # the context, in tokens, is divided among the slots
 # llama.cpp's default is KV in half precision. With it, answers sometimes differ even without a cache.
@@ -232,7 +233,7 @@ def shape(options: StartOptions, facts: Props) -> EngineShape:
         pool_blocks=(number_of(CONTEXT, options) or int(SIZES[CONTEXT])) if shared else slots * longest,
         max_model_tokens=longest,
         sequences=slots,
-        uniform=not has_window(options.model),
+        uniform=not has_window(options.model) or WHOLE_WINDOW in options.arguments,
         adapter_slots=len(options.adapters) or None,
         prefix_caching=options.caching,
         most_requests=slots,

@@ -67,6 +67,7 @@ FILES = Tier(
 )
 # Coldproof's own connector; see fingerprint/connectors/failing.py for its options.
 RELIABLE = Tier(connector="FailingConnector", module=f"{CONNECTORS_PACKAGE}.failing")
+LMCACHE = "LMCacheMPConnector"
 SIMPLE = Tier(connector="SimpleCPUOffloadConnector", options={"cpu_bytes_to_use": OFFLOADED_BYTES})
 
 
@@ -84,7 +85,7 @@ def lmcache(*server_flags: str, chunk: int, gigabytes: str = "0.0625") -> Tier:
     quiet = ("--disable-observability", "--http-port", "0")
     words = ("--chunk-size", str(chunk), "--supported-transfer-mode", "engine_driven", *memory, *quiet, *server_flags)
     options = {LMCACHE_PORT: PORT, LMCACHE_START: True, f"{LMCACHE_START}.server_args": shlex.join(words)}
-    return Tier(connector="LMCacheMPConnector", options=options)
+    return Tier(connector=LMCACHE, options=options)
 
 
 FAILING = with_options(RELIABLE, failing=True)

@@ -22,6 +22,7 @@ CI = (
     "pooling",
     "pooling-tight",
     "groups-window",
+    "groups-window-eagle",
     "groups-window-fitting",
     "groups-window-tight",
     "groups-five",

@@ -17,7 +17,7 @@ from coldproof.adapters.spec.reproduction import (
     usual_layers,
 )
 from coldproof.adapters.vllm.cells.cell import VllmCell
-from coldproof.adapters.vllm.server import PAIR
+from coldproof.adapters.vllm.server import CPU_ENVIRONMENT, PAIR
 
 # Flags of the server alone, and those that mean nothing in a script: how many values follow each.
 OF_SERVERS = {
@@ -198,6 +198,7 @@ def server_settings(engine: RecordedEngine) -> Mapping[str, object]:
     return {"COMMAND": started, "COLD_COMMAND": re.sub(rf"{TRANSFER} '[^']*'(?:\"'\"'[^']*')* ?", "", started)}
 
 
+COMFORTS = (*("DO_NOT_TRACK", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS"), *CPU_ENVIRONMENT)
 IN_PROCESS = Reproduction(
     client="coldproof.adapters.vllm.script:InProcess",
     command=command,
@@ -209,6 +210,7 @@ IN_PROCESS = Reproduction(
     note=note,
     layers=layers,
     parts=parts,
+    comforts=COMFORTS,
     lacks=("CHATS", "ENDPOINTS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
     otherwise=lambda: OPENAI,
 )
@@ -221,6 +223,7 @@ OPENAI: Reproduction = Reproduction(
     modes=lambda engine: PAIR_MODE if "SCRIPT pair " in command(engine) else {},
     note=server_note,
     layers=layers,
+    comforts=COMFORTS,
     lacks=("SESSIONS", "CONTENT"),
     otherwise=lambda: IN_PROCESS,
 )

@@ -10,8 +10,8 @@
 `record` keeps the verdicts of `coldproof history`, or of one run of the suites, on the releases of the list, and what
 `coldproof bisect` found beside a history: a case may pass after the fix although its requirement is violated there, by
 another cause. `replays` prints the commands for it. `plant` runs the profile `ci` with each bug that is planted again
-or open, and keeps what was found; `faults` prints them for `coldproof power --faults`, whose power.json `record planted=` keeps.
-`page` writes docs/real-bugs.md from the list, all of these and the notes on misses.
+or open, and keeps what was found; `faults` prints those that are planted, for `coldproof power --faults`, whose
+power.json `record planted=` keeps. `page` writes docs/real-bugs.md from the list, all of these and the notes on misses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coldproof.harness.schema.power import PowerResults
 
 PAGE = FOLDER.parent.parent / "docs" / "real-bugs.md"
 USAGE = 4
-SECONDS, JOBS = 60, 2  # of drawing for each planted bug; runs side by side
+SECONDS, JOBS = 120, 2  # of drawing for each planted bug; runs side by side
 
 
 def keep(word: str) -> None:

@@ -6,6 +6,7 @@ is escaped, or inside a fence that it cannot close.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from coldproof.adapters.registry import title_of
@@ -54,15 +55,23 @@ def steps_of_case(record: FindingRecord, case: Case) -> Iterator[str]:
     """Yield the steps of the case with the configuration, what was observed, and what was expected."""
     dialect, engine = reproduction(case), recorded_engine(case)
     if command := server_command(dialect, engine):
-        yield fenced(anonymous(command))
+        yield fenced(anonymous(without_variables(command, dialect.comforts)))
     yield "\n".join(f"{number}. {escaped(words, MAX_CHARACTERS)}" for number, words in enumerate(steps(case), 1))
     yield f"Observed: {escaped(anonymous(case.sentence), MAX_CHARACTERS)}"
     yield f"Expected: {expected(case)}. `coldproof findings --script {record.id}` makes a stand-alone script of this."
 
 
+def without_variables(command: str, names: tuple[str, ...]) -> str:
+    """Return a command without these variables before it."""
+    for name in names:
+        command = re.sub(rf"\b{re.escape(name)}=\S+ ", "", command)
+    return command
+
+
 def expected(case: Case) -> str:
     """Return what was expected of the failing request."""
-    tokens = [row.expected for row in case.tokens if row.expected is not None]
+    differs = case.first_difference is not None
+    tokens = [row.expected for row in case.tokens if differs and row.expected is not None]
     return f"the answer of a cold start, tokens {code(str(tokens))}" if tokens else "what a cold start shows"
 
 

@@ -9,6 +9,7 @@ from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_TOKENS,
     COUNTED,
+    EAGLE,
     IN_PRESSED_POOL,
     MOST_REQUESTS,
     USUAL,
@@ -142,6 +143,17 @@ GROUP_CELLS = (
         "window",
         *window_pool(60),
         traits=IN_PRESSED_POOL,
+    ),
+    msgspec.structs.replace(
+        layout_cell(
+            "groups-window-eagle",
+            "groups-window with an EAGLE head: a hit needs a block of the window more, which vLLM leaves out of it",
+            "window",
+            *("--max-model-len", "512"),
+            traits=("groups", "drafts", CellTrait.CONVERSATIONS),
+        ),
+        draft_tokens=3,
+        drafter=EAGLE,
     ),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
     layout_cell(

@@ -27,7 +27,7 @@ from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.sessions import session_support
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 from coldproof.adapters.vllm.inproc.weights import weight_controls
-from coldproof.adapters.vllm.kv_tiers import KEEPING_ANSWERS, tier_blocks
+from coldproof.adapters.vllm.kv_tiers import KEEPING_ANSWERS, LMCACHE, tier_blocks
 from coldproof.adapters.vllm.releases import (
     chat_template,
     find_module,
@@ -98,6 +98,7 @@ def capabilities(
             digests=digests,
             on_cpu=vllm_module("platforms").current_platform.is_cpu(),
             transfers=weight_transfer_config(settings) is not None,
+            outside=copies_outside(settings.kv_transfer_config),
         ),
         Capability.PERSISTENT_KV: persistent,
         Capability.SESSIONS: session_support(parts.engine),
@@ -330,6 +331,11 @@ def cache_settings(settings: Any) -> dict[str, str]:
 def known_seed(cache: Mapping[str, str]) -> str | None:
     """Return the default seed of the root hash, which newer versions of vLLM fix for sha256; None if it is unknown."""
     return hash_seed() if cache.get(ALGORITHM, "").startswith("sha256") else None
+
+
+def copies_outside(transfer: Any) -> bool:
+    """Return whether the second tier copies in a process of its own, which no step of the engine waits for."""
+    return transfer is not None and transfer.kv_connector == LMCACHE
 
 
 def groups_support(groups: tuple[GroupShape, ...]) -> Support:

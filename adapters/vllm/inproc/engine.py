@@ -335,9 +335,12 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
                 self._forget(one)
 
     def end_aborted(self) -> None:
-        """End the requests that the scheduler has dropped: in this process, vLLM sends no output about them."""
+        """End the requests that the scheduler has dropped: in this process, vLLM sends no output about them.
+
+        One whose blocks a tier still reads stays there, as finished.
+        """
         with self.entered() as parts:
-            scheduled = parts.core.scheduler.requests
+            scheduled = {name for name, one in parts.core.scheduler.requests.items() if not one.is_finished()}
             dropped = [one for one in self._live.values() if not any(n in scheduled for n in one.inner_names)]
         for one in dropped:
             one.finish_reason, one.ended = ENGINE_ABORT, self.steps

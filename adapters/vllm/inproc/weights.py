@@ -20,19 +20,21 @@ from coldproof.adapters.vllm.weight_support import ON_A_CPU, discards, transfer_
 
 RELOAD = "collective_rpc('reload_weights', weights_path=...)"
 PAUSE, CHECKSUMS = "pause_scheduler", "compute_weight_checksums"  # methods that older versions do not have
+NO_PAUSE = "in one process, vLLM clears before the tier's own process has stored what it holds; over HTTP it waits"
 NO_WAIT = "vLLM refuses it: 'wait' mode can't be used in inproc-engine mode"
 APPLY, TRANSFER = "apply_model", ("start_weight_update", "update_weights", "finish_weight_update")
 
 
 def weight_controls(
-    parts: InprocEngineParts, *, digests: bool, on_cpu: bool, transfers: bool
+    parts: InprocEngineParts, *, digests: bool, on_cpu: bool, transfers: bool, outside: bool
 ) -> dict[Capability, Support]:
     """Return the support of updates, pauses and sleep. `digests`: the engine has the fingerprint worker.
 
-    `transfers`: the backend for weight transfer is configured.
+    `transfers`: the backend for weight transfer is configured. `outside`: a second tier copies in a process of its own.
     """
     memory_stays = digests or on_cpu
     pauses, checksums = has_method(parts, PAUSE), has_method(parts, CHECKSUMS)
+    pauses = Support(False, NO_PAUSE) if outside else pauses
     enabled = bool(getattr(parts.engine.vllm_config.model_config, "enable_sleep_mode", False))
     by_flag = f"--enable-sleep-mode is {'set' if enabled else 'not set'}"
     can_sleep = Support(enabled or memory_stays, ON_A_CPU if memory_stays else by_flag)

@@ -1,4 +1,4 @@
-"""Add a digest of the model's weights and configuration to the name under which LMCache knows the model.
+"""Add the KV format and a digest of the model's weights and configuration to the name that LMCache has for the model.
 
 The name is part of every key, and so of the name of every file.
 """
@@ -24,4 +24,5 @@ def install() -> None:
         model = config.model_config
         weights = b"".join(file.read_bytes() for file in sorted(Path(model.model).glob("*.safetensors")))
         digest = hashlib.sha256(model.hf_config.to_json_string().encode() + weights).hexdigest()
-        return f"{original(config, *arguments, **options)}-{digest[:16]}"
+        stored = f"{model.dtype}-{config.cache_config.cache_dtype}"
+        return f"{original(config, *arguments, **options)}-{stored}-{digest[:16]}"

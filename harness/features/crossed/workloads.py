@@ -47,7 +47,8 @@ TIER, POOL = Capability.SECOND_TIER, Capability.POOL_SIZE
 SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.IMAGES
 ROWS = Capability.EMBEDDING_ROWS
 SLOW = Capability.SLOW_TIER
-OF_THEIR_OWN = (TIER, SLOW, Capability.DRAFT_COUNTS, IMAGES, ROWS)
+LIMITS = Capability.TRANSFER_LIMITS
+OF_THEIR_OWN = (TIER, SLOW, LIMITS, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 OF_TIERS = (
     evicted_and_sent_again,
     loaded_together,
@@ -62,18 +63,18 @@ SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)
 def of_every_feature(limits: WorkloadLimits, shown_by: Mapping[Capability, str]) -> Workloads:
     """Return workloads for all features that this engine has. An example is of one kind.
 
-    `shown_by`: by a feature, the evidence that it has acted. Nothing but its own workloads shows a second tier, drafts,
-    images or embedding rows: these come first, and each then has as many examples as all others together.
+    `shown_by`: by a feature, the evidence that it has acted. Nothing but its own workloads shows a second tier, limits
+    on it, drafts, images or embedding rows: these come first. Then each has as many examples as what meets a feature
+    that acts by itself, such as a window or a priority: prompts sent again, a full pool, resets, or sessions.
     """
     plain = (returns(limits), boundaries(limits), conversations(limits, chat=False), mixed(limits))
     found: dict[Capability | None, list[Workloads]] = {None: list(plain)}
     for feature, needs, workloads in by_feature(limits):
         if needs <= limits.can:
             found.setdefault(feature, []).append(workloads)
-    own = {feature: st.one_of(found.pop(feature)) for feature in OF_THEIR_OWN if feature in found}
-    others = st.sampled_from([st.one_of(kinds) for kinds in found.values()]).flatmap(lambda kind: kind)
-    every = st.sampled_from((others, *own.values())).flatmap(lambda kind: kind)
-    return led(limits, every, {shown_by[feature]: workloads for feature, workloads in own.items()})
+    kinds = {feature: st.one_of(workloads) for feature, workloads in found.items()}
+    every = st.sampled_from(list(kinds.values())).flatmap(lambda kind: kind)
+    return led(limits, every, {shown_by[feature]: kinds[feature] for feature in OF_THEIR_OWN if feature in kinds})
 
 
 def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capability], Workloads]]:
@@ -93,7 +94,7 @@ def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capabil
     yield TIER, {TIER, POOL, Capability.ABORT}, aborted_loads(limits)
     yield TIER, {TIER}, sent_again_after_gaps(limits)
     yield TIER, {TIER, SALT}, partitions(limits)
-    yield TIER, {TIER, Capability.TRANSFER_LIMITS}, limited(limits)
+    yield LIMITS, {TIER, LIMITS}, limited(limits)
     yield TIER, {TIER, Capability.RESET_SECOND_TIER}, resets_of_the_second_tier(limits)
     yield SLOW, {SLOW}, read_from_behind(limits)
     yield ROWS, {ROWS}, conversations_with_rows(limits)

@@ -22,8 +22,9 @@ def outgrowing_requests(
 ) -> Workload:
     """Draw two to four requests that together outgrow the pool, some of them later or more urgent.
 
-    One may ask for a pattern; with `adapters`, all may use an adapter. With `afterwards`, each prompt or a next turn of
-    its answer follows, which may hit what the preempted requests left, or what replaced it.
+    Each may come later than the last one and be more urgent, so that one is preempted in a step that has it already
+    (vllm PR#28558). One may ask for a pattern; with `adapters`, all may use an adapter. With `afterwards`, each prompt
+    or a next turn of its answer follows, which may hit what the preempted requests left, or what replaced it.
     """
     pool = pool_tokens(limits) // limits.unit
     most = limits.longest // limits.unit - RESERVED_UNITS  # so that each can exceed its share of the pool
@@ -42,7 +43,9 @@ def outgrowing_requests(
     names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in limits.can else (None,)
     adapter = draw(st.sampled_from(names))
     response_options = draw(answer_options(limits, answer))
+    climbing = Capability.PRIORITY in limits.can and draw(st.booleans())
     latest = count - (2 if filled else 1)  # the request that is preempted first
+    priorities = (0, 0, 5, -5) if Capability.PRIORITY in limits.can else (0,)
     requests = []
     for i in range(count):
         own = Segment(f"request {i}", prompt)
@@ -53,8 +56,8 @@ def outgrowing_requests(
                 adapter=adapter,
                 options=response_options if i == latest else PLAIN,
                 max_tokens=answer,
-                offset_ms=late,
-                priority=draw(st.sampled_from((0, 0, 5, -5))) if Capability.PRIORITY in limits.can else 0,
+                offset_ms=20 * i if climbing else late,
+                priority=-i if climbing else draw(st.sampled_from(priorities)),
             )
         )
     if filled:

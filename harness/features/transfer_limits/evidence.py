@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.features.transfer_limits.workloads import CUT_LOADS, CUT_STORES
 from coldproof.harness.history.records import (
     History,
@@ -17,7 +18,7 @@ class TransferLimits(Evidence):
     """Requests whose limits could cut what is loaded or stored."""
 
     CUT_LOADS = CUT_LOADS
-    CUT_STORES = CUT_STORES
+    CUT_STORES = CUT_STORES, Capability.TRANSFER_LIMITS
 
 
 @computes(TransferLimits, order=107)

@@ -12,6 +12,7 @@ from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
 from coldproof.harness.workload.steps import Burst, Idle, Request, Step, Workload
+from coldproof.harness.workload.tokens import NONCE_TOKENS
 from coldproof.harness.workload.transform import change_requests
 
 CUT_LOADS = "requests that may load less than earlier ones have computed of their prompt"
@@ -24,13 +25,15 @@ def limited(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt whose store may be limited, and the same or a related one once the pool is emptied, with a limit on
     loads or without, alone or beside others of it; then the same without limits.
 
-    A limit is nothing, a block, a part of one, or more than there is.
+    A limit is nothing, a block, a part of one, a little less than the first prompt, or more than there is.
     """
     unit, missing = limits.unit, draw(lead(limits, (CUT_LOADS, CUT_STORES)))
     stem = draw(stems(limits))
-    amounts = st.sampled_from(limits.sizes((unit, 0, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
-    perhaps = st.one_of(st.none(), amounts)
     first = Request(prompt=draw(related_prompts(limits, stem, None)), max_tokens=draw(st.sampled_from((8, 1))))
+    length = NONCE_TOKENS + sum(segment.length for segment in first.prompt.segments)
+    less = tuple(max(1, length - fewer) for fewer in (unit // 4 + 1, 2))  # inside the block that the prompt ends in
+    amounts = st.sampled_from(limits.sizes((unit, 0, *less, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
+    perhaps = st.one_of(st.none(), amounts)
     stored = draw(amounts if missing == CUT_STORES else perhaps)
     steps: list[Step] = [Burst(requests=(with_limits(first, stored=stored),))]
     for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):

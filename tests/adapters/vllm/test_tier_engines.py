@@ -94,6 +94,7 @@ def test_evicted_and_reset_blocks_come_back(start: Start, tier: str) -> None:
     assert (counted.external_hit_tokens, counted.hit_tokens, counted.pool_usage) == (256, 0, 0)
     assert engine.wrong_reads() == ()
     assert engine.capabilities[Capability.SECOND_TIER].present
+    assert engine.capabilities[Capability.PAUSE_ABORT].present == (tier in OWN_TIERS)  # LMCache stores by itself
     assert not cold.capabilities[Capability.SECOND_TIER].present
 
 
