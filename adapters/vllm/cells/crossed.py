@@ -152,8 +152,8 @@ REFUSALS = (
     Refusal(
         one=("unit-8",),
         other=("events",),
-        because="the event of a part of a block has a parent that was never published (vllm#58119, open), and what "
-        "else such events lack is not explained yet",
+        because="the event of a part of a block has a parent that was never published (vllm#58119, open), and "
+        "Coldproof's consumer walks a prompt block by block, where a whole block stands beside its own parts",
     ),
     Refusal(
         one=("unit-8",),
