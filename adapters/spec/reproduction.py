@@ -46,7 +46,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     `layers`: returns those of the generated model of a cell. `parts`: returns the classes that the engine looks for in
     the script, with their modules.
     `modes`: returns functions of modules by the word with which the script calls itself to run them.
-    `comforts`: variables of the command that change no answer, which a short report leaves out.
+    `left_out`: variables of the command that a short report leaves out, because they change no answer.
     `lacks`: the features of `script/given.py` that this client has not. A case that uses one gets what `otherwise`
     returns.
     """
@@ -66,7 +66,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     layers: Callable[[Cell | None], ModelLayers] = usual_layers
     parts: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
     modes: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
-    comforts: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     otherwise: Callable[[], Reproduction] | None = None
 

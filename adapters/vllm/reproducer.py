@@ -198,7 +198,7 @@ def server_settings(engine: RecordedEngine) -> Mapping[str, object]:
     return {"COMMAND": started, "COLD_COMMAND": re.sub(rf"{TRANSFER} '[^']*'(?:\"'\"'[^']*')* ?", "", started)}
 
 
-COMFORTS = (*("DO_NOT_TRACK", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS"), *CPU_ENVIRONMENT)
+LEFT_OUT = (*("DO_NOT_TRACK", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS"), *CPU_ENVIRONMENT)
 IN_PROCESS = Reproduction(
     client="coldproof.adapters.vllm.script:InProcess",
     command=command,
@@ -210,7 +210,7 @@ IN_PROCESS = Reproduction(
     note=note,
     layers=layers,
     parts=parts,
-    comforts=COMFORTS,
+    left_out=LEFT_OUT,
     lacks=("CHATS", "ENDPOINTS", "POOLED", "HEADERS", "SIDES", "PAUSES", "SCORES", "NOISY"),
     otherwise=lambda: OPENAI,
 )
@@ -223,7 +223,7 @@ OPENAI: Reproduction = Reproduction(
     modes=lambda engine: PAIR_MODE if "SCRIPT pair " in command(engine) else {},
     note=server_note,
     layers=layers,
-    comforts=COMFORTS,
+    left_out=LEFT_OUT,
     lacks=("SESSIONS", "CONTENT"),
     otherwise=lambda: IN_PROCESS,
 )

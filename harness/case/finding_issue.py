@@ -55,7 +55,7 @@ def steps_of_case(record: FindingRecord, case: Case) -> Iterator[str]:
     """Yield the steps of the case with the configuration, what was observed, and what was expected."""
     dialect, engine = reproduction(case), recorded_engine(case)
     if command := server_command(dialect, engine):
-        yield fenced(anonymous(without_variables(command, dialect.comforts)))
+        yield fenced(anonymous(without_variables(command, dialect.left_out)))
     yield "\n".join(f"{number}. {escaped(words, MAX_CHARACTERS)}" for number, words in enumerate(steps(case), 1))
     yield f"Observed: {escaped(anonymous(case.sentence), MAX_CHARACTERS)}"
     yield f"Expected: {expected(case)}. `coldproof findings --script {record.id}` makes a stand-alone script of this."

@@ -28,17 +28,8 @@ from coldproof.reports.assemble.assemble import assemble, read_events
 
 WIDE_PROFILE = "wide"
 FACTOR, SLACK = 6, 300  # of a run's budget: starts of engines, minimising and confirming come on top
-AS_PLANNED = (
-    "worker",
-    "profile",
-    "cells",
-    "requirements",
-    "fault",
-    "noise",
-    "calibration",
-    "guided",
-    "repairs",
-)  # options
+# Options that are those of a plan.
+AS_PLANNED = ("worker", "profile", "cells", "requirements", "fault", "noise", "calibration", "guided", "repairs")
 CALIBRATION_BUDGETS = 4  # times of one fault, for the rule of all: a slow model measures little noise in one
 
 

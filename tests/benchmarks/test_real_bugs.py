@@ -22,8 +22,8 @@ from coldproof.harness.schema.results import write_results
 from coldproof.harness.schema.verdict import FailureClass, Verdict
 
 SCRIPT = script("benchmarks/real_bugs/real_bugs.py")
-BUGS, RUNS, OUTCOMES, PAGE = (
-    script(f"benchmarks/real_bugs/{name}.py") for name in ("bug_list", "bug_runs", "outcomes", "bug_page")
+BUGS, RUNS, OUTCOMES, PAGE, PLANT = (
+    script(f"benchmarks/real_bugs/{name}.py") for name in ("bug_list", "bug_runs", "outcomes", "bug_page", "plant")
 )
 LIST = BUGS.read_bugs()
 
@@ -196,6 +196,20 @@ def test_a_planted_bug_is_detected_by_a_profile_or_where_its_cells_are_named(run
     """What was found with names says that the suites can, not that they do."""
     found = OUTCOMES.result([], bug(before="", after="", planted="fault"), (), runs)
     assert found.outcome is OUTCOMES.Outcome[outcome]
+
+
+def test_a_bug_is_alone_in_its_engine(tmp_path: Path) -> None:
+    """All known causes are repaired, but the bug itself where it is open; MIXED-2 runs beside what the list names."""
+    planted = next(one for one in LIST if one.id == "vllm-34616")
+    still_open = next(one for one in LIST if one.id == "vllm-54076")
+    runs = (
+        (PLANT.plan(planted, 1), "known", planted.requirements),
+        (PLANT.open_plan(still_open, 1), f"known,-{still_open.finding}", still_open.requirements),
+    )
+    for plan, repairs, requirements in runs:
+        words = plan.words(tmp_path)
+        assert words[words.index("--repairs") + 1] == repairs
+        assert set(words[words.index("--requirements") + 1].split(",")) == {*requirements, "MIXED-2"}
 
 
 def test_what_is_planted_again_decides_where_the_release_does_not() -> None:

@@ -19,41 +19,41 @@ def install() -> None:
     pool = part("vllm.v1.core.block_pool", "BlockPool")
     manager = part("vllm.v1.core.kv_cache_manager", "KVCacheManager")
     with_group = part("vllm.v1.core.kv_cache_utils").make_block_hash_with_group_id
-    writers: dict[tuple[int, int], tuple[Any, int]] = {}  # by pool and block: the request, and the block's end in it
-    last: dict[int, int] = {}  # by pool: where the only block that can be left out of a hit ends
-    reading: dict[int, tuple[Any, set[int], dict[Any, int]]] = {}  # by pool: the request, groups, ends by hash
 
     def follows(this: Any, block: Any, token: int) -> bool:
         """Return whether the writer of a block had this token behind it."""
-        writer, end = writers.get((id(this), block.block_id), (None, 0))
+        writer, end = this.__dict__.get("writers", {}).get(block.block_id, (None, 0))
         return writer is None or (len(writer.all_token_ids) > end and writer.all_token_ids[end] == token)
 
     @wrap(pool, "cache_full_blocks", "new_full_blocks = blocks[num_cached_blocks:num_full_blocks]")
     def _(original: Any, this: Any, request: Any, blocks: list[Any], *arguments: Any, **options: Any) -> Any:
         bound = dict(zip(("num_cached_blocks", "num_full_blocks", "block_size"), arguments, strict=False)) | options
+        writers = this.__dict__.setdefault("writers", {})  # by block: the request, and the block's end in it
         for i in range(bound["num_cached_blocks"], bound["num_full_blocks"]):
-            writers[id(this), blocks[i].block_id] = request, (i + 1) * bound["block_size"]
+            writers[blocks[i].block_id] = request, (i + 1) * bound["block_size"]
         return original(this, request, blocks, *arguments, **options)
 
     @wrap(manager, "get_computed_blocks", "max_cache_hit_length = request.num_tokens - 1")
     def _(original: Any, self: Any, request: Any) -> Any:
         this, groups = self.block_pool, self.coordinator.eagle_group_ids
-        last.pop(id(this), None)
         ends = {key: (i + 1) * this.hash_block_size for i, key in enumerate(request.block_hashes)} if groups else {}
-        reading[id(this)] = request, groups, ends
+        this.reading, this.last = (request, groups, ends), None  # `last`: where the only block to leave out ends
         try:
             return original(self, request)
         finally:
-            del reading[id(this)]
+            this.reading = None
 
     @wrap(pool, "get_cached_block", "cached_blocks.append(block)")
     def _(original: Any, this: Any, key: Any, group_ids: list[int]) -> Any:
         found = original(this, key, group_ids)
-        request, groups, ends = reading.get(id(this), (None, set(), {}))
-        end = ends.get(key)
-        if found is None or end is None or end >= len(request.all_token_ids):
+        reading = this.__dict__.get("reading")
+        if found is None or reading is None:
             return found
-        if end > last.get(id(this), end):
+        request, groups, ends = reading
+        end = ends.get(key)
+        if end is None or end >= len(request.all_token_ids):
+            return found
+        if this.last is not None and end > this.last:
             return None
         token, chosen = request.all_token_ids[end], []
         for group, block in zip(group_ids, found, strict=True):
@@ -61,6 +61,6 @@ def install() -> None:
             alike = held.values() if group in groups and isinstance(held, dict) else (block,)
             agrees = next((one for one in alike if group not in groups or follows(this, one, token)), None)
             if agrees is None:
-                last[id(this)] = end
+                this.last = end
             chosen.append(agrees or block)
         return chosen

@@ -43,7 +43,7 @@ def outgrowing_requests(
     names = (None, None, "tenant") if adapters and Capability.ADAPTER_CHOICE in limits.can else (None,)
     adapter = draw(st.sampled_from(names))
     response_options = draw(answer_options(limits, answer))
-    climbing = Capability.PRIORITY in limits.can and draw(st.booleans())
+    later_is_more_urgent = Capability.PRIORITY in limits.can and draw(st.booleans())
     latest = count - (2 if filled else 1)  # the request that is preempted first
     priorities = (0, 0, 5, -5) if Capability.PRIORITY in limits.can else (0,)
     requests = []
@@ -56,8 +56,8 @@ def outgrowing_requests(
                 adapter=adapter,
                 options=response_options if i == latest else PLAIN,
                 max_tokens=answer,
-                offset_ms=20 * i if climbing else late,
-                priority=-i if climbing else draw(st.sampled_from(priorities)),
+                offset_ms=20 * i if later_is_more_urgent else late,
+                priority=-i if later_is_more_urgent else draw(st.sampled_from(priorities)),
             )
         )
     if filled:

@@ -326,6 +326,19 @@ def test_reports_are_short() -> None:
     assert statistics.median(len(text.split()) for text in texts) <= MEDIAN_WORDS
 
 
+@pytest.mark.parametrize("record", with_case(), ids=lambda record: record.id)
+def test_a_report_without_a_script_has_only_what_matters(record: FindingRecord) -> None:
+    """Its command has no variable that changes no answer, and tokens are expected only where others were seen."""
+    case = read_finding(record).case
+    assert case is not None
+    text = issue_text(record, case)
+    assert not [name for name in reproduction(case).left_out if f"{name}=" in text]
+    if case.first_difference is None:
+        assert "Expected: what a cold start shows" in text
+    else:
+        assert "Expected: the answer of a cold start, tokens" in text
+
+
 def test_the_report_to_file_has_cause_script_and_repair_in_this_order() -> None:
     """Its title is that of the record. The script's own line says what is seen, and the diff is a block of its own."""
     finding = read_finding(msgspec.structs.replace(RECORD_OF_CASE, prints="hits: 3; expected: 0"))
