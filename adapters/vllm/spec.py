@@ -294,6 +294,7 @@ VLLM = EngineSpec(
         Layer(name=EXACT_LAYER, engine=IN_PROCESS, worker=FINGERPRINT),
         Layer(name=MODEL_LAYER, engine=IN_PROCESS, traits=NUMERIC_TRAITS, cells=NUMERIC_CELLS),
     ),
+    preload=preload,
     known_issues=Path(__file__).with_name("known_issues.toml"),
     past_issues=Path(__file__).with_name("past_issues.toml"),
     weights=WEIGHTS,
@@ -315,7 +316,6 @@ VLLM_INPROC = msgspec.structs.replace(
     default_for=(FINGERPRINT,),
     layer=MODEL_LAYER,
     more_layers=(),
-    preload=preload,
     reproduction=reproducer.IN_PROCESS,
 )
 ENGINES = (VLLM, VLLM_INPROC)

@@ -110,8 +110,8 @@ def square_of(
     if together:
         rows = []
         for number, one in enumerate(found, 1):
-            say(f"{number} of {len(found)} cases: {one.id}")
             rows.append(Row(one, [r for r in repairs if r.name.split("/")[0] == one.record.engine], replays).filled())
+            say(f"{number} of {len(found)} cases: {rows[-1].line()}")
         return Square(
             records=here,
             repairs=repairs,
@@ -146,6 +146,19 @@ class Row:
         if others:
             self.under(others)
         return self
+
+    def line(self) -> str:
+        """Return the row in a line: how the case ended as shipped, with each of its own repairs, and with the others.
+
+        The others that change it are named.
+        """
+        shipped = self.outcomes[NONE]
+        own = [one for one in self.repairs if self.finding.id in one.mends]
+        others = {name: one for name, one in self.outcomes.items() if name not in (NONE, *(one.name for one in own))}
+        marks = [MARKS[shipped.result], *(f"[{MARKS[self.outcomes[one.name].result]}]" for one in own)]
+        changed = [f"{MARKS[one.result]} {name}" for name, one in others.items() if one.result is not shipped.result]
+        alike = f"{len(others) - len(changed)} as shipped"
+        return f"{self.finding.id}  {' '.join(marks)}  {', '.join([alike, *changed])}"
 
     def under(self, names: Sequence[str]) -> bool:
         """Replay the case under these repairs at once, and under parts of them if it is not as it is shipped.

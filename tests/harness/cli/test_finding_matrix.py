@@ -116,7 +116,9 @@ def test_each_case_is_replayed_under_each_repair(monkeypatch: pytest.MonkeyPatch
 
 
 def square_together(
-    answer: Callable[[str, Sequence[str]], ReplayResult], monkeypatch: pytest.MonkeyPatch
+    answer: Callable[[str, Sequence[str]], ReplayResult],
+    monkeypatch: pytest.MonkeyPatch,
+    say: Callable[[str], None] = lambda _words: None,
 ) -> tuple[Square, list[tuple[str, ...]]]:
     """Return the square with the other repairs at once, and the repairs of each replay. `answer`: how one ends."""
     asked: list[tuple[str, ...]] = []
@@ -128,7 +130,7 @@ def square_together(
     monkeypatch.setattr(finding_matrix, "replayed", replayed)
     monkeypatch.setattr(finding_matrix, "obstacle", lambda _record: "")
     monkeypatch.setattr(finding_matrix, "installed_release", lambda _spec: "0.32.0")
-    return square_of(RECORDS, [], lambda _words: None, together=True), asked
+    return square_of(RECORDS, [], say, together=True), asked
 
 
 def mends(finding: str, repairs: Sequence[str]) -> bool:
@@ -147,11 +149,19 @@ def test_the_other_repairs_are_planted_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_repair_that_removes_another_case_is_singled_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves of the others tell which it is."""
+    """Halves of the others tell which it is. A row is said as soon as it is complete."""
+    lines: list[str] = []
     found, asked = square_together(
         lambda name, repairs: PASSES if mends(name, repairs) or (name == SESSION and WAITS in repairs) else FAILS,
         monkeypatch,
+        lines.append,
     )
+    others = len(found.repairs) - 1
+    assert lines == [
+        f"1 of 3 cases: {HEADS}  F [.]  {others} as shipped",
+        f"2 of 3 cases: {WAITS}  F [.] [.]  {others - 1} as shipped",
+        f"3 of 3 cases: {SESSION}  F [.]  {others - 1} as shipped, . {WAITS}",
+    ]
     assert list(found.off()) == [f"{SESSION} is gone under {WAITS}, which does not name it"]
     assert len(asked) < 3 * len(NAMES) + 20
 
