@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -19,8 +20,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-
-from coldproof.adapters.common.environment import current_environment
 
 KEY_VARIABLE = "COLDPROOF_API_KEY"
 HIDDEN = "***"
@@ -141,13 +140,15 @@ def without(secrets: re.Pattern[str] | None, text: str) -> str:
 
 def literal_secrets() -> re.Pattern[str] | None:
     """Return a pattern of the secrets in this process's environment, and of the hidden values; None without any."""
-    variables = (pair for pair in current_environment().items() if is_secret(*pair))
-    return pattern_of(frozenset((*variables, *_HIDDEN_VALUES)))
+    variables = ((name, os.environ.get(name, "")) for name in list(os.environ) if may_be_secret(name))
+    secret = (pair for pair in variables if len(pair[1]) >= (1 if pair[0] == KEY_VARIABLE else LEAST_LENGTH))
+    return pattern_of(frozenset((*secret, *_HIDDEN_VALUES)))
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable of the environment has a secret."""
-    return bool(value) if name == KEY_VARIABLE else len(value) >= LEAST_LENGTH and bool(SECRET_VARIABLE.search(name))
+@functools.lru_cache(maxsize=4096)
+def may_be_secret(name: str) -> bool:
+    """Return whether a variable of this name in the environment is a secret, if it is long enough."""
+    return name == KEY_VARIABLE or bool(SECRET_VARIABLE.search(name))
 
 
 @functools.lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.cell import TIER, Cell, EngineVariant, ModelLayers
-from coldproof.adapters.spec.engine_spec import EngineSpec
+from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec
 from coldproof.adapters.spec.release_package import ReleasePackage
 
 SPARSE = (CellTrait.BATCHES, CellTrait.ADAPTERS, CellTrait.CONVERSATIONS)  # no minimum hit is guaranteed
@@ -134,4 +134,6 @@ ENGINE = EngineSpec(
     variants=variants,
     changes=(EngineChange.WEIGHTS, EngineChange.KV_FORMAT, EngineChange.ROPE),
     reproduction=LLAMACPP,
+    # What most servers run: slots, slots that share a buffer, and the host's prompt cache, which is on by default.
+    profiles={"smoke": {MODEL: ("llamacpp", "llamacpp-host-cache", "llamacpp-unified")}},
 )

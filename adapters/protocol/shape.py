@@ -85,6 +85,11 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
         return len({group.block for group in self.groups}) > 1
 
     @property
+    def hits_inside(self) -> bool:
+        """Return whether a hit may end inside a block."""
+        return (self.block_size or 0) < max((group.block for group in self.groups), default=0)
+
+    @property
     def fetches_prompts(self) -> bool:
         """Return whether one engine computes prompts and another one, which fetches them, decodes."""
         return not self.publishes_answers

@@ -252,23 +252,24 @@ class EventCache:
         spans = (span for span in self.spans.get(place, ()) if span.medium in POOL)
         return any(span.first <= first and span.last > last for span in spans)
 
-    def chain(self, group: int | None, prompt: tuple[int, ...], keys: Keys) -> Iterator[list[Block]]:
-        """Yield a prompt's known blocks with these keys, by depth: several if events distinguish them only by hash."""
-        parents: list[tuple[str | None, int]] = [(None, 0)]
-        depth = 0
-        while True:
-            found = [
-                (block, begin + len(block.tokens))
-                for parent, begin in parents
-                for block in self.children.get((group, parent), ())
-                if block.tokens
-                and block.tokens == prompt[begin : begin + len(block.tokens)]
-                and (block.lora_name, block.extra_keys) == (keys.lora_name, keys.at(depth))
-            ]
-            if not found:
-                return
-            yield [block for block, _ in found]
-            parents, depth = [(block.hash, end) for block, end in found], depth + 1
+    def spans_of(self, group: int | None, prompt: tuple[int, ...], keys: Keys) -> Iterator[tuple[int, list[Block]]]:
+        """Yield a prompt's known blocks with these keys, each behind where it begins, from the first token on.
+
+        Several blocks have the same tokens if events distinguish them only by hash. Where hits may end inside a block,
+        a part of it begins where it does, and has a length of its own.
+        """
+        parents: dict[int, list[str | None]] = {0: [None]}
+        while parents:
+            begin = min(parents)
+            found: dict[int, list[Block]] = {}
+            for block in (child for parent in parents.pop(begin) for child in self.children.get((group, parent), ())):
+                end = begin + len(block.tokens)
+                same_keys = (block.lora_name, block.extra_keys) == (keys.lora_name, keys.at(begin))
+                if block.tokens and same_keys and block.tokens == prompt[begin:end]:
+                    found.setdefault(end, []).append(block)
+            for end, blocks in found.items():
+                yield begin, blocks
+                parents.setdefault(end, []).extend(block.hash for block in blocks)
 
     def blocks_up_to(self, group: int | None, last: str | None) -> tuple[Block, ...] | None:
         """Return the blocks from a prompt's start up to this one; None if one of them is unknown."""

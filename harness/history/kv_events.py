@@ -73,10 +73,10 @@ class Keys(msgspec.Struct, frozen=True):
     lora_name: str | None
     salt: str | None
 
-    def at(self, depth: int) -> tuple[str, ...]:
-        """Return the extra keys of the block with index `depth`. Only the first block has the salt."""
+    def at(self, begin: int) -> tuple[str, ...]:
+        """Return the extra keys of the block that begins at this token. Only the first block has the salt."""
         names = () if self.lora_name is None else (self.lora_name,)
-        return names if depth or not self.salt else (*names, self.salt)
+        return names if begin or not self.salt else (*names, self.salt)
 
 
 def blocks_of(event: Stored) -> Iterator[Block]:

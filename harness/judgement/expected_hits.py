@@ -37,11 +37,12 @@ class View(msgspec.Struct, frozen=True):
 
         There are none for prompts of more than tokens, whose keys are not known, and where no event tells in time of
         blocks that can be hit: of a second tier, of one behind it, from which they come while a request waits, or of
-        the parts of a block that is larger than others.
+        the parts of a block that is larger than others. Of a part, a second tier's event names the last unit alone.
         """
         shape = self.history.shape
         behind = any(record.after.slow_hit_tokens is not None for record in self.history.steps)
-        if behind or shape.unequal_blocks or (shape.second_tier and not self.cache.media - set(POOL)):
+        untold = shape.second_tier and (shape.hits_inside or not self.cache.media - set(POOL))
+        if behind or shape.unequal_blocks or untold:
             return {}
         counted = [o for o in self.history.outcomes if o.error is None and o.cached_tokens is not None]
         counted = [o for o in counted if o.options.answers == 1]  # several answers hit one another
@@ -84,13 +85,13 @@ class View(msgspec.Struct, frozen=True):
 
         The last token is computed in any case. Only a second tier may report it as loaded, which no tier has to.
         """
-        end, most = 0, len(outcome.prompt) - (0 if self.history.shape.second_tier and not alone else 1)
-        for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
-            further, ambiguous = end + len(blocks[0].tokens), alone and len(blocks) > 1
-            if ambiguous or further > most or not any(ready(block, further) for block in blocks):
-                break
-            end = further
-        return end
+        most = len(outcome.prompt) - (0 if self.history.shape.second_tier and not alone else 1)
+        reached = {0}
+        for begin, blocks in self.cache.spans_of(group, outcome.prompt, request_keys(outcome)):
+            end, ambiguous = begin + len(blocks[0].tokens), alone and len(blocks) > 1
+            if begin in reached and not ambiguous and end <= most and any(ready(block, end) for block in blocks):
+                reached.add(end)
+        return max(reached)
 
     def shared(self, other: Outcome, outcome: Outcome) -> int:
         """Return how many of a request's leading tokens a concurrent request with the same keys may have computed."""

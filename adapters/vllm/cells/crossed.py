@@ -151,12 +151,6 @@ REFUSALS = (
     ),
     Refusal(
         one=("unit-8",),
-        other=("events",),
-        because="the event of a part of a block has a parent that was never published (vllm#58119, open), and "
-        "Coldproof's consumer walks a prompt block by block, where a whole block stands beside its own parts",
-    ),
-    Refusal(
-        one=("unit-8",),
         other=tuple(value.name for value in map(tier, OF_COLDPROOF)),
         because="Coldproof's connector takes one hash for each block",
     ),

@@ -171,7 +171,7 @@ def features_support(settings: Any, sizes: EngineShape, *, events: bool) -> Supp
         "drafts": settings.speculative_config is not None,
         "priorities": scheduler.policy == "priority",
         "chunks of less than a block": min(scheduler.max_num_batched_tokens, chunk_of_one(scheduler)) < block,
-        "hits that end inside a block": (sizes.block_size or 0) < block,
+        "hits that end inside a block": sizes.hits_inside,
         "whole prompts": not scheduler.enable_chunked_prefill,
     }
     on = [name for name, is_on in features.items() if is_on]

@@ -74,5 +74,5 @@ class EventLedger:
         groups = {group for group, _ in self.cache.blocks}
         for outcome in outcomes:
             for group in groups:
-                for blocks in self.cache.chain(group, outcome.prompt, request_keys(outcome)):
+                for _, blocks in self.cache.spans_of(group, outcome.prompt, request_keys(outcome)):
                     yield from (block.place for block in blocks)

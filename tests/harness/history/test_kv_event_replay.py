@@ -124,7 +124,7 @@ class TestCorrectStream:
         cache = after(stored(), stored(OTHER, 1), stored(salt="red"), stored(lora="tenant", salt="red"))
 
         def found(prompt: tuple[int, ...], lora: str | None = None, salt: str | None = None) -> list[list[str]]:
-            return [[block.hash for block in blocks] for blocks in cache.chain(0, prompt, Keys(lora, salt))]
+            return [[block.hash for block in blocks] for _, blocks in cache.spans_of(0, prompt, Keys(lora, salt))]
 
         assert found(PROMPT) == [[FIRST], [SECOND]]
         assert found(OTHER) == [[FIRST], [hashes(OTHER)[1]]]
@@ -132,6 +132,23 @@ class TestCorrectStream:
         assert found(PROMPT, salt="red") == [[name] for name in hashes(PROMPT, salt="red")]
         assert found(PROMPT, "tenant", "red") == [[name] for name in hashes(PROMPT, "tenant", "red")]
         assert found(PROMPT, "tenant") == found(PROMPT, salt="Red") == []
+
+    def test_parts_of_a_block_stand_beside_it(self) -> None:
+        """Where hits may end inside a block, its parts can be hit, and those of the block behind it (vllm#45702)."""
+        parts = {"block_size": 4, "medium": "GPU", "group": 0, "kind": "full_attention"}
+        first = Stored(hashes=("4", "8", "c"), parent=None, tokens=PROMPT[:12], **parts)
+        second = Stored(hashes=("14",), parent=FIRST, tokens=PROMPT[16:20], **parts)
+        cache = after(first, stored(), second)
+        assert rules(cache) == []
+        spans = cache.spans_of(0, PROMPT, Keys(None, None))
+        assert sorted((begin, *(block.hash for block in blocks)) for begin, blocks in spans) == [
+            (0, "4"),
+            (0, FIRST),
+            (4, "8"),
+            (8, "c"),
+            (16, "14"),
+            (16, SECOND),
+        ]
 
     def test_the_consumer_can_forget_blocks(self) -> None:
         """The consumer forgets blocks that can no longer be hit, if the layers keep all their blocks. It always
@@ -198,4 +215,4 @@ def test_blocks_without_tokens_of_their_own_are_known_by_hash() -> None:
     """
     cache = after(stored(hashes=(FIRST,)), removed(FIRST))
     assert rules(cache) == ["shape"]
-    assert list(cache.chain(0, PROMPT, Keys(None, None))) == []
+    assert list(cache.spans_of(0, PROMPT, Keys(None, None))) == []
