@@ -63,6 +63,9 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupShape, ...] = ()  # empty: unknown
     # With fewer free blocks than this, the engine evicts all unused blocks at once. None: it evicts single blocks.
     drops_all_below: int | None = None
+    # Of the blocks that no request uses, the one that was freed longest ago is evicted first. Not so where a second
+    # tier stores blocks shortly before their eviction, and gives them back behind newer ones.
+    evicts_oldest: bool = True
     # The engine evicts at once all that a request has added behind the prefix that it shared: a leaf of a radix tree.
     evicts_leaves: bool = False
     moves_pieces_of: int | None = None  # the minimum length of non-prefix KV reuse, in tokens; None: no such reuse

@@ -119,7 +119,9 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             uniform=is_uniform(cache_config, max_tokens),
             kept_every=kept_every(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
-            # Of a server that somebody else started, it is not known what drafts: it may be heads such as EAGLE's.
+            # Of a server that somebody else started, it is not known what its tier does with the pool's blocks.
+            evicts_oldest=spawned or found[Capability.SECOND_TIER].present is False,
+            # Nor is it known what drafts: it may be heads such as EAGLE's.
             drops_block=not spawned and metrics.drafted_tokens is not None,
             ranks=ranks,
             counts_first_lookups=found[Capability.METRICS].present is True and counts_first_lookups(version),

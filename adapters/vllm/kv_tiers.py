@@ -177,6 +177,16 @@ def tier_blocks(transfer: Any, *, block_bytes: int) -> int | None:
     return None
 
 
+def stores_before_eviction(*connectors: dict[str, Any]) -> bool:
+    """Return whether one of the connectors with these options stores blocks shortly before their eviction.
+
+    SimpleCPUOffloadConnector holds them meanwhile, and frees them behind newer ones (`lazy_offload`,
+    `SimpleCPUOffloadScheduler._prepare_lazy_store_specs`).
+    """
+    parts = [part.get("kv_connector_extra_config", {}) for one in connectors for part in one.get("connectors", ())]
+    return any(one.get("lazy_offload") for one in (*connectors, *parts))
+
+
 def persistence(tier: Tier | None) -> Support:
     """Return whether the tier has a folder, in which KV outlives the engine."""
     if tier is None or FOLDER not in json.dumps(tier.options):

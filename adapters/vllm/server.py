@@ -39,7 +39,7 @@ from coldproof.adapters.vllm import content_support
 from coldproof.adapters.vllm.cells.cell import Variables
 from coldproof.adapters.vllm.fingerprint.topology import Topology, group_shapes, has_states, topology_flags
 from coldproof.adapters.vllm.flags import DRAFTS_FLAG, split_flag
-from coldproof.adapters.vllm.kv_tiers import Tier, persistence, tier_flags
+from coldproof.adapters.vllm.kv_tiers import Tier, persistence, stores_before_eviction, tier_flags
 from coldproof.adapters.vllm.pair_support import of_pair
 from coldproof.adapters.vllm.plugins import TRANSFER_FLAGS, digest_plugin, transfer_plugin
 from coldproof.adapters.vllm.releases import (
@@ -185,6 +185,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
     shown = effective_environment(options.environment, events=options.events, exact=options.exact)
     config = {"command": redacted(shlex.join(command)), "environment": environment_text(shown)}
     groups = options.groups if options.topology is None else group_shapes(options.topology, BLOCK)
+    tier = options.tier
     shape = msgspec.structs.replace(
         probed.shape,
         block_size=math.lcm(*(group.block for group in groups)) if groups else probed.shape.block_size,
@@ -194,8 +195,9 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         kept_every=probed.shape.kept_every if keeps_known_positions(options, groups, probed.shape) else None,
         publishes_answers=not options.prefill_apart,
         # NIXL's transfers have the counters of a tier.
-        second_tier=probed.shape.second_tier and (options.tier is not None or not options.prefill_apart),
-        failed_load_ends_request=options.tier is not None and options.tier.ends_requests,
+        second_tier=probed.shape.second_tier and (tier is not None or not options.prefill_apart),
+        failed_load_ends_request=tier is not None and tier.ends_requests,
+        evicts_oldest=not stores_before_eviction(*(one.options for one in (tier, *tier.parts))) if tier else True,
     )
     shape, content = content_support.of_server(options.model, command, client, shape)
     capabilities = {

@@ -245,9 +245,12 @@ def lost_tokens(history: History, outcome: Outcome) -> int:
 
 
 def has_room(history: History) -> bool:
-    """Return whether the pool has room for everything that this history computed, so that nothing was evicted."""
+    """Return whether the pool has room for everything that this history computed, so that nothing was evicted.
+
+    What was there before must be evicted first.
+    """
     block, pool = history.shape.block_size, history.shape.pool_blocks
-    if block is None or pool is None:
+    if block is None or pool is None or not history.shape.evicts_oldest:
         return False
     pool -= history.shape.drops_all_below or 0
     return (blocks_to_keep(history) if keeps_positions(history) else blocks_of_all(history)) <= pool

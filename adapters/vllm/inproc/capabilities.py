@@ -27,7 +27,7 @@ from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.sessions import session_support
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 from coldproof.adapters.vllm.inproc.weights import weight_controls
-from coldproof.adapters.vllm.kv_tiers import KEEPING_ANSWERS, LMCACHE, tier_blocks
+from coldproof.adapters.vllm.kv_tiers import KEEPING_ANSWERS, LMCACHE, stores_before_eviction, tier_blocks
 from coldproof.adapters.vllm.releases import (
     chat_template,
     find_module,
@@ -288,6 +288,7 @@ def shape(parts: InprocEngineParts, *, digests: bool) -> EngineShape:
         second_tier=transfer is not None,
         tier_blocks=tier_blocks(transfer, block_bytes=block_bytes) if transfer is not None and uniform else None,
         tier_keeps_answers=transfer is not None and transfer.kv_connector in KEEPING_ANSWERS,
+        evicts_oldest=transfer is None or not stores_before_eviction(transfer.kv_connector_extra_config),
         failed_load_ends_request=transfer is not None and transfer.kv_load_failure_policy == "fail",
         groups=tuple(group_shape(spec, settings) for spec in specs),
         counts_first_lookups=counts_first_lookups(vllm_module("version").__version__),

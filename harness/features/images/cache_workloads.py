@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.harness.features.images.workloads import Segments, prompts_with_images
-from coldproof.harness.features.weights.workloads import Invalidation, UpdateBuilder
+from coldproof.harness.features.weights.workloads import Invalidation, UpdateBuilder, pause_modes
 from coldproof.harness.workload.generators.identities import PLAIN, SALTED, AdapterAndSalt, request_for
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     Burst,
+    Pause,
     Prompt,
     Reset,
+    Resume,
     Route,
     Segment,
     SetAdapter,
@@ -53,15 +55,19 @@ def send(limits: WorkloadLimits, segments: Segments, identity: AdapterAndSalt = 
 def image_cache_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw prompts with the same images, and resets of one cache alone, of two, and of all between them.
 
-    A prompt with other text behind its image can hit a part of the image, and needs the encoder's output for the rest.
+    A pause that clears is for all of them as well. A prompt with other text behind its image can hit a part of the
+    image, and needs the encoder's output for the rest.
     """
     base = draw(prompts_with_images(limits, cut=draw(st.sampled_from((True, True, False)))))
-    resets = draw(st.permutations(RESETS[:3]))
-    resets += draw(st.lists(st.sampled_from(RESETS), max_size=limits.most(3)))
+    alone = [(reset,) for reset in RESETS[:3]]
+    pauses = [(Pause(mode=mode, clear=True), Resume()) for mode in pause_modes(limits)]
+    ways: list[tuple[Step, ...]] = [*alone, *([draw(st.sampled_from(pauses))] if pauses else [])]
+    more: list[tuple[Step, ...]] = [*((reset,) for reset in RESETS), *pauses]
+    resets = [*draw(st.permutations(ways)), *draw(st.lists(st.sampled_from(more), max_size=limits.most(3)))]
     identities = (PLAIN, PLAIN, SALTED[0])
     steps: list[Step] = [send(limits, base)]
     for number, reset in enumerate(resets, start=1):
-        steps.append(reset)
+        steps += reset
         after = [before_other_text(base, number), behind_other_text(base, number), base]
         for segments in draw(st.permutations(after))[: draw(st.sampled_from((2, 1, 3)))]:
             tail = "tail" if segments is base else f"tail {number}"

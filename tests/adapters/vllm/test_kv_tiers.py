@@ -19,8 +19,10 @@ from coldproof.adapters.vllm.kv_tiers import (
     GIVEN,
     NOT_USED,
     TIERS,
+    Tier,
     connector_config,
     given_tier,
+    stores_before_eviction,
     tier_and_rest,
     tier_blocks,
     tier_flags,
@@ -291,3 +293,12 @@ def test_nothing_is_known_of_a_tier_with_other_options(name: str, options: dict[
     """With other options of a user it is unknown what is stored, and how much of it."""
     config = SimpleNamespace(kv_connector=TIERS[name].connector, kv_connector_extra_config=options)
     assert tier_blocks(config, block_bytes=1024) is None
+
+
+def test_one_of_our_tiers_stores_blocks_before_their_eviction(tmp_path: Path) -> None:
+    """A part of several connectors may do so, too."""
+    assert [name for name, tier in TIERS.items() if stores_before_eviction(tier.options)] == ["simple-lazy"]
+    several = Tier(connector="MultiConnector", parts=(TIERS["offload"], TIERS["simple-lazy"]))
+    options = connector_config(several, tmp_path, 0)["kv_connector_extra_config"]
+    assert stores_before_eviction(options)
+    assert not stores_before_eviction({**options, "connectors": options["connectors"][:1]})

@@ -45,6 +45,15 @@ def test_no_hit_is_expected(sent: tuple[Outcome, ...], tier: int | None) -> None
     assert expected_hit(*sent, tier=tier) is None
 
 
+@pytest.mark.parametrize(("in_order", "expected"), [(True, 64), (False, None)])
+def test_room_alone_keeps_nothing_where_a_tier_puts_older_blocks_behind_newer_ones(
+    in_order: bool, expected: int | None
+) -> None:
+    """What was in the pool before this history may outlive it (vLLM's `lazy_offload`)."""
+    engine = shape(pool_blocks=40, second_tier=True, evicts_oldest=in_order)
+    assert bounds(history(FIRST, OTHER, AGAIN, shape=engine))[2].at_least == expected
+
+
 @pytest.mark.parametrize("after", [Metrics(hit_tokens=0.0, preemptions=1.0), Metrics(hit_tokens=0.0, failed_loads=1.0)])
 def test_no_hit_is_expected_after_a_preemption_or_a_failed_load(after: Metrics) -> None:
     """The blocks of a preempted request may be freed before they are stored."""
