@@ -1,7 +1,8 @@
 """The causes of a run's violations, worst first: a line for each, which page, summary and terminal share.
 
-A cause is a finding that Coldproof knows, or else what the controls of its counterexamples point at, or else what the
-counterexamples have in common. Invariant: every case belongs to exactly one cause, and new ones come before known ones.
+A cause is a finding that Coldproof knows, or else what the controls of its counterexamples point at, or else whose KV
+they read, or else what they have in common. Invariant: every case belongs to exactly one cause, and new ones come
+before known ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.assemble.finding_cases import finding_of_cases
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import many, web_link
+from coldproof.reports.views.mix_ups import mix_up
 
 # The controls' conclusion that says where a fault is not: it does not tell one fault from another.
 ELSEWHERE = "a cause outside of the prefix cache"
@@ -177,8 +179,10 @@ def cause_views(results: Results) -> list[CauseView]:
     facts = {one.id: one for one in results.records}
     findings = _shown_findings(results, facts)
     groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    pointed = pointed_at(results.cases, findings)
     for case in results.cases:
-        groups[group_of(case, findings)].append(case)
+        group = group_of(case, findings)
+        groups[pointed.get(group, group)].append(case)
     parts = [part for cases in groups.values() for part in _by_confirmation(cases)]
     views = [_of_cases(results, cases, findings.get(cases[0].id, ""), facts) for cases in parts]
     views += _as_shipped(results, {view.finding for view in views}, facts)
@@ -216,7 +220,21 @@ def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
     pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
     if pointed and pointed != ELSEWHERE:
         return "mechanism", pointed
-    return "signature", case.signature
+    mixed = mix_up(case)
+    return ("mix-up", mixed) if mixed else ("signature", case.signature)
+
+
+def pointed_at(cases: Iterable[Case], findings: dict[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return at what the controls of cases point that read the same foreign KV as those of a group without controls.
+
+    Nothing for a group of which the controls say several things: it may be several faults.
+    """
+    said: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    for case in cases:
+        group = group_of(case, findings)
+        if group[0] == "mechanism" and mix_up(case):
+            said["mix-up", mix_up(case)].add(group)
+    return {group: next(iter(groups)) for group, groups in said.items() if len(groups) == 1}
 
 
 def severity_of(case: Case) -> Severity:
@@ -244,9 +262,11 @@ def best_first(cases: Iterable[Case]) -> list[Case]:
 
 
 def title_of(case: Case) -> str:
-    """Return the name of a new cause: what the controls of its best case point at, or else what happened."""
+    """Return the name of a new cause: what the controls of its best case point at, else whose KV was read, or else what
+    happened.
+    """
     pointed = case.diagnosis.mechanism if case.diagnosis is not None else ""
-    return f"{pointed[:1].upper()}{pointed[1:]}" if pointed and pointed != ELSEWHERE else case.sentence
+    return f"{pointed[:1].upper()}{pointed[1:]}" if pointed and pointed != ELSEWHERE else mix_up(case) or case.sentence
 
 
 def _of_cases(results: Results, cases: list[Case], finding: str, facts: dict[str, FindingFacts]) -> CauseView:

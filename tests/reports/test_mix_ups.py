@@ -1,0 +1,88 @@
+"""A cause without controls is named by whose KV was read, and one fault in a key is one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import report_samples as samples
+from support.histories import history, outcome
+
+from coldproof.adapters.protocol.provenance import Writer, WrongRead
+from coldproof.harness.history.provenance import describe_wrong_reads
+from coldproof.harness.schema.case import Case, Diagnosis
+from coldproof.harness.schema.verdict import FailureClass
+from coldproof.reports.views.causes import cause_views
+from coldproof.reports.views.mix_ups import EARLIER, TITLES, mix_up
+
+OF_ADAPTER, OF_SALT, OF_WEIGHTS = TITLES.values()
+SALTED = "base model, salt 'red', weights 'start'"
+
+
+def read(id: str = "one", *, writer: str, reader: str, counted: bool = False, **changes: Any) -> Case:
+    """Return a case whose last request read what another one wrote. `counted`: only counts show it."""
+    by = {"shared_with": 0} if counted else {"written_by": 0, "shared_with": 1}
+    rows = [samples.request(0, identity=writer), samples.request(1), samples.request(3, identity=reader, **by)]
+    return samples.case(id, requests=rows, failing_request=3, signature=f"stale state; {id}", **changes)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(
+    ("writer", "reader", "title"),
+    [
+        ("adapter A", "adapter B", OF_ADAPTER),
+        ("adapter A, salt 'red'", SALTED, OF_ADAPTER),
+        ("base model", SALTED, OF_SALT),
+        ("base model, salt 'red', weights 'B'", SALTED, OF_WEIGHTS),
+        (SALTED, SALTED, ""),
+        ("adapter A or adapter B", "base model", ""),  # a reload overlapped it
+    ],
+)
+def test_the_title_says_whose_kv_was_read(writer: str, reader: str, title: str, counted: bool) -> None:
+    """The gravest difference counts: an adapter's is another tenant's as well."""
+    assert mix_up(read(writer=writer, reader=reader, counted=counted)) == title
+
+
+def test_an_endpoint_is_named() -> None:
+    """A salt that one route drops is not the fault of the key."""
+    case = read(writer="base model", reader=SALTED)
+    case = samples.case(
+        requests=case.requests, failing_request=3, signature="stale state; at /v1/messages under a salt"
+    )
+    assert mix_up(case) == f"{OF_SALT}, at /v1/messages under a salt"
+
+
+def test_kv_of_an_earlier_run_is_told_by_its_writer() -> None:
+    """The sentence is that of the history: the request's number is not one of it."""
+    read_wrong = WrongRead(
+        request="cmpl-n.0.", step=0, layer=0, group=0, column=0, block=7, first=0, last=31, found=1,
+        writer=Writer(request="cmpl-older.0.", position=0, adapter=None, content=None),
+    )  # fmt: skip
+    said = describe_wrong_reads(history(outcome(0, range(32)), wrong_reads=(read_wrong,)), 0)
+    case = samples.case(failure_class=FailureClass.CORRUPT, provenance=said)
+    assert mix_up(case) == EARLIER
+    assert mix_up(samples.case(failure_class=FailureClass.CORRUPT, provenance=[])) == ""
+
+
+def test_one_fault_of_the_key_is_one_cause() -> None:
+    """Its signatures tell reloads, resets and turns apart. What the controls of one case point at holds for all."""
+    cases = [read(name, writer="adapter A", reader="adapter B", requirement=name) for name in ("LORA-1", "LORA-2")]
+    other = read("SALT-1", writer="base model", reader=SALTED, requirement="SALT-1")
+    views = cause_views(samples.results(*cases, other))
+    assert sorted((view.title, len(view.cases)) for view in views if view.cases) == [(OF_ADAPTER, 2), (OF_SALT, 1)]
+    pointed = Diagnosis(conclusion="", mechanism="a cache key without the adapter", controls=[])
+    told = read("LORA-3", writer="adapter A", reader="adapter B", diagnosis=pointed)
+    (view, salted) = (view for view in cause_views(samples.results(*cases, other, told)) if view.cases)
+    assert (view.title, len(view.cases), salted.title) == ("A cache key without the adapter", 3, OF_SALT)
+
+
+def test_what_controls_tell_apart_stays_apart() -> None:
+    """Then what has no controls may be either."""
+    said = ("a cache key without the adapter", "a reload that leaves old blocks")
+    told = [
+        read(f"LORA-{i}", writer="adapter A", reader="adapter B",
+             diagnosis=Diagnosis(conclusion="", mechanism=mechanism, controls=[]))
+        for i, mechanism in enumerate(said)
+    ]  # fmt: skip
+    open_one = read("LORA-9", writer="adapter A", reader="adapter B")
+    assert len([view for view in cause_views(samples.results(*told, open_one)) if view.cases]) == 3
