@@ -46,7 +46,8 @@ PROFILES: dict[str, dict[str, tuple[str, ...]]] = {
             *EVENT_AND_TIER_CELLS,
         ),
     },
-    "ci": {MODEL: (*FEW, "tight-priority"), FINGERPRINT: CI},
+    # Over HTTP, the front end has a cache of images of its own.
+    "ci": {MODEL: (*FEW, "tight-priority", "images-model"), FINGERPRINT: CI},
     "soak": dict.fromkeys((MODEL, FINGERPRINT), ("tight",)),
     # What the worker of an out-of-tree platform can get wrong, beside all that needs no worker: hits that end within a
     # chunk, evicted and resumed requests, several groups. See docs/hardware-plugins.md.

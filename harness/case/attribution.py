@@ -109,8 +109,9 @@ def by_signature(case: Case, records: Sequence[FindingRecord], why: str) -> Attr
     """Return the attribution of a case for which no repair can be tried. `why`: says so, as a clause.
 
     The record of a finding with a repair has one signature. Its other ones are not known, so that a case of its
-    requirement and class may belong to it.
+    requirement and class may belong to it, unless the case lacks what its cause needs to act.
     """
+    records = [one for one in records if may_be_of(one, case)]
     same = [one for one in records if is_alike(one, case)]
     if len(same) == 1:
         remark = not same[0].is_root_cause and any(shows(one, case) for one in same[0].shows)

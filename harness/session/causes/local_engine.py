@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from coldproof.adapters.registry import ATTACHED, CELLS, ENGINES, plain_cell
 from coldproof.adapters.spec.engine_spec import EngineSpec
-from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER
+from coldproof.adapters.spec.layer import EXACT_LAYER, SERVER_LAYER, Layer
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.repairs import read_repairs
 from coldproof.harness.case.replay_command import worker_of
@@ -96,16 +96,12 @@ def local_engine(options: Options, case: Case, *, hurried: bool = True) -> Local
         )
     if not fitting or not same_release(release, case.engine_version):
         return NOT_INSTALLED
-    layer = next((one for one in spec.more_layers if one.name == EXACT_LAYER), None)
-    if layer is None:
+    if not any(one.name == EXACT_LAYER for one in spec.more_layers):
         return "its repairs are not tried on a server"
-    cells = {cell.name for cell in ENGINES[layer.engine].cells}
-    if options.attached:
-        cell = plain_cell(layer.engine).name
-    elif case.cell in cells:
-        cell = case.cell
-    else:
+    layer = local_layer(spec, None if options.attached else case.cell)
+    if layer is None:
         return "its cell takes a server, on which repairs are not tried"
+    cell = plain_cell(layer.engine).name if options.attached else case.cell
     within = Options(
         engine=layer.engine,
         worker=layer.worker,
@@ -121,6 +117,17 @@ def local_engine(options: Options, case: Case, *, hurried: bool = True) -> Local
         cells=(cell,),
     )
     return LocalEngine(options=within, cell=cell, basis=Basis.LOCAL, repairs=left, seconds=seconds, absent=absent)
+
+
+def local_layer(spec: EngineSpec, cell: str | None) -> Layer | None:
+    """Return the layer in process on which what failed on a server is replayed; None if none has its cell.
+
+    `cell`: None: that of an attached server, which no layer has. Some cells need a model that computes.
+    """
+    if cell is None:
+        return next(one for one in spec.more_layers if one.name == EXACT_LAYER)
+    having = (one for one in spec.more_layers if cell in CELLS and CELLS[cell].fits(one.engine, one.worker))
+    return next(having, None)
 
 
 def installed_release(spec: EngineSpec) -> str:

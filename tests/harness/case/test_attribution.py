@@ -383,6 +383,7 @@ def test_the_likeliest_findings_come_first() -> None:
         ([record("e/one"), record("e/two", shows=[Shows(requirement="MM-1", signature="x")])], Basis.SIGNATURE, []),
         ([record("e/x", signature="x")], Basis.UNDECIDED, ["e/x"]),
         ([record("e/x", signature="x", requirement="MM-1")], Basis.NEW, []),
+        ([record("e/x", signature="x", only_with=["images"])], Basis.NEW, []),  # it cannot have acted
         ([record("e/x", signature="x", shows=[Shows(requirement="MM-1", signature="x")])], Basis.NEW, []),
         ([], Basis.NEW, []),
     ],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import find
+from support.drawn_workloads import any_at_all, limits
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.embedding_rows import NO_ROW, has_rows, is_row
 from coldproof.adapters.protocol.images import (
     Arguments,
@@ -23,8 +26,22 @@ from coldproof.adapters.protocol.images import (
     pixels,
     sent_image,
 )
+from coldproof.adapters.protocol.weights import PauseMode
+from coldproof.harness.features.images.cache_workloads import image_cache_resets
+from coldproof.harness.features.weights.workloads import MODES
 from coldproof.harness.history.prompts import hidden_of, tokens_of
-from coldproof.harness.workload.steps import Burst, Image, Prompt, Request, Rows, Segment, Workload, first_part
+from coldproof.harness.workload.steps import (
+    Burst,
+    Image,
+    Pause,
+    Prompt,
+    Request,
+    Resume,
+    Rows,
+    Segment,
+    Workload,
+    first_part,
+)
 from coldproof.harness.workload.tokens import NONCE_TOKENS, hidden_tokens, segment_tokens
 from coldproof.harness.workload.validity import is_valid
 
@@ -156,3 +173,19 @@ def test_segments_are_read_back() -> None:
     whole = Segment("s", TOKENS, image=Image("cat", 3, Encoding.PNG, "mine", Arguments.HALVED))
     assert msgspec.json.decode(msgspec.json.encode(whole), type=Segment) == whole
     assert b"image" not in msgspec.json.encode(Segment("s", 3))
+
+
+@pytest.mark.parametrize("mode", [PauseMode.KEEP, None])
+def test_a_pause_that_clears_is_drawn_among_the_resets_of_images(mode: PauseMode | None) -> None:
+    """A pause of a server clears the front end's cache of images as well (vllm#47147), if the server has pauses."""
+    others = {capability for one, capability in MODES.items() if one is not mode}
+    able = msgspec.structs.replace(limits(), can=frozenset(Capability) - others, image_tokens=TOKENS)
+    steps = find(image_cache_resets(able), lambda _: True, settings=any_at_all).steps
+    pauses = [place for place, step in enumerate(steps) if isinstance(step, Pause)]
+    if mode is None:
+        assert pauses == []
+        return
+    assert pauses
+    for place in pauses:
+        assert steps[place : place + 2] == (Pause(mode=mode, clear=True), Resume())
+        assert isinstance(steps[place + 2], Burst)

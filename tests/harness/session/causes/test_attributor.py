@@ -192,6 +192,16 @@ def test_a_case_of_a_server_is_replayed_in_process(tmp_path: Path) -> None:
     assert (options.engine, options.worker, options.engine_args) == ("vllm-inproc", "fingerprint", ())
 
 
+def test_a_cell_that_needs_a_model_is_replayed_with_one(tmp_path: Path) -> None:
+    """The fingerprint worker has none."""
+    one, replays = attributor(tmp_path, gone_with(CONTENTS), **SERVER)
+    found = one.attribution(case_of(CONTENTS, engine="vllm", cell="images-model"), REQUIREMENT, ENGINES_OF_CELL)
+    assert found is not None
+    assert (found.basis, found.finding) == (Basis.LOCAL, CONTENTS)
+    options = replays.jobs[0].options
+    assert (options.engine, options.worker, options.cells) == ("vllm-inproc", "model", ("images-model",))
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
