@@ -227,12 +227,13 @@ def group_of(case: Case, findings: dict[str, str]) -> tuple[str, str]:
 def pointed_at(cases: Iterable[Case], findings: dict[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
     """Return at what the controls of cases point that read the same foreign KV as those of a group without controls.
 
-    Nothing for a group of which the controls say several things: it may be several faults.
+    Nothing for a group of which the controls say several things, or whose cases have in common only that the KV was for
+    other tokens: it may be several faults.
     """
     said: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     for case in cases:
         group = group_of(case, findings)
-        if group[0] == "mechanism" and mix_up(case):
+        if group[0] == "mechanism" and case.failure_class is FailureClass.STALE_STATE and mix_up(case):
             said["mix-up", mix_up(case)].add(group)
     return {group: next(iter(groups)) for group, groups in said.items() if len(groups) == 1}
 

@@ -5,6 +5,8 @@ One fault in a cache's key fails dozens of examples in as many circumstances, an
 
 from __future__ import annotations
 
+import re
+
 from coldproof.harness.schema.case import Case, RequestRow
 from coldproof.harness.schema.verdict import FailureClass
 
@@ -14,7 +16,10 @@ TITLES = {
     "salt": "A request reads the KV of another cache salt",
     "weights": "A request reads the KV of other weights",
 }
-OF_EARLIER = "a request of an earlier run wrote"  # in a sentence of harness/history/provenance.py
+# Who wrote what was read, in a sentence of harness/history/provenance.py.
+OF_EARLIER = "KV that a request of an earlier run wrote"
+OF_ANOTHER = re.compile(r"^Request (\d+) read .* KV that request (?!\1 )\d+ wrote")
+ANOTHER = "A request reads KV that another request wrote for other tokens"
 EARLIER = "A request reads KV that was written before the case began, for another prompt or adapter"
 ENDPOINT = "at /"
 
@@ -28,8 +33,9 @@ def mix_up(case: Case) -> str:
         writer = rows.get(writer_of(failing)) if failing is not None else None
         if failing is not None and writer is not None and " or " not in failing.identity + writer.identity:
             return next((f"{TITLES[part]}{where}" for part in TITLES if differs(part, failing, writer)), "")
-    if case.failure_class is FailureClass.CORRUPT and any(OF_EARLIER in said for said in case.provenance):
-        return f"{EARLIER}{where}"
+    if case.failure_class in (FailureClass.CORRUPT, FailureClass.CROSS_REQUEST):
+        said = next(iter(case.provenance), "")
+        return f"{EARLIER}{where}" if OF_EARLIER in said else f"{ANOTHER}{where}" if OF_ANOTHER.search(said) else ""
     return ""
 
 

@@ -13,7 +13,7 @@ from coldproof.harness.history.provenance import describe_wrong_reads
 from coldproof.harness.schema.case import Case, Diagnosis
 from coldproof.harness.schema.verdict import FailureClass
 from coldproof.reports.views.causes import cause_views
-from coldproof.reports.views.mix_ups import EARLIER, TITLES, mix_up
+from coldproof.reports.views.mix_ups import ANOTHER, EARLIER, TITLES, mix_up
 
 OF_ADAPTER, OF_SALT, OF_WEIGHTS = TITLES.values()
 SALTED = "base model, salt 'red', weights 'start'"
@@ -52,16 +52,21 @@ def test_an_endpoint_is_named() -> None:
     assert mix_up(case) == f"{OF_SALT}, at /v1/messages under a salt"
 
 
-def test_kv_of_an_earlier_run_is_told_by_its_writer() -> None:
-    """The sentence is that of the history: the request's number is not one of it."""
-    read_wrong = WrongRead(
-        request="cmpl-n.0.", step=0, layer=0, group=0, column=0, block=7, first=0, last=31, found=1,
-        writer=Writer(request="cmpl-older.0.", position=0, adapter=None, content=None),
-    )  # fmt: skip
-    said = describe_wrong_reads(history(outcome(0, range(32)), wrong_reads=(read_wrong,)), 0)
-    case = samples.case(failure_class=FailureClass.CORRUPT, provenance=said)
-    assert mix_up(case) == EARLIER
+@pytest.mark.parametrize(
+    ("writer", "title"), [("cmpl-older.0.", EARLIER), ("cmpl-n.1.", ANOTHER), ("cmpl-n.0.", ""), (None, "")]
+)
+def test_kv_for_other_tokens_is_told_by_its_writer(writer: str | None, title: str) -> None:
+    """The sentence is that of the history. What a request wrote itself is of another kind."""
+    by = None if writer is None else Writer(request=writer, position=0, adapter=None, content=None)
+    wrong = WrongRead(
+        request="cmpl-n.0.", step=0, layer=0, group=0, column=0, block=7, first=0, last=31, found=1, writer=by
+    )
+    sent = (outcome(0, range(32)), outcome(1, range(50, 82)))
+    said = describe_wrong_reads(history(*sent, wrong_reads=(wrong,)), 0)
+    for kind in (FailureClass.CORRUPT, FailureClass.CROSS_REQUEST):
+        assert mix_up(samples.case(failure_class=kind, provenance=said)) == title
     assert mix_up(samples.case(failure_class=FailureClass.CORRUPT, provenance=[])) == ""
+    assert mix_up(samples.case(failure_class=FailureClass.CRASH, provenance=said)) == ""
 
 
 def test_one_fault_of_the_key_is_one_cause() -> None:
@@ -86,3 +91,12 @@ def test_what_controls_tell_apart_stays_apart() -> None:
     ]  # fmt: skip
     open_one = read("LORA-9", writer="adapter A", reader="adapter B")
     assert len([view for view in cause_views(samples.results(*told, open_one)) if view.cases]) == 3
+
+
+def test_what_controls_say_of_kv_for_other_tokens_holds_for_their_case_alone() -> None:
+    """Blocks come into wrong hands in many ways."""
+    said = ["Request 3 read wrong KV at position 0 (block 0): it contains KV that request 0 wrote for the base model."]
+    corrupt = {"failure_class": FailureClass.CORRUPT, "provenance": said}
+    pointed = Diagnosis(conclusion="", mechanism="a preemption", controls=[])
+    one, other = samples.case("one", diagnosis=pointed, **corrupt), samples.case("other", **corrupt)
+    assert {view.title for view in cause_views(samples.results(one, other)) if view.cases} == {"A preemption", ANOTHER}
