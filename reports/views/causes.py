@@ -160,8 +160,17 @@ class CauseView:
     @property
     def attributed(self) -> str:
         """Return how its best case was attributed to a known cause, or why not; "" for a waived one, or if unknown."""
-        best = self.best
-        return best.attribution.said if best is not None and best.attribution is not None and not self.is_waived else ""
+        found = self.best.attribution if self.best is not None else None
+        if found is None or self.is_waived:
+            return ""
+        if found.finding and not self.finding:
+            return f"like {found.finding}, which is mended in this release"
+        return found.said
+
+    @property
+    def example(self) -> str:
+        """Return what its best case showed, where the title says it in general; "" for what fails nothing."""
+        return self.best.sentence if self.best is not None and self.fails and self.title != self.best.sentence else ""
 
     @property
     def mending(self) -> str:
@@ -239,7 +248,11 @@ def pointed_at(cases: Iterable[Case], findings: dict[str, str]) -> dict[tuple[st
 
 
 def severity_of(case: Case) -> Severity:
-    """Return the severity of a case by its failure class. A request that got an error is no wrong answer."""
+    """Return the severity of a case by its failure class, or by whose KV was read. A request that got an error is no
+    wrong answer.
+    """
+    if mix_up(case):
+        return Severity.FOREIGN_DATA
     failing = next((row for row in case.requests if row.request == case.failing_request), None)
     if case.failure_class is FailureClass.NOT_THE_CACHE and failing is not None and failing.error:
         return Severity.CRASH_OR_HANG

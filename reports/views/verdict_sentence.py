@@ -93,19 +93,20 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         yield f"{them.capitalize()} seen and not confirmed ({requirements_of(unconfirmed)}): that accuses nobody."
     if waived:
         known = many(len(waived), "cause")
-        yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted. {worst(waived)}"
-    yield from _remarks(remarks)
+        named = "" if failing else f" {worst(waived)}"  # beside a new one, it would draw the eye
+        yield f"{known} {'is' if len(waived) == 1 else 'are'} known and accepted.{named}"
+    yield from _remarks(remarks, named=not failing)
     rest = [f"{n} {(_REST_OF_ONE if n == 1 else _REST)[v]}" for v, n in count.items() if v in _REST]
     rest.reverse()  # what conforms comes first
     if rest:
         yield f"Of {'the others' if count.get(Verdict.VIOLATED) else total}, {'; '.join(rest)}."
 
 
-def _remarks(remarks: Sequence[CauseView]) -> Iterator[str]:
-    """Yield a sentence that names the remarks; nothing without any."""
+def _remarks(remarks: Sequence[CauseView], *, named: bool = True) -> Iterator[str]:
+    """Yield a sentence about the remarks, which it may name; nothing without any."""
     if remarks:
-        named = "; ".join(f"{one_line(one.title, 120).rstrip('.')} ({', '.join(one.requirements)})" for one in remarks)
-        yield f"{many(len(remarks), 'remark')} about what no contract forbids: {named}."
+        all_of = "; ".join(f"{one_line(one.title, 120).rstrip('.')} ({', '.join(one.requirements)})" for one in remarks)
+        yield f"{many(len(remarks), 'remark')} about what no contract forbids{f': {all_of}' if named else ''}."
 
 
 def worst(causes: Sequence[CauseView]) -> str:

@@ -290,3 +290,28 @@ def test_every_severity_has_a_sign() -> None:
     """Colour alone tells nobody."""
     assert SIGN.keys() == set(Severity)
     assert len(set(SIGN.values())) == len(Severity)
+
+
+def test_what_is_like_a_finding_that_is_mended_here_says_so() -> None:
+    """It is new, and its link is to the other one's report."""
+    found = Attribution(basis=Basis.SIGNATURE, finding=FINDING, link=facts().upstream[0])
+    made = samples.results(samples.case("one", attribution=found, signature="stale state"))
+    made = msgspec.structs.replace(made, records=[facts(fixed=True)])
+    (view,) = (one for one in cause_views(made) if one.cases)
+    assert (view.state, view.attributed) == (State.NEW, f"like {FINDING}, which is mended in this release")
+
+
+def test_beside_a_new_cause_the_accepted_ones_are_only_counted() -> None:
+    """Their worst effect may be graver, and would be read as the run's."""
+    new = samples.case("new", requirement="PRESS-1", failure_class=FailureClass.LOST_REUSE, signature="lost reuse")
+    accepted = known()
+    calm = [one for one in accepted.requirements if one.verdict is not Verdict.VIOLATED]
+    alone_made = msgspec.structs.replace(accepted, requirements=calm)
+    alone = str(verdict_sentence(alone_made, cause_views(alone_made)))
+    both = msgspec.structs.replace(
+        samples.results(new, *accepted.cases), waivers=accepted.waivers, records=accepted.records
+    )
+    beside = str(verdict_sentence(both, cause_views(both)))
+    assert facts().title in alone
+    assert "1 cause is known and accepted." in beside
+    assert facts().title not in beside

@@ -11,7 +11,9 @@ from support.histories import history, outcome
 from coldproof.adapters.protocol.provenance import Writer, WrongRead
 from coldproof.harness.history.provenance import describe_wrong_reads
 from coldproof.harness.schema.case import Case, Diagnosis
+from coldproof.harness.schema.findings import Severity
 from coldproof.harness.schema.verdict import FailureClass
+from coldproof.reports.run_report.run_report import render_html
 from coldproof.reports.views.causes import cause_views
 from coldproof.reports.views.mix_ups import ANOTHER, EARLIER, TITLES, mix_up
 
@@ -100,3 +102,12 @@ def test_what_controls_say_of_kv_for_other_tokens_holds_for_their_case_alone() -
     pointed = Diagnosis(conclusion="", mechanism="a preemption", controls=[])
     one, other = samples.case("one", diagnosis=pointed, **corrupt), samples.case("other", **corrupt)
     assert {view.title for view in cause_views(samples.results(one, other)) if view.cases} == {"A preemption", ANOTHER}
+
+
+def test_another_requests_kv_in_an_answer_is_foreign_data() -> None:
+    """Whatever the class says: a wrong answer alone would be of nobody. What its case showed stands below the title."""
+    said = ["Request 3 read wrong KV at position 0 (block 0): it contains KV that request 0 wrote for the base model."]
+    made = samples.results(samples.case(failure_class=FailureClass.CORRUPT, provenance=said, sentence="It differs."))
+    (view,) = (view for view in cause_views(made) if view.cases)
+    assert (view.severity, view.title, view.example) == (Severity.FOREIGN_DATA, ANOTHER, "It differs.")
+    assert "It differs." in render_html(made).partition("Causes, worst first")[2].partition("</table>")[0]
