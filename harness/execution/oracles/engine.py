@@ -18,6 +18,7 @@ import msgspec
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.direct_scores import ScoresDirectly
 from coldproof.adapters.protocol.engine import Engine, EngineError
+from coldproof.adapters.protocol.images import images_of, look_of
 from coldproof.adapters.protocol.requests import PLAIN, Arrival, Completion, CompletionRequest
 from coldproof.adapters.protocol.weights import ChangesWeights, WeightRoute
 from coldproof.harness.execution.models.lora import AdapterFiles
@@ -217,11 +218,20 @@ class EngineOracle(Oracle):
 
 
 def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Question]]:
-    """Yield plain questions about the same adapter content together, `most` at most."""
-    plain = sorted((one for one in questions if one.options == PLAIN), key=lambda one: one.adapter or "")
-    for _, same in itertools.groupby(plain, key=lambda one: one.adapter):
+    """Yield plain questions about the same adapter content together, `most` at most.
+
+    Nor are images together that are processed otherwise: vLLM 0.32.0 joins the pixels of a step whatever their types,
+    and ends with "input types can't be cast" (multimodal/inputs.py, `_reduce_data`).
+    """
+    plain = sorted((one for one in questions if one.options == PLAIN), key=kind_of)
+    for _, same in itertools.groupby(plain, key=kind_of):
         while batch := list(itertools.islice(same, most)):
             yield batch
+
+
+def kind_of(question: Question) -> tuple[str, ...]:
+    """Return what the questions of a batch have in common: the adapter's content, and what the model sees of images."""
+    return question.adapter or "", *sorted({str(look_of(image)) for _, image in images_of(question.prompt)})
 
 
 class FreshOracle(Oracle):

@@ -12,6 +12,7 @@ from support.histories import contents, history, outcome, shape
 
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.images import FIRST_IMAGE, Look, image_id, image_positions
 from coldproof.adapters.protocol.requests import (
     PLAIN,
     Arrival,
@@ -27,7 +28,7 @@ from coldproof.harness.execution.calibration.calibrate import (
     STALL_LATENCIES,
     calibrate,
 )
-from coldproof.harness.execution.oracles.engine import AGAIN, EngineOracle
+from coldproof.harness.execution.oracles.engine import AGAIN, EngineOracle, batches
 from coldproof.harness.history.records import Identity, Outcome
 from coldproof.harness.judgement.finding import Rule
 from coldproof.harness.judgement.judge import judge
@@ -273,3 +274,14 @@ def test_outcomes_are_judged_one_by_one() -> None:
     """The outcomes keep their order."""
     several: list[Outcome] = [outcome(0, PROMPT), outcome(1, PROMPT, (), error="gone"), outcome(2, PROMPT)]
     assert [o.request for o in comparable_outcomes(history(*several))] == [0, 2]
+
+
+def test_images_that_are_processed_otherwise_are_in_no_batch_together() -> None:
+    """vLLM 0.32.0 joins the pixels of a step whatever their types, which ends it."""
+    prompts = [image_positions(image_id(name, look=look), 4) for look in Look for name in ("cat", "dog")]
+    text = (1, 2, 3)
+    questions = [Question(prompt, None, 4) for prompt in (*prompts, text)]
+    found = list(batches(questions))
+    assert sorted(one.prompt for batch in found for one in batch) == sorted((*prompts, text))
+    assert sorted(len(batch) for batch in found) == [1, *[2] * len(Look)]
+    assert all(len({prompt[0] >= FIRST_IMAGE for prompt in (one.prompt for one in batch)}) == 1 for batch in found)
