@@ -140,7 +140,8 @@ def without(secrets: re.Pattern[str] | None, text: str) -> str:
 
 def literal_secrets() -> re.Pattern[str] | None:
     """Return a pattern of the secrets in this process's environment, and of the hidden values; None without any."""
-    variables = ((name, os.environ.get(name, "")) for name in list(os.environ) if may_be_secret(name))
+    names = filter(may_be_secret, list(os.environ))
+    variables = ((name, os.environ.get(name, "")) for name in names)  # another thread may change them meanwhile
     secret = (pair for pair in variables if len(pair[1]) >= (1 if pair[0] == KEY_VARIABLE else LEAST_LENGTH))
     return pattern_of(frozenset((*secret, *_HIDDEN_VALUES)))
 

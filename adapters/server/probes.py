@@ -120,7 +120,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             kept_every=kept_every(cache_config),
             second_tier=found[Capability.SECOND_TIER].present is True,
             # Of a server that somebody else started, it is not known what its tier does with the pool's blocks.
-            evicts_oldest=spawned or found[Capability.SECOND_TIER].present is False,
+            evicts_oldest=spawned or found[Capability.SECOND_TIER].present is not True,
             # Nor is it known what drafts: it may be heads such as EAGLE's.
             drops_block=not spawned and metrics.drafted_tokens is not None,
             ranks=ranks,

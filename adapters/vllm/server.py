@@ -197,7 +197,7 @@ def spawn(options: VllmOptions, *, on_process: Callable[[EngineProcess], None]) 
         # NIXL's transfers have the counters of a tier.
         second_tier=probed.shape.second_tier and (tier is not None or not options.prefill_apart),
         failed_load_ends_request=tier is not None and tier.ends_requests,
-        evicts_oldest=not stores_before_eviction(*(one.options for one in (tier, *tier.parts))) if tier else True,
+        evicts_oldest=tier is None or not stores_before_eviction(*(one.options for one in (tier, *tier.parts))),
     )
     shape, content = content_support.of_server(options.model, command, client, shape)
     capabilities = {

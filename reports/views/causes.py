@@ -21,7 +21,7 @@ from coldproof.reports.assemble.causes import fingerprint
 from coldproof.reports.assemble.finding_cases import finding_of_cases
 from coldproof.reports.format.shell import command_line
 from coldproof.reports.format.text import many, web_link
-from coldproof.reports.views.mix_ups import mix_up
+from coldproof.reports.views.mix_ups import is_foreign, mix_up
 
 # The controls' conclusion that says where a fault is not: it does not tell one fault from another.
 ELSEWHERE = "a cause outside of the prefix cache"
@@ -164,7 +164,7 @@ class CauseView:
         if found is None or self.is_waived:
             return ""
         if found.finding and not self.finding:
-            return f"like {found.finding}, which is mended in this release"
+            return f"like {found.finding}, which is fixed in this release"
         return found.said
 
     @property
@@ -241,9 +241,9 @@ def pointed_at(cases: Iterable[Case], findings: dict[str, str]) -> dict[tuple[st
     """
     said: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     for case in cases:
-        group = group_of(case, findings)
-        if group[0] == "mechanism" and case.failure_class is FailureClass.STALE_STATE and mix_up(case):
-            said["mix-up", mix_up(case)].add(group)
+        group, mixed = group_of(case, findings), mix_up(case)
+        if group[0] == "mechanism" and case.failure_class is FailureClass.STALE_STATE and mixed:
+            said["mix-up", mixed].add(group)
     return {group: next(iter(groups)) for group, groups in said.items() if len(groups) == 1}
 
 
@@ -251,7 +251,7 @@ def severity_of(case: Case) -> Severity:
     """Return the severity of a case by its failure class, or by whose KV was read. A request that got an error is no
     wrong answer.
     """
-    if mix_up(case):
+    if is_foreign(case):
         return Severity.FOREIGN_DATA
     failing = next((row for row in case.requests if row.request == case.failing_request), None)
     if case.failure_class is FailureClass.NOT_THE_CACHE and failing is not None and failing.error:
@@ -408,10 +408,12 @@ def _unexplained(requirement: RequirementResult) -> CauseView:
     )
 
 
-def _rank(view: CauseView) -> tuple[int, int, int, int, str]:
+def _rank(view: CauseView) -> tuple[int, int, bool, int, int, str]:
     states = tuple(State)  # what may be new, or is back, is ranked together
     state = max(states.index(State.UNDECIDED), states.index(view.state))
-    return state, _ORDER.index(view.severity), -len(view.requirements), -len(view.cases), view.title
+    # What controls point at comes before what has none, which may be more of it.
+    bare = not view.finding and view.best is not None and view.best.diagnosis is None
+    return state, _ORDER.index(view.severity), bare, -len(view.requirements), -len(view.cases), view.title
 
 
 def _title_without_facts(case: Case, finding: str, waiver: Waiver | None) -> str:

@@ -19,7 +19,8 @@ TITLES = {
 # Who wrote what was read, in a sentence of harness/history/provenance.py.
 OF_EARLIER = "KV that a request of an earlier run wrote"
 OF_ANOTHER = re.compile(r"^Request (\d+) read .* KV that request (?!\1 )\d+ wrote")
-ANOTHER = "A request reads KV that another request wrote for other tokens"
+OTHER_POSITION = "wrote for its position"
+ANOTHER = "A request reads KV that another request wrote for other tokens, or for another position"
 EARLIER = "A request reads KV that was written before the case began, for another prompt or adapter"
 ENDPOINT = "at /"
 
@@ -37,6 +38,14 @@ def mix_up(case: Case) -> str:
         said = next(iter(case.provenance), "")
         return f"{EARLIER}{where}" if OF_EARLIER in said else f"{ANOTHER}{where}" if OF_ANOTHER.search(said) else ""
     return ""
+
+
+def is_foreign(case: Case) -> bool:
+    """Return whether the failing request read content of another request, by what `mix_up` knows.
+
+    What was written for another position may be of a prefix that both have, such as the state after fewer tokens.
+    """
+    return bool(mix_up(case)) and not any(OTHER_POSITION in said for said in case.provenance[:1])
 
 
 def writer_of(failing: RequestRow) -> int:

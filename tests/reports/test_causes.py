@@ -292,13 +292,13 @@ def test_every_severity_has_a_sign() -> None:
     assert len(set(SIGN.values())) == len(Severity)
 
 
-def test_what_is_like_a_finding_that_is_mended_here_says_so() -> None:
+def test_what_is_like_a_finding_that_is_fixed_here_says_so() -> None:
     """It is new, and its link is to the other one's report."""
     found = Attribution(basis=Basis.SIGNATURE, finding=FINDING, link=facts().upstream[0])
     made = samples.results(samples.case("one", attribution=found, signature="stale state"))
     made = msgspec.structs.replace(made, records=[facts(fixed=True)])
     (view,) = (one for one in cause_views(made) if one.cases)
-    assert (view.state, view.attributed) == (State.NEW, f"like {FINDING}, which is mended in this release")
+    assert (view.state, view.attributed) == (State.NEW, f"like {FINDING}, which is fixed in this release")
 
 
 def test_beside_a_new_cause_the_accepted_ones_are_only_counted() -> None:

@@ -79,7 +79,8 @@ def test_one_fault_of_the_key_is_one_cause() -> None:
     assert sorted((view.title, len(view.cases)) for view in views if view.cases) == [(OF_ADAPTER, 2), (OF_SALT, 1)]
     pointed = Diagnosis(conclusion="", mechanism="a cache key without the adapter", controls=[])
     told = read("LORA-3", writer="adapter A", reader="adapter B", diagnosis=pointed)
-    (view, salted) = (view for view in cause_views(samples.results(*cases, other, told)) if view.cases)
+    more = [read(f"SALT-{i}", writer="base model", reader=SALTED, requirement=f"PRESS-{i}") for i in range(5)]
+    (view, salted) = (view for view in cause_views(samples.results(*cases, other, *more, told)) if view.cases)
     assert (view.title, len(view.cases), salted.title) == ("A cache key without the adapter", 3, OF_SALT)
 
 
@@ -111,3 +112,14 @@ def test_another_requests_kv_in_an_answer_is_foreign_data() -> None:
     (view,) = (view for view in cause_views(made) if view.cases)
     assert (view.severity, view.title, view.example) == (Severity.FOREIGN_DATA, ANOTHER, "It differs.")
     assert "It differs." in render_html(made).partition("Causes, worst first")[2].partition("</table>")[0]
+
+
+def test_kv_of_another_position_may_be_of_the_same_prompt() -> None:
+    """Such as the state after fewer tokens of a prefix that both requests have (vllm PR#54076)."""
+    said = [
+        "Request 1 read wrong KV at position 63 (block 1): it contains KV that request 0 wrote for its position 47 for "
+        "the base model."
+    ]
+    made = samples.results(samples.case(failure_class=FailureClass.CORRUPT, provenance=said))
+    (view,) = (view for view in cause_views(made) if view.cases)
+    assert (view.severity, view.title) == (Severity.WRONG_ANSWER, ANOTHER)

@@ -220,8 +220,8 @@ class EngineOracle(Oracle):
 def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Question]]:
     """Yield plain questions about the same adapter content together, `most` at most.
 
-    Nor are images together that are processed otherwise: vLLM 0.32.0 joins the pixels of a step whatever their types,
-    and ends with "input types can't be cast" (multimodal/inputs.py, `_reduce_data`).
+    Images that are processed in different ways are in different batches: vLLM 0.32.0 joins the pixels of a step,
+    whatever their types, and ends with "input types can't be cast" (multimodal/inputs.py, `_reduce_data`).
     """
     plain = sorted((one for one in questions if one.options == PLAIN), key=kind_of)
     for _, same in itertools.groupby(plain, key=kind_of):

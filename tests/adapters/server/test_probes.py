@@ -131,6 +131,18 @@ def test_a_server_that_counts_drafts_may_leave_a_block_out_of_a_hit() -> None:
     assert not probed(ServerBehaviour())[0].shape.drops_block
 
 
+@pytest.mark.parametrize(("looked_up", "in_order"), [(None, True), (0, True), (7, False)])
+def test_what_the_tier_of_somebody_elses_server_does_with_the_pool_is_unknown(
+    looked_up: int | None, in_order: bool
+) -> None:
+    """It may give blocks back behind newer ones (vLLM's `lazy_offload`). A server that counts no tier has none."""
+    name = "vllm:external_prefix_cache_queries"
+    counted = f'# TYPE {name}_total counter\n{name}_total{{engine="0"}} {looked_up}\n'
+    metrics = METRICS if looked_up is None else METRICS + counted
+    shape = probed(ServerBehaviour(metrics=metrics))[0].shape
+    assert (shape.second_tier, shape.evicts_oldest) == (not in_order, in_order)
+
+
 def test_the_shape_is_what_the_metrics_say() -> None:
     """vLLM's block 0 holds nothing, so the pool is one block smaller than published."""
     shape = probed(ServerBehaviour())[0].shape

@@ -276,7 +276,7 @@ def test_outcomes_are_judged_one_by_one() -> None:
     assert [o.request for o in comparable_outcomes(history(*several))] == [0, 2]
 
 
-def test_images_that_are_processed_otherwise_are_in_no_batch_together() -> None:
+def test_images_that_are_processed_in_different_ways_are_in_different_batches() -> None:
     """vLLM 0.32.0 joins the pixels of a step whatever their types, which ends it."""
     prompts = [image_positions(image_id(name, look=look), 4) for look in Look for name in ("cat", "dog")]
     text = (1, 2, 3)
