@@ -118,7 +118,8 @@ def images_at_the_end(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt with images that is sent with other arguments of the processor, and again with each of them.
 
-    Some of them make the same pixels, and some have the same values under other names.
+    Some of them make the same pixels, and some have the same values under other names. At last an image comes for the
+    first time, with all of them at once, so that one batch of the encoder has what several of them make of it.
     """
     base = draw(prompts_with_images(limits))
     ways = [Arguments.RESCALED, *draw(st.permutations([one for one in Arguments if one is not Arguments.RESCALED]))]
@@ -127,8 +128,13 @@ def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     sent += [(way, SALTED[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
     prompts = [request_for(limits, tuple(told(segment, way) for segment in base), identity) for way, identity in sent]
     steps = [Burst(requests=(one,)) for one in prompts]
-    together = draw(st.lists(st.sampled_from(prompts), max_size=3))
-    return Workload((*steps, Burst(requests=tuple(together))) if together else tuple(steps))
+    again = draw(st.lists(st.sampled_from(prompts), max_size=3))
+    fresh = [tuple(with_image(one, name="fresh") if one.image else one for one in base)] if not limits.slow else []
+    orders = draw(st.permutations(ways))
+    beside = [
+        request_for(limits, tuple(told(segment, way) for segment in one), PLAIN) for one in fresh for way in orders
+    ]
+    return Workload((*steps, *(Burst(requests=tuple(burst)) for burst in (again, beside) if burst)))
 
 
 @st.composite
