@@ -78,17 +78,18 @@ def test_other_images_under_the_same_name(sut: SystemUnderTest, data: st.DataObj
     "other arguments of the processor",
     needs=(*IMAGES, Capability.PROCESSOR_ARGUMENTS, Capability.CACHE_SALT),
     suits=("images",),
-    shows=(Images.TOLD_HITS, Images.OTHER_LOOK),
+    shows=(Images.TOLD_HITS, Images.OTHER_LOOK, Images.OTHER_BACKGROUND),
 )
 @given(data=st.data())
 def test_other_arguments_of_the_processor(sut: SystemUnderTest, data: st.DataObject) -> None:
     """A conforming engine does so also where the same image comes with other arguments of the engine's processor, which
-    makes other pixels of it. With the same arguments, it shares KV.
+    makes other pixels of it, or with another colour behind what is transparent in its file. With the same arguments,
+    it shares KV.
 
     Why it can break: a hash of what a client sent does not cover what the processor makes of it. Oracle: cold start
     over what the model sees, and the reference cache over it. An engine that hashes the arguments need not know that
     others make the same pixels: no reuse is required then. Vacuous when no request had other pixels behind the same
-    placeholders, or none hit an image with arguments.
+    placeholders, none had another colour behind an earlier file, or none hit an image with arguments.
     """
     sut.check(data.draw(images_with_arguments(sut.limits), label="workload"))
 

@@ -11,8 +11,9 @@ from coldproof.adapters.protocol.images import Encoding, numbers_and_colours
 PNG_START = b"\x89PNG\r\n\x1a\n"
 BMP_HEADER = struct.Struct("<2sIHHIIiiHHIIiiII")
 CHANNELS = 3
-TYPES = {Encoding.PIXELS: "x-portable-pixmap", Encoding.PNG: "png", Encoding.BMP: "bmp", Encoding.PALETTE: "png"}
-RGB, INDEXED = 2, 3  # colour types of a PNG
+TYPES = dict.fromkeys(Encoding, "png") | {Encoding.PIXELS: "x-portable-pixmap", Encoding.BMP: "bmp"}
+RGB, INDEXED, RGBA = 2, 3, 6  # colour types of a PNG
+HOLE, OPAQUE = b"\0\0\0\0", b"\xff"
 
 
 def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
@@ -27,6 +28,8 @@ def image_file(pixels: bytes, side: int, encoding: Encoding) -> bytes:
             return bmp(pixels, side)
         case Encoding.PALETTE:
             return indexed_png(pixels, side)
+        case Encoding.TRANSPARENT:
+            return png_with_a_hole(pixels, side)
     return b"P6 %d %d 255\n" % (side, side) + pixels
 
 
@@ -49,6 +52,14 @@ def indexed_png(pixels: bytes, side: int) -> bytes:
     """Return a PNG whose pixels are numbers of colours, with their table."""
     numbers, colours = numbers_and_colours(pixels)
     return png_of([numbers[start : start + side] for start in range(0, side * side, side)], INDEXED, colours)
+
+
+def png_with_a_hole(pixels: bytes, side: int) -> bytes:
+    """Return a PNG whose first pixel is transparent: what it was is not in the file."""
+    others = (pixels[start : start + CHANNELS] + OPAQUE for start in range(CHANNELS, len(pixels), CHANNELS))
+    seen = HOLE + b"".join(others)
+    width = len(HOLE) * side
+    return png_of([seen[start : start + width] for start in range(0, len(seen), width)], RGBA)
 
 
 def png_of(lines: list[bytes], kind: int, colours: bytes = b"") -> bytes:

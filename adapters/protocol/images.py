@@ -30,6 +30,7 @@ class Encoding(enum.IntEnum):
     PNG = 1
     BMP = 2
     PALETTE = 3  # numbers of colours, whose table comes beside them: images with equal numbers may differ
+    TRANSPARENT = 4  # the first pixel is a hole, and the request names the colour behind it: files may be equal, too
 
 
 def numbers_and_colours(pixels: bytes) -> tuple[bytes, bytes]:
@@ -165,6 +166,18 @@ def arguments_of(prompt: Sequence[int], hidden: Sequence[int]) -> Arguments:
     if len(found) > 1:
         raise ValueError("the images of one prompt have several arguments of the processor")
     return found.pop() if found else Arguments.NONE
+
+
+def background_of(prompt: Sequence[int], hidden: Sequence[int], side: int) -> tuple[int, ...]:
+    """Return the colour behind the holes of a prompt's images: of one prompt, all have the same. () if none has one.
+
+    Raises ValueError if there is no colour for all of them.
+    """
+    sent = ((image, sent_image(hidden[place] if hidden else 0)) for place, image in images_of(prompt))
+    found = {tuple(pixels(image, side)[:3]) for image, one in sent if one.encoding is Encoding.TRANSPARENT}
+    if len(found) > 1:
+        raise ValueError("the images of one prompt have several colours behind them")
+    return found.pop() if found else ()
 
 
 def as_sent(image: int) -> int:

@@ -21,6 +21,7 @@ from coldproof.adapters.protocol.embedding_rows import has_rows, is_row
 from coldproof.adapters.protocol.endpoints import Endpoint
 from coldproof.adapters.protocol.images import (
     arguments_of,
+    background_of,
     has_images,
     image_and_offset,
     is_image,
@@ -63,6 +64,8 @@ def body(request: CompletionRequest, shape: EngineShape) -> dict[str, Any]:
     message = {"role": "user", "content": list(parts(request, shape))}
     arguments = arguments_of(request.prompt, request.hidden or ()).fields()
     fields |= {"mm_processor_kwargs": arguments} if arguments else {}
+    colour = background_of(request.prompt, request.hidden or (), shape.image.side) if shape.image is not None else ()
+    fields |= {"media_io_kwargs": {"image": {"rgba_background_color": colour}}} if colour else {}
     return fields | {"messages": [message], "chat_template": TEMPLATE, "add_generation_prompt": False}
 
 

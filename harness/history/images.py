@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 
 from coldproof.adapters.protocol.images import (
+    IMAGE_VARIANTS,
+    Encoding,
     SentImage,
     as_sent,
     image_and_offset,
@@ -107,6 +109,13 @@ def sends_otherwise(history: History, outcome: Outcome) -> bool:
     known = {(image, sent.encoding) for image, sent in earlier_images(history, outcome)}
     own = [(image, sent.encoding) for _, image, sent in sent_images(outcome)]
     return any(image == other and encoding != way for image, encoding in own for other, way in known)
+
+
+def other_background(history: History, outcome: Outcome) -> bool:
+    """Return whether a request sends an image in a file with a hole, which shows another colour in another request."""
+    known = {image for image, sent in earlier_images(history, outcome) if sent.encoding is Encoding.TRANSPARENT}
+    own = {image for _, image, sent in sent_images(outcome) if sent.encoding is Encoding.TRANSPARENT}
+    return any(image != one and image // IMAGE_VARIANTS == one // IMAGE_VARIANTS for image in own for one in known)
 
 
 def other_look(history: History, outcome: Outcome) -> bool:

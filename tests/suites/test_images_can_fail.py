@@ -27,6 +27,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (images.test_other_images_behind_equal_tokens, "images-are-hashed-where-they-end", IMAGES, SHARED),
     (images.test_other_images_behind_equal_tokens, "an-adapter-is-dropped-from-images", IMAGES, SHARED),
     (images.test_other_arguments_of_the_processor, "image-hashes-ignore-the-processor", IMAGES, SHARED),
+    (images.test_other_arguments_of_the_processor, "images-of-two-modes-have-one-hash", IMAGES, SHARED),
     (images.test_the_same_images_again, "each-image-is-new", IMAGES, LOST),
     (images.test_images_at_the_end, "images-are-not-hashed", IMAGES, SHARED),
     (images.test_images_in_a_small_pool, "a-block-within-a-cut-image-is-published", TIGHT, SHARED),

@@ -114,6 +114,9 @@ def media(pixels_: bytes, side: int, encoding: Encoding) -> Any:
     image = pil.frombytes("RGB", (side, side), pixels_)
     if encoding is Encoding.PIXELS:
         return image
+    if encoding is Encoding.TRANSPARENT:
+        loader = vllm_module("multimodal.media").ImageMediaIO(rgba_background_color=tuple(pixels_[:3]))
+        return loader.load_bytes(image_file(pixels_, side, encoding))
     if encoding is Encoding.PALETTE:
         numbers, colours = numbers_and_colours(pixels_)
         image = pil.frombytes("P", (side, side), numbers)

@@ -11,6 +11,7 @@ from coldproof.harness.history.images import (
     hit_as_told,
     hit_ends_inside,
     hit_image,
+    other_background,
     other_look,
     reuses_name,
     sends_otherwise,
@@ -30,6 +31,7 @@ class Images(Evidence):
     SAME_UUID = "requests that give an image the name of another one"
     RECODED = "requests that send an image of another one in another file format"
     OTHER_LOOK = "requests with other arguments of the processor behind the placeholders of an earlier one"
+    OTHER_BACKGROUND = "requests with a file of an earlier one, and another colour behind its transparent pixels"
     TOLD_HITS = "hits that reached into an image with arguments of the processor"
     CUT_IMAGES = "prefill chunks that ended within an image"
     PREEMPTED_IMAGES = "requests with images that were preempted"
@@ -48,6 +50,7 @@ def image_facts(history: History) -> dict[str, float]:
         Images.SAME_UUID: sum(reuses_name(history, o) for o in outcomes),
         Images.RECODED: sum(sends_otherwise(history, o) for o in outcomes),
         Images.OTHER_LOOK: sum(other_look(history, o) for o in outcomes),
+        Images.OTHER_BACKGROUND: sum(other_background(history, o) for o in outcomes),
         Images.TOLD_HITS: sum(map(hit_as_told, outcomes)),
         Images.CUT_IMAGES: cut_images(history) if outcomes else 0,
         Images.PREEMPTED_IMAGES: sum(bool(o.preemptions) for o in outcomes) or counted(history, "preempted_images"),

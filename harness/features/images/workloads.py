@@ -84,7 +84,8 @@ def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     file differs in its table of colours alone.
     """
     base = draw(prompts_with_images(limits))
-    ways = draw(st.permutations(list(Encoding)))[: limits.most(len(Encoding), least=1)]
+    found = [one for one in Encoding if one is not Encoding.TRANSPARENT]  # of which the request tells the engine more
+    ways = draw(st.permutations(found))[: limits.most(len(found), least=1)]
     others = [tuple(with_image(one, encoding=way) if one.image else one for one in base) for way in ways]
     changed = [
         tuple(with_image(one, name=f"not {one.image.name}") if one.image else one for one in other)
@@ -127,14 +128,23 @@ def images_with_arguments(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     sent = [(way, PLAIN) for way in (*ways, *draw(st.permutations(ways)))]
     sent += [(way, SALTED[0]) for way in draw(st.permutations(ways))[: limits.most(2)]]
     prompts = [request_for(limits, tuple(told(segment, way) for segment in base), identity) for way, identity in sent]
-    steps = [Burst(requests=(one,)) for one in prompts]
-    again = draw(st.lists(st.sampled_from(prompts), max_size=3))
-    fresh = [tuple(with_image(one, name="fresh") if one.image else one for one in base)] if not limits.slow else []
-    orders = draw(st.permutations(ways))
-    beside = [
-        request_for(limits, tuple(told(segment, way) for segment in one), PLAIN) for one in fresh for way in orders
-    ]
-    return Workload((*steps, *(Burst(requests=tuple(burst)) for burst in (again, beside) if burst)))
+    alone = [Burst(requests=(one,)) for one in (*prompts, *holes(limits, base))]
+    together = [draw(st.lists(st.sampled_from(prompts), max_size=3))]
+    if not limits.slow:
+        fresh = tuple(with_image(one, name="fresh") if one.image else one for one in base)
+        told_so = [tuple(told(segment, way) for segment in fresh) for way in draw(st.permutations(ways))]
+        together.append([request_for(limits, one, PLAIN) for one in told_so])
+    return Workload((*alone, *(Burst(requests=tuple(burst)) for burst in together if burst)))
+
+
+def holes(limits: WorkloadLimits, base: Segments) -> list[Request]:
+    """Return requests with one file, whose first pixel is transparent, and with one colour behind it and another."""
+    first = next(number for number, segment in enumerate(base) if segment.image)
+    found = []
+    for pixel in (None, 0, None)[: limits.most(3, least=2)]:
+        image = with_image(base[first], name="hole", pixel=pixel, encoding=Encoding.TRANSPARENT)
+        found.append(request_for(limits, (*base[:first], image, *base[first + 1 :]), PLAIN))
+    return found
 
 
 @st.composite

@@ -77,8 +77,39 @@ def test_arguments_of_the_processor_are_a_field() -> None:
     assert "mm_processor_kwargs" not in content.body(new_request(*image_positions(CAT, 3)), SHAPE)
 
 
+def test_a_request_names_the_colour_behind_its_holes() -> None:
+    """Two images that differ in their first pixel are one file, and the colour that the request names is that pixel."""
+    bodies = []
+    for variant in (0, 1):
+        cat, hidden = image_positions(image_id("cat", variant), 3), (SentImage(Encoding.TRANSPARENT).hidden(), 0, 0)
+        body = content.body(new_request(*cat, hidden=hidden), SHAPE)
+        colour = body.pop("media_io_kwargs")["image"]["rgba_background_color"]
+        assert bytes(colour) == pixels(image_id("cat", variant), SIDE)[:3]
+        bodies.append((colour, body))
+    (first, one), (second, other) = bodies
+    assert first != second
+    assert one == other
+
+
+def test_a_prompt_has_one_colour_behind_its_holes() -> None:
+    """Two images whose holes show other colours cannot be sent in one request."""
+    prompt = (*image_positions(CAT, 3), *image_positions(image_id("cat", 1), 3))
+    hidden = (SentImage(Encoding.TRANSPARENT).hidden(), 0, 0) * 2
+    with pytest.raises(ValueError, match="several colours"):
+        content.body(new_request(*prompt, hidden=hidden), SHAPE)
+
+
+def test_a_hole_is_transparent_and_the_rest_is_not() -> None:
+    """What the hole shows is not in the file."""
+    pil: Any = pytest.importorskip("PIL.Image")
+    file = pil.open(io.BytesIO(image_file(pixels(CAT, SIDE), SIDE, Encoding.TRANSPARENT)))
+    seen = file.tobytes()
+    assert (file.mode, seen[:4], set(seen[7::4])) == ("RGBA", bytes(4), {255})
+    assert file.convert("RGB").tobytes()[3:] == pixels(CAT, SIDE)[3:]
+
+
 @pytest.mark.parametrize("side", [5, 6])
-@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize("encoding", [one for one in Encoding if one is not Encoding.TRANSPARENT])
 def test_a_file_keeps_every_pixel(encoding: Encoding, side: int) -> None:
     """Every encoding keeps the pixels, also where the rows of a file are padded."""
     pil: Any = pytest.importorskip("PIL.Image")

@@ -22,9 +22,11 @@ TEXT, TAIL, TOKENS = tuple(range(40, 50)), tuple(range(60, 100)), 16
 PLAIN = SentImage()
 
 
-def shown(number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, **more: Any) -> Outcome:
+def shown(
+    number: int, *names: str, sent: SentImage = PLAIN, text: tuple[int, ...] = TEXT, variant: int = 0, **more: Any
+) -> Outcome:
     """Return a request with images after text, and more text after them."""
-    ids = [image_id(name, look=sent.arguments.look) for name in names]
+    ids = [image_id(name, variant, sent.arguments.look) for name in names]
     images = tuple(position for one in ids for position in image_positions(one, TOKENS))
     prompt = (*text, *images, *TAIL)
     hidden = [0] * len(prompt)
@@ -51,7 +53,7 @@ def counted(cut: float | None, preempted: float | None) -> History:
     return history(shown(0, "cat"), steps=(record(0, before=before, after=after),))
 
 
-NAMED, PNG = SentImage(uuid=7), SentImage(Encoding.PNG)
+NAMED, PNG, HOLE = SentImage(uuid=7), SentImage(Encoding.PNG), SentImage(Encoding.TRANSPARENT)
 USUAL, RESCALED, NORMALIZED = (
     SentImage(arguments=one) for one in (Arguments.AS_CONFIGURED, Arguments.RESCALED, Arguments.NORMALIZED)
 )
@@ -110,6 +112,15 @@ SHOWS: list[Shown] = [
             history(shown(0, "cat"), shown(1, "cat", sent=USUAL)),
             history(shown(0, "cat", sent=NORMALIZED), shown(1, "cat", sent=RESCALED)),
             history(shown(0, "cat"), shown(1, "cat", sent=RESCALED, salt="red")),
+        ],
+    ),
+    (
+        Images.OTHER_BACKGROUND,
+        history(shown(0, "cat", sent=HOLE), shown(1, "cat", variant=1, sent=HOLE)),
+        [
+            history(shown(0, "cat", sent=HOLE), shown(1, "cat", sent=HOLE)),
+            history(shown(0, "cat", sent=HOLE), shown(1, "dog", variant=1, sent=HOLE)),
+            history(shown(0, "cat"), shown(1, "cat", variant=1, sent=HOLE)),
         ],
     ),
     (
