@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.harness.features.endpoints.evidence import Endpoints
-from coldproof.harness.features.endpoints.workloads import at_two_endpoints, impossible_priorities
+from coldproof.harness.features.endpoints.evidence import CHANCES_WHERE, Endpoints
+from coldproof.harness.features.endpoints.workloads import at_every_endpoint, impossible_priorities
 from coldproof.harness.judgement.requirement import requirement
 from coldproof.harness.session.system_under_test import SystemUnderTest
 
@@ -20,7 +20,8 @@ ENDPOINTS = (Capability.ENDPOINTS, Capability.CHAT, Capability.TOKEN_PROMPTS, Ca
     "salts and adapters at every endpoint",
     needs=(*ENDPOINTS, Capability.CACHED_TOKENS, Capability.CACHE_SALT),
     suits=("routes",),
-    shows=(Endpoints.HITS, Endpoints.CHANCES, Endpoints.TURNS),
+    shows=(Endpoints.HITS, Endpoints.TURNS),
+    shows_where=CHANCES_WHERE,
     upstream=("vllm#46688", "vllm#20981"),
 )
 @given(data=st.data())
@@ -30,10 +31,11 @@ def test_salts_and_adapters_at_every_endpoint(sut: SystemUnderTest, data: st.Dat
 
     Why it can break: each endpoint has a request type of its own, which has to carry the salt and the adapter to the
     engine (vllm#46688: the endpoint for messages had no salt; vllm PR#20981). Oracle: the reference cache, which knows
-    no endpoints, and cold start. Vacuous when no request hit what only another endpoint computed, no block of the same
-    prompt was cached at another endpoint under another identity, or no next turn hit what decode wrote for another one.
+    no endpoints, and cold start. Vacuous when no request hit what only another endpoint computed, when at one endpoint
+    no block of the same prompt was cached by another one under another identity, or when no next turn hit what decode
+    wrote for another one.
     """
-    workload = at_two_endpoints(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
+    workload = at_every_endpoint(sut.limits, with_adapter=sut.can(Capability.ADAPTER_CHOICE))
     sut.check(data.draw(workload, label="workload"))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
+from collections import Counter
+
+from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.harness.features.endpoints.facts import endpoints_of
 from coldproof.harness.history.records import (
     History,
@@ -19,9 +21,24 @@ class Endpoints(Evidence):
     """Requests at several endpoints of a server."""
 
     HITS = "hits on what only another endpoint computed"
-    CHANCES = "requests that could have hit another identity's blocks of another endpoint"
+    AT_COMPLETIONS = "requests at /v1/completions that could have hit another identity's blocks of another endpoint"
+    AT_CHAT = "requests at /v1/chat/completions that could have hit another identity's blocks of another endpoint"
+    AT_GENERATE = "requests at /inference/v1/generate that could have hit another identity's blocks of another endpoint"
+    AT_RESPONSES = "requests at /v1/responses that could have hit another identity's blocks of another endpoint"
+    AT_MESSAGES = "requests at /v1/messages that could have hit another identity's blocks of another endpoint"
     TURNS = "next turns that hit what decode wrote for another endpoint"
     ODD_PRIORITIES = "endpoints at which an impossible priority was sent"
+
+
+CHANCES = {
+    Endpoint.COMPLETIONS: Endpoints.AT_COMPLETIONS,
+    Endpoint.CHAT: Endpoints.AT_CHAT,
+    Endpoint.GENERATE: Endpoints.AT_GENERATE,
+    Endpoint.RESPONSES: Endpoints.AT_RESPONSES,
+    Endpoint.MESSAGES: Endpoints.AT_MESSAGES,
+}
+# For an engine that has an endpoint: it has to be tried, as each has a request type of its own.
+CHANCES_WHERE = {ENDPOINT_CAPABILITIES[endpoint]: counter for endpoint, counter in CHANCES.items()}
 
 
 @computes(Endpoints, order=120)
@@ -32,9 +49,10 @@ def endpoint_facts(history: History) -> dict[str, float]:
     outcomes = [outcome for outcome in history.outcomes if outcome.error is None and several]
     asked = {number: request for number, _, request in history.workload.requests()}
     odd = {endpoints[number] for number, request in asked.items() if request.priority == IMPOSSIBLE_PRIORITY}
+    chances = Counter(CHANCES[endpoints[o.request]] for o in outcomes if could_hit_wrongly(history, o, endpoints))
     return {
         Endpoints.HITS: sum(hit_of_another_endpoint(history, o, endpoints) for o in outcomes),
-        Endpoints.CHANCES: sum(could_hit_wrongly(history, o, endpoints) for o in outcomes),
+        **{counter: chances[counter] for counter in CHANCES.values()},
         Endpoints.TURNS: sum(is_turn_at_another_endpoint(history, o, endpoints) for o in outcomes),
         Endpoints.ODD_PRIORITIES: len(odd) if len(odd) > 1 else 0,
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.endpoints import ENDPOINT_CAPABILITIES, IMPOSSIBLE_PRIORITY, Endpoint
 from coldproof.harness.features.salts.workloads import LONG, NEARLY_EQUAL
-from coldproof.harness.workload.generators.identities import AdapterAndSalt, load_tenant
+from coldproof.harness.workload.generators.identities import PLAIN, AdapterAndSalt, load_tenant
 from coldproof.harness.workload.generators.prompts import BASE_WITH_ADAPTER, WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 
@@ -19,40 +21,30 @@ def open_endpoints(limits: WorkloadLimits) -> tuple[Endpoint, ...]:
     return tuple(endpoint for endpoint in Endpoint if ENDPOINT_CAPABILITIES[endpoint] in limits.can)
 
 
-def endpoint_pairs(limits: WorkloadLimits) -> list[tuple[Endpoint, Endpoint]]:
-    """Return the ordered pairs of different endpoints. Those of the endpoints that are used least come first."""
-    endpoints = open_endpoints(limits)[::-1]
-    return [(first, then) for first in endpoints for then in endpoints if first is not then]
-
-
 @st.composite
-def at_two_endpoints(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
-    """Draw chats that are sent at a first endpoint and then at others: with the same salt and adapter, with others, and
-    with the same again. A next turn of the first answer may follow at another endpoint. Half of the prompts begin under
-    a salt that any change on its way would change.
+def at_every_endpoint(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
+    """Draw a chat that is sent at a first endpoint and then at every other one: under another identity, which must not
+    hit, and under the same, which must. Before that it is sent without a salt, as which an endpoint that drops salts
+    takes it. A next turn of its answer may follow at another endpoint, and the chat at the first one again, under an
+    identity of the others. Many begin under a salt that any change on its way would change.
     """
     steps: list[Step] = []
-    drawn = draw(st.lists(st.sampled_from(SALTS), min_size=1, max_size=limits.most(2, least=1), unique=True))
-    identities: list[AdapterAndSalt] = list(dict.fromkeys(identity for pair in drawn for identity in pair))
+    identities: list[AdapterAndSalt] = list(draw(st.sampled_from(SALTS)))
     if with_adapter and draw(st.sampled_from((True, True, False))):
         steps.append(load_tenant(limits))
         identities += [("tenant", identities[0][1]), (None, "tenant")]
-    pairs = draw(st.lists(st.sampled_from(endpoint_pairs(limits)), min_size=1, max_size=limits.most(2, least=1)))
-    number = 0
-    for place, (first, then) in enumerate(pairs):
-        opened = Prompt((draw(preludes(limits, f"prelude {place}")), QUESTION))
-        own = draw(st.sampled_from((*identities, DELICATE, DELICATE)))
-        others = draw(st.permutations([identity for identity in identities if identity != own]))
-        opening = number
-        sent = [request(opened, own, first, limits)]
-        sent += [request(opened, other, then, limits) for other in others[: limits.most(4, least=1)]]
-        sent += [request(opened, own, then, limits)]  # shares with the first endpoint's request
-        if draw(st.booleans()):
-            sent += [request(Prompt((Segment("turn", 7),), continues=opening), own, then, limits)]
-        if len(others) > 1 and draw(st.booleans()):
-            sent += [request(opened, others[0], first, limits)]  # shares with the second endpoint's
-        steps += [Burst(requests=(one,)) for one in sent]
-        number += len(sent)
+    first, *then = draw(st.permutations(open_endpoints(limits)[::-1]))  # the least used ones come first
+    opened = Prompt((draw(preludes(limits, "prelude")), QUESTION))
+    own = draw(st.sampled_from((*identities, DELICATE, DELICATE)))
+    others = draw(st.permutations([identity for identity in identities if identity != own]))
+    sent = [request(opened, identity, first, limits) for identity in (own, PLAIN)]
+    sent += [request(opened, other, endpoint, limits) for other, endpoint in zip(itertools.cycle(others), then)]
+    sent += [request(opened, own, endpoint, limits) for endpoint in then]
+    if draw(st.booleans()):
+        sent.append(request(Prompt((Segment("turn", 7),), continues=0), own, then[-1], limits))
+    if len(then) > 1 and draw(st.booleans()):  # shares with the request of another endpoint
+        sent.append(request(opened, others[0], first, limits))
+    steps += [Burst(requests=(one,)) for one in sent]
     if limits.may_mix(BASE_WITH_ADAPTER) or not with_adapter:
         steps += draw(together(limits, identities))
     return Workload(tuple(steps))

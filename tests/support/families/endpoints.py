@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coldproof.harness.features.endpoints.workloads import at_two_endpoints, impossible_priorities
+from coldproof.harness.features.endpoints.workloads import at_every_endpoint, impossible_priorities
 
 USUAL = {
-    "endpoints": lambda on: at_two_endpoints(on, with_adapter=True),
+    "endpoints": lambda on: at_every_endpoint(on, with_adapter=True),
     "impossible priorities": impossible_priorities,
 }

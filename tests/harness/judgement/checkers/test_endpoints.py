@@ -19,8 +19,8 @@ from coldproof.adapters.protocol.requests import Token
 from coldproof.harness.case.signature import signature
 from coldproof.harness.execution.runner.runner import WorkloadRun
 from coldproof.harness.features.endpoints.checks import check_endpoints
-from coldproof.harness.features.endpoints.evidence import Endpoints
-from coldproof.harness.features.endpoints.workloads import at_two_endpoints, impossible_priorities
+from coldproof.harness.features.endpoints.evidence import CHANCES
+from coldproof.harness.features.endpoints.workloads import at_every_endpoint, impossible_priorities
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.checkers.liveness import check_liveness
 from coldproof.harness.judgement.finding import Rule
@@ -68,7 +68,7 @@ def one_by_one(*requests: Request) -> Workload:
 @FEW
 def test_a_correct_server_has_no_finding(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """This holds for any workload at all five routes, also with impossible priorities."""
-    family = data.draw(st.sampled_from([at_two_endpoints(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
+    family = data.draw(st.sampled_from([at_every_endpoint(LIMITS, with_adapter=False), impossible_priorities(LIMITS)]))
     one = judged(data.draw(family), ServerBehaviour(), tmp_path_factory.mktemp("run"))
     assert one.findings == ()
 
@@ -82,7 +82,7 @@ def test_a_salt_that_one_route_drops_is_detected(endpoint: Endpoint, tmp_path: P
     one = judged(one_by_one(chat(Endpoint.CHAT, None), chat(endpoint, "red")), dropping, tmp_path)
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
-    assert one.evidence[Endpoints.CHANCES] == 1
+    assert one.evidence[CHANCES[endpoint]] == 1
     words = signature(one.history, found.failure_class, found.request)
     assert words.endswith(f"; chat; beside /v1/chat/completions; at {endpoint.value} under a salt")
 

@@ -8,7 +8,7 @@ from support.evidence import Shown, miscounted
 from support.histories import ask, burst, history, outcome
 
 from coldproof.adapters.protocol.endpoints import IMPOSSIBLE_PRIORITY, Endpoint
-from coldproof.harness.features.endpoints.evidence import Endpoints
+from coldproof.harness.features.endpoints.evidence import CHANCES, Endpoints
 from coldproof.harness.history.records import Outcome
 from coldproof.harness.workload.steps import Workload
 
@@ -57,15 +57,20 @@ SHOWS: list[Shown] = [
             ),
         ],
     ),
-    (
-        Endpoints.CHANCES,
-        history(first(salt="red"), second(), **ACROSS),
-        [
-            history(first(), second(), **ACROSS),
-            history(first(salt="red"), second(), **workload_of(Endpoint.CHAT, Endpoint.CHAT)),
-            history(first(salt="red"), outcome(1, range(200, 240)), **ACROSS),
-            history(first(salt="red", error="lost"), second(), **ACROSS),
-        ],
+    *(
+        (
+            counter,
+            history(first(salt="red"), second(), **workload_of(other, endpoint)),
+            [
+                history(first(salt="red"), second(), **workload_of(endpoint, other)),
+                history(first(), second(), **workload_of(other, endpoint)),
+                history(first(salt="red"), second(), **workload_of(endpoint, endpoint)),
+                history(first(salt="red"), outcome(1, range(200, 240)), **workload_of(other, endpoint)),
+                history(first(salt="red", error="lost"), second(), **workload_of(other, endpoint)),
+            ],
+        )
+        for endpoint, counter in CHANCES.items()
+        for other in [next(one for one in Endpoint if one is not endpoint)]
     ),
     (
         Endpoints.TURNS,

@@ -10,7 +10,8 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 from support.drawn_workloads import LIMITS, any_at_all, few_examples, lengths
 
-from coldproof.harness.features.endpoints.workloads import DELICATE, at_two_endpoints
+from coldproof.adapters.protocol.endpoints import Endpoint
+from coldproof.harness.features.endpoints.workloads import DELICATE, at_every_endpoint
 from coldproof.harness.features.salts.workloads import LONGEST_SALT, salted
 from coldproof.harness.workload.generators.chats import conversations, trees
 from coldproof.harness.workload.steps import Prompt, Workload
@@ -109,17 +110,22 @@ def test_any_change_of_a_salt_on_one_route_changes_the_delicate_one(change: Call
     assert len(sent) <= LONGEST_SALT
 
 
-@given(workload=at_two_endpoints(LIMITS["roomy"], with_adapter=True))
-def test_a_prompt_is_sent_again_by_another_route(workload: Workload) -> None:
-    """The salt and the adapter are the same, so a route that changes the salt loses the hit."""
-    sent = [(r.prompt, r.salt, r.adapter, r.endpoint) for _, _, r in workload.requests() if r.prompt.continues is None]
-    assert any(one[:3] == other[:3] and one[3] != other[3] for one in sent for other in sent)
+@given(workload=at_every_endpoint(LIMITS["roomy"], with_adapter=True))
+def test_a_prompt_is_sent_again_by_every_route(workload: Workload) -> None:
+    """With the same salt and adapter, so that a route that changes the salt loses the hit, and before that with others,
+    so that a route that drops the salt may hit.
+    """
+    opening, *rest = [request for _, _, request in workload.requests()]
+    again = [one for one in rest if one.prompt == opening.prompt]
+    same = [one.endpoint for one in again if (one.salt, one.adapter) == (opening.salt, opening.adapter)]
+    others = [one.endpoint for one in again if (one.salt, one.adapter) != (opening.salt, opening.adapter)]
+    assert {opening.endpoint, *same} == {opening.endpoint, *others} == set(Endpoint)
 
 
 def test_the_delicate_salt_is_sent_by_two_routes() -> None:
     """Many workloads do so, and this finds one."""
     find(
-        at_two_endpoints(LIMITS["roomy"], with_adapter=False),
+        at_every_endpoint(LIMITS["roomy"], with_adapter=False),
         lambda workload: len({r.endpoint for _, _, r in workload.requests() if r.salt == DELICATE[1]}) > 1,
         settings=any_at_all,
     )
