@@ -27,6 +27,7 @@ from coldproof.harness.features.tiers.workloads import (
     loads_by_share,
     partitions,
     preempted_after_loads,
+    read_from_behind,
     restored_for_others,
     returning_crowd,
     saved_and_restored,
@@ -73,6 +74,8 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     """
     kinds = (evicted_and_sent_again, working_sets, returning_crowd, answers_that_fill_blocks)
     usual = st.one_of(*(kind(sut.limits) for kind in kinds))
+    if sut.can(Capability.SLOW_TIER):
+        usual = with_rare(sut.limits, usual, read_from_behind(sut.limits))
     sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))
 
 

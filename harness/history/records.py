@@ -281,6 +281,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         named = (f"adapter {name}" for name, known in self.contents.items() if known == digest)
         return next(named, f"adapter content {digest}")
 
+    def describe_request(self, number: int) -> str:
+        """Return a description of a request: its number, and its endpoint if it names one."""
+        asked = (request.endpoint for one, _, request in self.workload.requests() if one == number)
+        endpoint = next(asked, None)
+        return f"request {number}" if endpoint is None else f"request {number} at {endpoint.value}"
+
     def describe_identity(self, identity: Identity) -> str:
         """Return a description of an identity."""
         adapter = self.describe_adapter(identity.adapter)

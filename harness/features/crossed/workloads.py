@@ -43,17 +43,20 @@ from coldproof.harness.workload.generators.reuse import boundaries, returns
 from coldproof.harness.workload.steps import Workload
 
 Workloads = st.SearchStrategy[Workload]
+Kind = Capability | str | None
 TIER, POOL = Capability.SECOND_TIER, Capability.POOL_SIZE
 SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.IMAGES
 ROWS = Capability.EMBEDDING_ROWS
 SLOW = Capability.SLOW_TIER
 LIMITS = Capability.TRANSFER_LIMITS
+LOADS = "loads"  # a kind of its own beside what else is about a second tier: most of its workloads are of it
 OF_THEIR_OWN = (TIER, SLOW, LIMITS, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 OF_TIERS = (
     evicted_and_sent_again,
     loaded_together,
     loads_by_share,
     preempted_after_loads,
+    returning_crowd,
     returning_crowd,
     answers_that_fill_blocks,
 )
@@ -64,21 +67,23 @@ def of_every_feature(limits: WorkloadLimits, shown_by: Mapping[Capability, str])
     """Return workloads for all features that this engine has. An example is of one kind.
 
     `shown_by`: by a feature, the evidence that it has acted. Nothing but its own workloads shows a second tier, limits
-    on it, drafts, images or embedding rows: these come first. Then each has as many examples as what meets a feature
-    that acts by itself, such as a window or a priority: prompts sent again, a full pool, resets, or sessions.
+    on it, drafts, images or embedding rows: these come first. Then each has three times as many examples as what meets
+    a feature that acts by itself, such as a window or a priority: prompts sent again, a full pool, resets, or sessions.
+    Every cell has these, and few have a pair of the others.
     """
     plain = (returns(limits), boundaries(limits), conversations(limits, chat=False), mixed(limits))
-    found: dict[Capability | None, list[Workloads]] = {None: list(plain)}
+    found: dict[Kind, list[Workloads]] = {None: list(plain)}
     for feature, needs, workloads in by_feature(limits):
         if needs <= limits.can:
             found.setdefault(feature, []).append(workloads)
     kinds = {feature: st.one_of(workloads) for feature, workloads in found.items()}
-    every = st.sampled_from(list(kinds.values())).flatmap(lambda kind: kind)
+    own = [kind for feature, kind in kinds.items() if feature in (*OF_THEIR_OWN, LOADS)]
+    every = st.sampled_from([*kinds.values(), *own, *own]).flatmap(lambda kind: kind)
     return led(limits, every, {shown_by[feature]: kinds[feature] for feature in OF_THEIR_OWN if feature in kinds})
 
 
-def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capability], Workloads]]:
-    """Return workloads with the capability that they are about, and those that they need."""
+def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Kind, set[Capability], Workloads]]:
+    """Return workloads with their kind, such as the capability that they are about, and those that they need."""
     adapters = Capability.ADAPTER_CHOICE in limits.can
     yield POOL, {POOL}, working_sets(limits)
     yield POOL, {POOL}, outgrowing_requests(limits, afterwards=True)
@@ -90,7 +95,7 @@ def by_feature(limits: WorkloadLimits) -> Iterable[tuple[Capability, set[Capabil
     yield Capability.SESSIONS, {Capability.SESSIONS, SALT}, sessions(limits, with_adapter=adapters)
     yield Capability.DRAFT_COUNTS, {Capability.DRAFT_COUNTS}, hits_with_drafts(limits, with_adapter=adapters)
     for of_tier in OF_TIERS:
-        yield TIER, {TIER, POOL}, of_tier(limits)
+        yield LOADS, {TIER, POOL}, of_tier(limits)
     yield TIER, {TIER, POOL, Capability.ABORT}, aborted_loads(limits)
     yield TIER, {TIER}, sent_again_after_gaps(limits)
     yield TIER, {TIER, SALT}, partitions(limits)

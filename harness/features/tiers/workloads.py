@@ -186,19 +186,22 @@ def aborted_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 @guided
 @st.composite
 def preempted_after_loads(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw a prompt that the pool loses, and the same again after one with which it fills the pool.
+    """Draw a prompt that the pool loses, and the same again, or longer, after one with which it fills the pool.
 
     The other prompt has a whole number of blocks. Its first token needs one more, which is taken from the later request
-    directly after its load. What failed to load is not computed again by then.
+    directly after its load, or while what is new of it is stored. It is admitted again when the other one ends, soon or
+    later. What failed to load is not computed again by then.
     """
     pool, longest = pool_tokens(limits) // limits.unit, limits.longest // limits.unit - 1
-    blocks = draw(st.sampled_from((5, 3, 4)))
+    blocks, more = draw(st.sampled_from(((5, 0), (3, 2), (4, 0), (3, 0), (2, 3), (5, 2))))
     tail = draw(st.sampled_from((5, 6, 4)))  # the cell's connector chooses by the length which loads fail
-    again = Request(prompt=Prompt((Segment("victim", (blocks - 1) * limits.unit + tail),)), max_tokens=8)
-    length = min(max(1, pool - blocks), longest) * limits.unit - NONCE_TOKENS
-    other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=8)
+    stem = Segment("victim", (blocks - 1) * limits.unit + tail)
+    first = Request(prompt=Prompt((stem,)), max_tokens=8)
+    again = Request(prompt=Prompt((stem, Segment("more", more * limits.unit)) if more else (stem,)), max_tokens=8)
+    length = min(max(1, pool - blocks - more), longest) * limits.unit - NONCE_TOKENS
+    other = Request(prompt=Prompt((Segment("taker", length),)), max_tokens=draw(st.sampled_from((8, 2))))
     both = draw(st.sampled_from(((other, again), (again, other))))  # the latter where loads are asynchronous
-    before = (Burst(requests=(again,)), emptied(draw, limits))
+    before = (Burst(requests=(first,)), emptied(draw, limits))
     return Workload((*before, Burst(requests=both), Burst(requests=(again,)), Idle(20)))
 
 
@@ -219,26 +222,38 @@ def loads_by_share(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 @guided
 @st.composite
 def returning_crowd(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw prompts that the pool loses, and all of them again at once, as they were or longer.
+    """Draw prompts that the pool loses, and all of them again at once, as they were or longer; then prompts whose loads
+    fill the pool to its last block.
 
-    Their loads fit into the pool together, and fill it or leave a part. What each prompt needs beside its load, for the
-    rest of it, its first token or its drafts, then has to wait until another one has ended.
+    The loads of the first ones leave a part of the pool. What each prompt needs beside its load, for its rest, a token
+    or drafts, has to wait until another one has ended.
     """
-    unit = limits.unit
-    pool, longest = pool_tokens(limits) // unit, limits.longest // unit - 1
     count = draw(st.sampled_from((2, 3, 2, 4)))
-    share = pool // count
+    share = pool_tokens(limits) // limits.unit // count
     # Blocks that a load leaves of a share, tokens of the prompt behind whole blocks, and blocks by which it is longer.
     fewer, tail, more = draw(
-        st.sampled_from(((2, 1, 3 * count), (0, 0, 0), (1, unit - 1, 0), (1, unit - 2, 0), (1, 1, share), (3, 2, 4)))
+        st.sampled_from(((2, 1, 3 * count), (1, limits.unit - 1, 0), (1, limits.unit - 2, 0), (1, 1, share), (3, 2, 4)))
     )
-    loaded = min(max(1, share - fewer), longest)
-    rest = min(more, max(0, min(pool, longest) - loaded - 1))
-    stems = [Segment(f"crowd {i}", loaded * unit - NONCE_TOKENS + tail) for i in range(count)]
+    first = crowd(draw, limits, [max(1, share - fewer)] * count, tail=tail, more=more)
+    left = pool_tokens(limits) // limits.unit - share * (count - 1)
+    full = crowd(draw, limits, [*[share] * (count - 1), left], name="full")
+    return Workload((*first, *(full if not limits.slow else ()), Idle(20)))
+
+
+def crowd(
+    draw: st.DrawFn, limits: WorkloadLimits, blocks: list[int], *, name: str = "crowd", tail: int = 0, more: int = 0
+) -> list[Step]:
+    """Return prompts of so many blocks and `tail` tokens, what empties the pool, and all prompts again at once, each
+    longer by at most `more` blocks.
+    """
+    unit, longest = limits.unit, limits.longest // limits.unit - 1
+    lengths = [min(one, longest) for one in blocks]
+    stems = [Segment(f"{name} {i}", n * unit - NONCE_TOKENS + tail) for i, n in enumerate(lengths)]
     steps: list[Step] = [Burst(requests=(Request(prompt=Prompt((stem,)), max_tokens=1),)) for stem in stems]
+    rest = min(more, max(0, min(pool_tokens(limits) // unit, longest) - lengths[0] - 1))
     again = [Prompt((stem, Segment("rest", rest * unit)) if rest else (stem,)) for stem in stems]
     together = Burst(requests=tuple(Request(prompt=one, max_tokens=8) for one in again))
-    return Workload((*steps, emptied(draw, limits), together, steps[0], Idle(20)))
+    return [*steps, emptied(draw, limits), together, steps[0]]
 
 
 @guided
@@ -277,7 +292,8 @@ def read_from_behind(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 
     Unlike in a flood of the pool, nothing of it is left in the tier between.
     """
-    blocks, tail = draw(st.sampled_from((4, 2, 8))), draw(st.sampled_from((5, 1, limits.unit)))
+    most = min(pool_tokens(limits), limits.longest) // limits.unit - 2  # host memory may have room for fewer
+    blocks, tail = draw(st.sampled_from((4, max(4, most), 2, 8))), draw(st.sampled_from((5, 1, limits.unit)))
     stem, end, other = (Segment(*of) for of in (("stem", blocks * limits.unit), ("tail", tail), ("other", limits.unit)))
     ask, longer, beside = (Request(prompt=Prompt(parts), max_tokens=4) for parts in ((stem,), (stem, end), (other,)))
     steps: list[Step] = [Burst(requests=(ask,))]

@@ -53,7 +53,8 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
         failure_class = FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE
         why = f"at most {limit.at_most} were ever computed for {history.describe_identity(outcome.identities[-1])}"
         if source is not None:
-            why += f"; request {source.request} wrote them for {history.describe_identity(source.identities[0])}"
+            writer = history.describe_request(source.request)
+            why += f"; {writer} wrote them for {history.describe_identity(source.identities[0])}"
         elif (other := writer_before_a_reset(history, outcome, cached)) is not None:
             why += f"; request {other.request} wrote them before a cache reset that reported success"
         elif (similar := writer_of_similar_rows(history, outcome)) is not None:
@@ -66,7 +67,8 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
         why = f"an earlier request had left {limit.at_least} in the cache, and the {place} had room to keep them"
     else:
         return []
-    sentence = f"Request {outcome.request} hit {low} cached tokens, but {why}."
+    reader = history.describe_request(outcome.request)
+    sentence = f"{reader[0].upper()}{reader[1:]} hit {low} cached tokens, but {why}."
     return [Finding(checker="bounds", failure_class=failure_class, request=outcome.request, sentence=sentence)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
 from coldproof.adapters.vllm.faults.engine_parts import module, scheduler
-from coldproof.adapters.vllm.faults.patching import acted, around, state_of
+from coldproof.adapters.vllm.faults.patching import acted, around, override, state_of
 
 FAULTS, fault = collector("past_lookups")
 FOUND = "found_by_lookups"
@@ -59,3 +59,8 @@ def loads_reserve_no_blocks_for_drafts(patch: Patch) -> None:
         if this._spec_decode_step_blocks and this.connector is not None:
             acted()
             this._spec_decode_step_blocks = 0
+
+    @around(patch, scheduler(), "_request_remaining_blocks")
+    def remaining(original: Any, this: Any, request: Any) -> Any:
+        with override(this, "num_spec_tokens", 0):
+            return original(this, request)

@@ -83,6 +83,8 @@ def test_a_salt_that_one_route_drops_is_detected(endpoint: Endpoint, tmp_path: P
     (found,) = one.findings
     assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
     assert one.evidence[CHANCES[endpoint]] == 1
+    assert found.sentence.startswith(f"Request 1 at {endpoint.value} hit ")
+    assert "; request 0 at /v1/chat/completions wrote them for base model" in found.sentence
     words = signature(one.history, found.failure_class, found.request)
     assert words.endswith(f"; chat; beside /v1/chat/completions; at {endpoint.value} under a salt")
 
