@@ -60,6 +60,7 @@ def calibrate(
     block: int | None,
     slots: int,
     seconds: float = math.inf,
+    stepped: bool = False,
     renew: Callable[[], object] | None = None,
     dropped: Collection[RequestKind] = (),
     on_death: Callable[[RequestKind, str], None] = lambda *_: None,
@@ -68,9 +69,10 @@ def calibrate(
 ) -> tuple[Calibration, Rule]:
     """Send the probes and return the calibration and the rule. Raises OracleError if the oracle cannot answer.
 
-    `seconds`: the budget of the run. If the model is slow, fewer probes are sent. `renew`: replaces the oracle's engine
-    after a request has ended it; None if Coldproof cannot start one. `dropped`: kinds of requests that are not sent.
-    `on_death`: called with each further kind that ended the engine, and what it said.
+    `seconds`: the budget of the run. If the model is slow, fewer probes are sent. `stepped`: what is sent together is
+    one batch, and the same each time, so that one round with short answers shows what all of them would. `renew`:
+    replaces the oracle's engine after a request has ended it; None if Coldproof cannot start one. `dropped`: kinds of
+    requests that are not sent. `on_death`: called with each further kind that ended the engine, and what it said.
     """
     block = whole_unit(block or DEFAULT_BLOCK)
     run = secrets.token_hex(4)
@@ -100,9 +102,9 @@ def calibrate(
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
     if exact and len(identities) > 2:
         # Alternating identities in one batch, with answers long enough to overlap.
-        tokens = MIXED_TOKENS if repeats.waited < SLOW_SECONDS else TOKENS
+        tokens = MIXED_TOKENS if repeats.waited < SLOW_SECONDS and not stepped else TOKENS
         mixed = [Question(prompt, identity, tokens) for prompt in prompts for identity in reversed(identities)]
-        rounds = pace.most(ROUNDS, latencies=len(mixed))
+        rounds = 1 if stepped else pace.most(ROUNDS, latencies=len(mixed))
         try:
             oracle.fill_slots(slots)
             mixtures = mixtures_that_hold(oracle, mixed, alone, rounds, progress)

@@ -60,7 +60,9 @@ def image_cache_resets(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """
     base = draw(prompts_with_images(limits, cut=draw(st.sampled_from((True, True, False)))))
     alone = [(reset,) for reset in RESETS[:3]]
-    pauses = [(Pause(mode=mode, clear=True), Resume()) for mode in pause_modes(limits)]
+    # A second tier may be none that can be cleared, so that an engine refuses such a pause.
+    modes = pause_modes(limits) if Capability.SECOND_TIER not in limits.can else ()
+    pauses = [(Pause(mode=mode, clear=True), Resume()) for mode in modes]
     ways: list[tuple[Step, ...]] = [*alone, *([draw(st.sampled_from(pauses))] if pauses else [])]
     more: list[tuple[Step, ...]] = [*((reset,) for reset in RESETS), *pauses]
     resets = [*draw(st.permutations(ways)), *draw(st.lists(st.sampled_from(more), max_size=limits.most(3)))]

@@ -149,16 +149,22 @@ def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 @guided
 @st.composite
 def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw A, a prompt that takes the whole pool, and A again; perhaps both once more, with more tokens after A.
+    """Draw A, a prompt that takes the whole pool, or so much that the first blocks of A are left, and A again, perhaps
+    behind one that is older; perhaps all once more, with more tokens after A.
 
-    With an answer of one token, as a prefiller is asked for it, A ends in the step that computes its last blocks.
+    What is left of A is what the pool gives away next, to the loads of the other one or of A itself. With an answer of
+    one token, as a prefiller is asked for it, A ends in the step that computes its last blocks.
     """
     stem = draw(stems(limits))
     tail = Segment("tail", limits.unit + 1)
     first = Request(prompt=Prompt((stem,)), max_tokens=draw(st.sampled_from((8, 1))))
-    steps: list[Step] = [Burst(requests=(first,))]
+    own = (NONCE_TOKENS + stem.length) // limits.unit
+    left = draw(st.sampled_from((0, own // 2, max(0, own - 1))))
+    older = [Request(prompt=Prompt((Segment("older", stem.length),)))] if draw(st.booleans()) else []
+    steps: list[Step] = [Burst(requests=(one,)) for one in (*older, first)]
     for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
-        steps += [pool_filler(limits, "flood"), Burst(requests=(Request(prompt=Prompt(segments)),))]
+        again = Burst(requests=(*older, Request(prompt=Prompt(segments))))
+        steps += [pool_filler(limits, "flood", left=left), again]
     return Workload(tuple(steps))
 
 
@@ -341,9 +347,11 @@ def with_gaps(draw: st.DrawFn, limits: WorkloadLimits, workload: Workload) -> Wo
     return Workload(tuple(steps))
 
 
-def pool_filler(limits: WorkloadLimits, name: str) -> Burst:
-    """Return a burst of one request that takes as much of the pool as it can, so that nothing else stays."""
-    tokens = min(pool_tokens(limits), limits.longest) - NONCE_TOKENS - 4
+def pool_filler(limits: WorkloadLimits, name: str, *, left: int = 0) -> Burst:
+    """Return a burst of one request that takes as much of the pool as it can, so that nothing else stays, or all but
+    `left` blocks.
+    """
+    tokens = max(limits.unit, min(pool_tokens(limits), limits.longest) - left * limits.unit) - NONCE_TOKENS - 4
     return Burst(requests=(Request(prompt=Prompt((Segment(name, tokens),)), max_tokens=4),))
 
 

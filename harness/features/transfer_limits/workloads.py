@@ -31,8 +31,10 @@ def limited(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     stem = draw(stems(limits))
     first = Request(prompt=draw(related_prompts(limits, stem, None)), max_tokens=draw(st.sampled_from((8, 1))))
     length = NONCE_TOKENS + sum(segment.length for segment in first.prompt.segments)
-    less = tuple(max(1, length - fewer) for fewer in (unit // 4 + 1, 2))  # inside the block that the prompt ends in
-    amounts = st.sampled_from(limits.sizes((unit, 0, *less, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
+    # Inside the block that the prompt ends in, or a unit before that: a part of a block may be stored, too.
+    less = st.sampled_from([max(1, length - fewer) for fewer in (unit // 4 + 1, unit, 2)])
+    usual = st.sampled_from(limits.sizes((unit, 0, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
+    amounts = st.one_of(usual, less)
     perhaps = st.one_of(st.none(), amounts)
     stored = draw(amounts if missing == CUT_STORES else perhaps)
     steps: list[Step] = [Burst(requests=(with_limits(first, stored=stored),))]
