@@ -61,7 +61,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crossings(msgspec.Struct, frozen=True, kw_only=True):
-    """The crossed cells of an engine. By profile, `chosen` has their names, or `strengths` that of a covering array.
+    """The crossed cells of an engine. By profile, `chosen` has names, and `strengths` the strength of a covering array.
 
     `cell`: makes the cell of a point, with this name. `point`: the point of a cell; None for one that has a place in no
     dimension, such as two servers.
@@ -98,8 +98,8 @@ class Crossings(msgspec.Struct, frozen=True, kw_only=True):
     def cells(self, profile: str) -> tuple[Cell, ...]:
         """Return the crossed cells of a profile."""
         strength = self.strengths.get(profile)
-        names = self.chosen.get(profile, ()) if strength is None else self.names(strength)
-        return tuple(filter(None, map(self.named, names)))
+        names = (*(self.names(strength) if strength is not None else ()), *self.chosen.get(profile, ()))
+        return tuple(filter(None, map(self.named, dict.fromkeys(names))))
 
     def names(self, strength: int) -> tuple[str, ...]:
         """Return the names of an array's cells. A point with at most one value that is no default is a cell already."""

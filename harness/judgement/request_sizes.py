@@ -64,5 +64,16 @@ def blocks_held(history: History, tokens: int) -> int:
 
 
 def blocks_of_all(history: History) -> int:
-    """Return the number of blocks for everything that this history computed, if its requests share none."""
-    return sum(o.options.answers * blocks_held(history, len(o.prompt) + o.max_tokens) for o in history.outcomes)
+    """Return the number of blocks for everything that this history computed, if its requests share none.
+
+    Layers with windows or states may keep the blocks that a request no longer needs, if it is not known which they
+    keep. These then stay in the pool in place of what was there before.
+    """
+    shape = history.shape
+    keep_all = bool(shape.groups) and not shape.uniform and shape.kept_every is None
+
+    def blocks(tokens: int) -> int:
+        held = blocks_held(history, tokens)
+        return held + sum(math.ceil(tokens / group.block) for group in shape.groups if keep_all and group.most_blocks)
+
+    return sum(o.options.answers * blocks(len(o.prompt) + o.max_tokens) for o in history.outcomes)

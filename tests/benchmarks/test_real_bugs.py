@@ -212,6 +212,30 @@ def test_a_bug_is_alone_in_its_engine(tmp_path: Path) -> None:
         assert set(words[words.index("--requirements") + 1].split(",")) == {*requirements, "MIXED-2"}
 
 
+@pytest.mark.parametrize(("code", "counts"), [(0, True), (1, False)])
+def test_what_fails_without_the_bug_is_not_of_it(tmp_path: Path, code: int, counts: bool) -> None:
+    """The case of a detection is replayed on the engine without the bug, with the same repairs."""
+    bug_ = next(one for one in LIST if one.id == "vllm-34616")
+    cases = tmp_path / "report" / "cases"
+    cases.mkdir(parents=True)
+    for name in ("TIER-1-abc.json", "TIER-1-abc.trace.json"):
+        (cases / name).write_text("{}")
+    asked: list[list[str]] = []
+
+    def replay(words: list[str]) -> int:
+        asked.append(words)
+        return code
+
+    found = power_samples.suite_run(power_samples.seen())
+    kept = PLANT.of_the_bug(PLANT.plan(bug_, 1), found, tmp_path, replay)
+    assert bool(kept.detections) is counts
+    assert bool(kept.problem) is not counts
+    (words,) = asked
+    assert words[4] == str(cases / "TIER-1-abc.json")
+    assert "--fault" not in words
+    assert words[words.index("--repairs") + 1] == "known"
+
+
 def test_what_is_planted_again_decides_where_the_release_does_not() -> None:
     """A bug that was seen on its release needs no more."""
     again = [planted("smoke", "LORA-1")]

@@ -230,6 +230,9 @@ REFUSALS = (
         "(256)",
     ),
 )
+# Beside the rows of an array: what a further value of a row keeps from acting. Images and embedding rows leave no part
+# of a block to store, and a draft model loads other blocks.
+ALONE = ("state+tier-offload+unit-8", "tier-failing+chunks-of-one")
 # For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would
 # take all of the profile's time.
 FEW = ("window+tier-kept+chunks-24", "state+chunks-24+priority", "five-groups+chunks-of-one+priority")
@@ -287,6 +290,6 @@ CROSSINGS = Crossings(
     refusals=REFUSALS,
     cell=crossed_cell,
     point=point_of,
-    chosen={"smoke": FEW},
+    chosen={"smoke": FEW, "ci": ALONE},
     strengths={"ci": PAIRS, "release": TRIPLES, "qualify": TRIPLES},
 )

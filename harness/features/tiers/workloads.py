@@ -149,22 +149,23 @@ def first_block_changed(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
 @guided
 @st.composite
 def evicted_and_sent_again(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw A, a prompt that takes the whole pool, or so much that the first blocks of A are left, and A again, perhaps
-    behind one that is older; perhaps all once more, with more tokens after A.
+    """Draw A, a prompt that takes the whole pool, and A again, perhaps once more with more tokens after A; or A with
+    these tokens first. The prompt before the last one may leave A, or a part of it.
 
-    What is left of A is what the pool gives away next, to the loads of the other one or of A itself. With an answer of
-    one token, as a prefiller is asked for it, A ends in the step that computes its last blocks.
+    What is left of A is what the pool gives away next, to the load of the rest. With an answer of one token, as a
+    prefiller is asked for it, A ends in the step that computes its last blocks.
     """
     stem = draw(stems(limits))
-    tail = Segment("tail", limits.unit + 1)
-    first = Request(prompt=Prompt((stem,)), max_tokens=draw(st.sampled_from((8, 1))))
+    longer = (stem, Segment("tail", draw(st.sampled_from((limits.unit + 1, 3 * limits.unit)))))
+    plans = (((stem,), (stem,)), ((stem,), (stem,), longer), ((stem,), longer, longer), (longer, (stem,), longer))
+    first, *others = draw(st.sampled_from(plans))
+    answer = draw(st.sampled_from((8, 1)))
     own = (NONCE_TOKENS + stem.length) // limits.unit
-    left = draw(st.sampled_from((0, own // 2, max(0, own - 1))))
-    older = [Request(prompt=Prompt((Segment("older", stem.length),)))] if draw(st.booleans()) else []
-    steps: list[Step] = [Burst(requests=(one,)) for one in (*older, first)]
-    for segments in draw(st.sampled_from((((stem,),), ((stem,), (stem, tail)), ((stem, tail), (stem, tail))))):
-        again = Burst(requests=(*older, Request(prompt=Prompt(segments))))
-        steps += [pool_filler(limits, "flood", left=left), again]
+    left = draw(st.sampled_from((0, 2 * own, own // 2, own)))  # of several groups of layers, each has its own blocks
+    steps: list[Step] = [Burst(requests=(Request(prompt=Prompt(first), max_tokens=answer),))]
+    for number, segments in enumerate(others, start=1):
+        filler = pool_filler(limits, "flood", left=left if number == len(others) else 0)
+        steps += [filler, Burst(requests=(Request(prompt=Prompt(segments)),))]
     return Workload(tuple(steps))
 
 

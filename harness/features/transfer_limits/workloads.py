@@ -11,7 +11,7 @@ from coldproof.harness.features.tiers.workloads import emptied, evicted_and_sent
 from coldproof.harness.workload.generators.guidance import guided
 from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import WorkloadLimits, related_prompts, stems
-from coldproof.harness.workload.steps import Burst, Idle, Request, Step, Workload
+from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS
 from coldproof.harness.workload.transform import change_requests
 
@@ -25,16 +25,15 @@ def limited(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a prompt whose store may be limited, and the same or a related one once the pool is emptied, with a limit on
     loads or without, alone or beside others of it; then the same without limits.
 
-    A limit is nothing, a block, a part of one, a little less than the first prompt, or more than there is.
+    A limit is nothing, a block, a part of one, a little less than the first prompt, or more than there is. At last a
+    prompt ends inside a block, with a limit inside that block: a part of it may be stored, too.
     """
     unit, missing = limits.unit, draw(lead(limits, (CUT_LOADS, CUT_STORES)))
     stem = draw(stems(limits))
     first = Request(prompt=draw(related_prompts(limits, stem, None)), max_tokens=draw(st.sampled_from((8, 1))))
     length = NONCE_TOKENS + sum(segment.length for segment in first.prompt.segments)
-    # Inside the block that the prompt ends in, or a unit before that: a part of a block may be stored, too.
-    less = st.sampled_from([max(1, length - fewer) for fewer in (unit // 4 + 1, unit, 2)])
-    usual = st.sampled_from(limits.sizes((unit, 0, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
-    amounts = st.one_of(usual, less)
+    less = tuple(max(1, length - fewer) for fewer in (unit // 4 + 1, 2))  # inside the block that the prompt ends in
+    amounts = st.sampled_from(limits.sizes((unit, 0, *less, unit + unit // 2, 2 * unit, 1, 2 * pool_tokens(limits))))
     perhaps = st.one_of(st.none(), amounts)
     stored = draw(amounts if missing == CUT_STORES else perhaps)
     steps: list[Step] = [Burst(requests=(with_limits(first, stored=stored),))]
@@ -45,7 +44,9 @@ def limited(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         other = with_limits(again, loaded=draw(perhaps), stored=draw(perhaps))
         together = draw(st.sampled_from(((one,), (one, first), (other,), (other, one))))
         steps += [emptied(draw, limits), Burst(requests=together), Burst(requests=(first,))]
-    return Workload((*steps, emptied(draw, limits), Burst(requests=(first,)), Idle(20)))
+    cut = Request(prompt=Prompt((Segment("cut", unit + unit // 2 + 1 - NONCE_TOKENS),)), max_tokens=1)
+    steps.append(Burst(requests=(with_limits(cut, stored=unit + draw(st.sampled_from((1, unit // 4)))),)))
+    return Workload((*steps, emptied(draw, limits), Burst(requests=(first, cut)), Idle(20)))
 
 
 def with_limits(request: Request, *, loaded: int | None = None, stored: int | None = None) -> Request:
