@@ -175,11 +175,14 @@ def test_segments_are_read_back() -> None:
     assert b"image" not in msgspec.json.encode(Segment("s", 3))
 
 
-@pytest.mark.parametrize("mode", [PauseMode.KEEP, None])
-def test_a_pause_that_clears_is_drawn_among_the_resets_of_images(mode: PauseMode | None) -> None:
-    """A pause of a server clears the front end's cache of images as well (vllm#47147), if the server has pauses."""
-    others = {capability for one, capability in MODES.items() if one is not mode}
-    able = msgspec.structs.replace(limits(), can=frozenset(Capability) - others, image_tokens=TOKENS)
+@pytest.mark.parametrize(("mode", "tier"), [(PauseMode.KEEP, False), (None, False), (None, True)])
+def test_a_pause_that_clears_is_drawn_among_the_resets_of_images(mode: PauseMode | None, tier: bool) -> None:
+    """A pause of a server clears the front end's cache of images as well (vllm#47147), if the server has pauses, and no
+    second tier that might refuse it.
+    """
+    lacks = {capability for one, capability in MODES.items() if one is not mode and not tier}
+    lacks |= set() if tier else {Capability.SECOND_TIER}
+    able = msgspec.structs.replace(limits(), can=frozenset(Capability) - lacks, image_tokens=TOKENS)
     steps = find(image_cache_resets(able), lambda _: True, settings=any_at_all).steps
     pauses = [place for place, step in enumerate(steps) if isinstance(step, Pause)]
     if mode is None:
