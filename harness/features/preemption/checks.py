@@ -71,7 +71,7 @@ def overtaken_requests(history: History) -> list[Finding]:
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome, other in itertools.permutations(history.outcomes, 2):
         follows = comes_after(other, outcome) and urgency[other.request] >= urgency[outcome.request]
-        if follows and any(overtook(other, outcome, outcome.since_start(at)) for at in outcome.preempted_at):
+        if follows and any(overtook(history, other, outcome, outcome.since_start(at)) for at in outcome.preempted_at):
             return [overtaking_finding(outcome, other)]
     return []
 
@@ -96,11 +96,32 @@ def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
     return alike and other.options.answers == outcome.options.answers == 1
 
 
-def overtook(other: Outcome, preempted: Outcome, lost: float) -> bool:
-    """Return whether `other` got all its tokens up to its first one while `preempted` waited to be resumed."""
-    begun = [other.since_start(token.at) for token in other.tokens]
-    resumed = [at for token in preempted.tokens if (at := preempted.since_start(token.at)) > lost]
+def overtook(history: History, other: Outcome, preempted: Outcome, lost: float) -> bool:
+    """Return whether `other` was admitted while `preempted` waited to be resumed.
+
+    Where the engine's steps are not recorded, a first token shows it. An engine may compute chunks of several prompts
+    in one step, so that a shorter one has its token first although it was admitted later.
+    """
+    if history.engine_steps is not None:
+        begun = admitted_at(history, other)
+        resumed = [at for at in admitted_at(history, preempted) if at > lost]
+    elif computed_at_least(other) < len(preempted.prompt) + len(preempted.tokens):
+        return False
+    else:
+        begun = [other.since_start(token.at) for token in other.tokens]
+        resumed = [at for token in preempted.tokens if (at := preempted.since_start(token.at)) > lost]
     return bool(begun and resumed) and other.preemptions == 0 and lost < begun[0] < resumed[0]
+
+
+def admitted_at(history: History, outcome: Outcome) -> list[float]:
+    """Return when a request was admitted, first and again, in the engine's steps."""
+    name = str(outcome.request)
+    return [step.at for step in history.engine_steps or () for one in step.admitted if one.request == name]
+
+
+def computed_at_least(outcome: Outcome) -> int:
+    """Return how many tokens of its prompt a request has computed for itself; 0 if its hits are unknown."""
+    return len(outcome.prompt) - (len(outcome.prompt) if outcome.hit_at_most is None else outcome.hit_at_most)
 
 
 def kept_running(outcome: Outcome, when: float) -> bool:

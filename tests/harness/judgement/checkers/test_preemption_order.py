@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.histories import ask, burst, history, outcome, record, shape, tokens
 
+from coldproof.adapters.protocol.engine_steps import Admission, EngineStep
 from coldproof.adapters.protocol.images import image_id, image_positions
 from coldproof.adapters.protocol.requests import ResponseOptions
 from coldproof.harness.features.preemption.checks import check_order
@@ -127,15 +128,29 @@ def test_a_wrong_preemption_order_reaches_the_judgement() -> None:
 
 
 RESUMED_LATE = timed(0, times=(0.1, 0.5), lost=(0.2,))
-OVERTAKER = timed(1, times=(0.4,))
+LONGER = tuple(range(100, 150))  # takes at least as long as what a preempted request computes again
+
+
+def longer(**more: Any) -> Outcome:
+    """Return a request with a longer prompt, of which nothing was cached."""
+    return msgspec.structs.replace(timed(1, **more), prompt=LONGER, cached_tokens=0)
+
+
+OVERTAKER = longer(times=(0.4,))
 
 
 def overtaking_findings(
-    first: Outcome, other: Outcome, *, priorities: tuple[int, int] = (0, 0), **sizes: Any
+    first: Outcome,
+    other: Outcome,
+    *,
+    priorities: tuple[int, int] = (0, 0),
+    engine_steps: tuple[EngineStep, ...] | None = None,
+    **sizes: Any,
 ) -> list[Finding]:
     """Return the findings if the engine documents that preempted requests are resumed first."""
     workload = Workload((burst(*(ask(priority=p) for p in priorities)),))
-    return check_order(history(first, other, workload=workload, shape=shape(**{"resumes_first": True, **sizes})))
+    found = shape(**{"resumes_first": True, **sizes})
+    return check_order(history(first, other, workload=workload, shape=found, engine_steps=engine_steps))
 
 
 @pytest.mark.parametrize("priorities", [(0, 0), (-1, 1)])
@@ -149,16 +164,19 @@ def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> No
 @pytest.mark.parametrize(
     ("first", "other"),
     [
-        (RESUMED_LATE, timed(1, times=(0.6,))),
-        (RESUMED_LATE, timed(1, times=(0.5,))),
-        (RESUMED_LATE, timed(1, times=(0.15, 0.4))),
-        (RESUMED_LATE, timed(1, times=(0.4,), lost=(0.3,))),
+        (RESUMED_LATE, longer(times=(0.6,))),
+        (RESUMED_LATE, longer(times=(0.5,))),
+        (RESUMED_LATE, longer(times=(0.15, 0.4))),
+        (RESUMED_LATE, longer(times=(0.4,), lost=(0.3,))),
+        (RESUMED_LATE, timed(1, times=(0.4,))),
+        (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, cached_tokens=32)),
+        (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, cached_tokens=None)),
         (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, model="tenant")),
         (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, options=ResponseOptions(pattern="a+"))),
         (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, options=ResponseOptions(answers=2))),
         (msgspec.structs.replace(RESUMED_LATE, prompt=(*IMAGE, *PROMPT)), OVERTAKER),
         (RESUMED_LATE, msgspec.structs.replace(OVERTAKER, step=1)),
-        (RESUMED_LATE, timed(1, times=(0.45,), sent=0.05)),
+        (RESUMED_LATE, longer(times=(0.45,), sent=0.05)),
         (timed(0, times=(0.1,), lost=(0.2,)), OVERTAKER),
         (timed(0, times=(0.1, 0.5)), OVERTAKER),
     ],
@@ -167,6 +185,9 @@ def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> No
         "at the same time",
         "had begun",
         "preempted too",
+        "shorter",
+        "cached",
+        "perhaps cached",
         "adapter",
         "grammar",
         "answers",
@@ -180,6 +201,22 @@ def test_a_preempted_request_is_not_overtaken(priorities: tuple[int, int]) -> No
 def test_a_request_that_may_come_first_overtakes_none(first: Outcome, other: Outcome) -> None:
     """The two requests wait for different things, or it is unknown which was first."""
     assert overtaking_findings(first, other) == []
+
+
+@pytest.mark.parametrize(
+    ("again", "begun", "overtaken"), [(4, 3, True), (3, 3, False), (3, 4, False), (4, 1, False)], ids=str
+)
+def test_the_steps_say_which_request_was_admitted_first(again: int, begun: int, overtaken: bool) -> None:
+    """A token that comes earlier says nothing there: of two chunks in one step, that of a shorter prompt may be the
+    last.
+    """
+    steps = tuple(
+        EngineStep(at=number / 10 + 0.05, admitted=tuple(Admission(str(name), 0, number > 0) for name in names))
+        for number in range(5)
+        for names in [[*([0] if number in (0, again) else []), *([1] if number == begun else [])]]
+    )
+    seen = overtaking_findings(RESUMED_LATE, OVERTAKER, engine_steps=steps)
+    assert bool(seen) is overtaken
 
 
 def test_without_a_documented_order_there_is_no_finding() -> None:
