@@ -18,18 +18,20 @@ from coldproof.harness.features.saved_state.evidence import SavedState
 from coldproof.harness.features.sides.evidence import Sides
 from coldproof.harness.features.sides.failure_workloads import failing_tiers
 from coldproof.harness.features.tiers.evidence import Tiers
-from coldproof.harness.features.tiers.restart_workloads import restarts_after_changes, restarts_without_changes
-from coldproof.harness.features.tiers.workloads import (
+from coldproof.harness.features.tiers.load_workloads import (
     aborted_loads,
-    answers_that_fill_blocks,
-    evicted_and_sent_again,
     loaded_together,
     loads_by_share,
-    partitions,
     preempted_after_loads,
+    returning_crowd,
+)
+from coldproof.harness.features.tiers.restart_workloads import restarts_after_changes, restarts_without_changes
+from coldproof.harness.features.tiers.workloads import (
+    answers_that_fill_blocks,
+    evicted_and_sent_again,
+    partitions,
     read_from_behind,
     restored_for_others,
-    returning_crowd,
     saved_and_restored,
     sent_again_after_gaps,
 )

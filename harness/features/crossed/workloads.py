@@ -22,16 +22,18 @@ from coldproof.harness.features.resets.scoped_workloads import resets_of_running
 from coldproof.harness.features.resets.workloads import aborts, resets
 from coldproof.harness.features.rows.workloads import conversations_with_rows, near_embeddings
 from coldproof.harness.features.sessions.workloads import sessions
-from coldproof.harness.features.tiers.workloads import (
+from coldproof.harness.features.tiers.load_workloads import (
     aborted_loads,
-    answers_that_fill_blocks,
-    evicted_and_sent_again,
     loaded_together,
     loads_by_share,
-    partitions,
     preempted_after_loads,
-    read_from_behind,
     returning_crowd,
+)
+from coldproof.harness.features.tiers.workloads import (
+    answers_that_fill_blocks,
+    evicted_and_sent_again,
+    partitions,
+    read_from_behind,
     sent_again_after_gaps,
 )
 from coldproof.harness.features.transfer_limits.workloads import limited

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from coldproof.harness.features.tiers.load_workloads import aborted_loads, loaded_together, loads_by_share
 from coldproof.harness.features.tiers.restart_workloads import (
     restarts_after_changes,
     restarts_between_prompts,
     restarts_without_changes,
 )
-from coldproof.harness.features.tiers.workloads import (
-    aborted_loads,
-    evicted_and_sent_again,
-    first_block_changed,
-    loaded_together,
-    loads_by_share,
-)
+from coldproof.harness.features.tiers.workloads import evicted_and_sent_again, first_block_changed
 
 USUAL = {
     "restarts after changes": restarts_after_changes,

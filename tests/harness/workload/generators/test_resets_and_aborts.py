@@ -16,12 +16,8 @@ from coldproof.harness.features.preemption.workloads import outgrowing_requests
 from coldproof.harness.features.pressure.workloads import partly_evicted, prefix_sharers, queued_for_blocks
 from coldproof.harness.features.resets.workloads import aborts, changes_and_resets, resets
 from coldproof.harness.features.salts.workloads import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
-from coldproof.harness.features.tiers.workloads import (
-    aborted_loads,
-    evicted_and_sent_again,
-    first_block_changed,
-    loads_by_share,
-)
+from coldproof.harness.features.tiers.load_workloads import aborted_loads, loads_by_share
+from coldproof.harness.features.tiers.workloads import evicted_and_sent_again, first_block_changed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
