@@ -90,10 +90,15 @@ def of_the_bug(plan: RunPlan, found: SuiteRun, folder: Path, replay: Callable[[l
     return msgspec.structs.replace(found, detections=[], problem=f"without the bug, too: {', '.join(failing)}")
 
 
+def quietly(words: list[str]) -> int:
+    """Run a command and return its exit code. What it prints is in its report."""
+    return subprocess.run(words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+
+
 def run_once(bug: Bug, out: Path, seconds: float) -> PlantedRun:
     """Run a bug that is planted, and return what was found of it."""
     ask = plan(bug, seconds)
-    found = of_the_bug(ask, run(ask, out), out, lambda words: subprocess.run(words, check=False).returncode)
+    found = of_the_bug(ask, run(ask, out), out, quietly)
     return planted_run(bug.planted, PROFILE, found)
 
 

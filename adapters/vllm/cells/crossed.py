@@ -230,8 +230,8 @@ REFUSALS = (
         "(256)",
     ),
 )
-# Beside the rows of an array: what a further value of a row keeps from acting. Images and embedding rows leave no part
-# of a block to store, and a draft model loads other blocks.
+# Beside the rows of an array, whose rows with these pairs have further values. In two known causes that act here
+# (vllm#52397, vllm#49250), no such row showed them within seconds.
 ALONE = ("state+tier-offload+unit-8", "tier-failing+chunks-of-one")
 # For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would
 # take all of the profile's time.

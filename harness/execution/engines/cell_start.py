@@ -190,7 +190,7 @@ def own_rules(pool: EnginePool, cell: Cell, started: StartedEngines, progress: P
             block=block,
             slots=slots,
             seconds=pool.calibration_seconds,
-            stepped=pool.options.fingerprint,
+            stepped=pool.options.fingerprint and pool.options.quick,
             renew=renewing(pool, cell, started.cold, started.cold_engine),
             dropped=tuple(pool.dropped),
             on_death=noting_deaths(pool, cell),

@@ -51,7 +51,7 @@ SALT, RESET, IMAGES = Capability.CACHE_SALT, Capability.CACHE_RESET, Capability.
 ROWS = Capability.EMBEDDING_ROWS
 SLOW = Capability.SLOW_TIER
 LIMITS = Capability.TRANSFER_LIMITS
-LOADS = "loads"  # a kind of its own beside what else is about a second tier: most of its workloads are of it
+LOADS = "loads"  # most workloads of a second tier: a kind of its own, so that each is drawn often enough
 OF_THEIR_OWN = (TIER, SLOW, LIMITS, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 OF_TIERS = (
     evicted_and_sent_again,
@@ -59,7 +59,7 @@ OF_TIERS = (
     loads_by_share,
     preempted_after_loads,
     returning_crowd,
-    returning_crowd,
+    returning_crowd,  # twice: what a load lacks shows only where all loads together fill the pool
     answers_that_fill_blocks,
 )
 SIDES = (Capability.RESET_ENCODER, Capability.RESET_PROCESSOR)

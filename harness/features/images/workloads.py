@@ -84,7 +84,7 @@ def images_sent_otherwise(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     file differs in its table of colours alone.
     """
     base = draw(prompts_with_images(limits))
-    found = [one for one in Encoding if one is not Encoding.TRANSPARENT]  # of which the request tells the engine more
+    found = [one for one in Encoding if one is not Encoding.TRANSPARENT]  # for which a request needs a field: `holes`
     ways = draw(st.permutations(found))[: limits.most(len(found), least=1)]
     others = [tuple(with_image(one, encoding=way) if one.image else one for one in base) for way in ways]
     changed = [

@@ -121,7 +121,7 @@ def admitted_at(history: History, outcome: Outcome) -> list[float]:
 
 def computed_at_least(outcome: Outcome) -> int:
     """Return how many tokens of its prompt a request has computed for itself; 0 if its hits are unknown."""
-    return len(outcome.prompt) - (len(outcome.prompt) if outcome.hit_at_most is None else outcome.hit_at_most)
+    return 0 if outcome.hit_at_most is None else len(outcome.prompt) - outcome.hit_at_most
 
 
 def kept_running(outcome: Outcome, when: float) -> bool:

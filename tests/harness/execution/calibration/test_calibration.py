@@ -70,11 +70,13 @@ def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -
     return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, salted=salted)
 
 
-def calibrated(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> tuple[Calibration, Rule]:
+def calibrated(
+    engine: ScriptedEngine, folder: Path, *, salted: bool = False, stepped: bool = False
+) -> tuple[Calibration, Rule]:
     """Calibrate an engine with four slots and without prompt scores, so that answers are judged by the margin."""
     engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
     oracle = oracle_over(engine, folder, salted=salted)
-    return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4)
+    return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, stepped=stepped)
 
 
 def test_an_engine_that_repeats_itself_is_compared_token_by_token(tmp_path: Path) -> None:
@@ -188,8 +190,9 @@ def test_an_engine_that_varies_from_its_first_token_on_is_not_exact(tmp_path: Pa
     assert any("not report prompt logprobs" in note and "left out" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("stepped", [True, False])
 @pytest.mark.parametrize("broken", [BASE_WITH_ADAPTER, ADAPTERS_TOGETHER])
-def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tmp_path: Path) -> None:
+def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, stepped: bool, tmp_path: Path) -> None:
     """The fault belongs to the engine and not to its cache (GROUND-1)."""
 
     def breaks(company: set[str]) -> bool:
@@ -197,7 +200,7 @@ def test_a_mixture_that_breaks_is_named_and_the_rest_stays_exact(broken: str, tm
             return "base" in company and len(company) > 1
         return len(company - {"base"}) > 1
 
-    found, rule = calibrated(Mixed(breaks), tmp_path)
+    found, rule = calibrated(Mixed(breaks), tmp_path, stepped=stepped)
     assert rule.exact
     assert found.mixtures[broken] is False
     assert found.mixtures[ADAPTERS_TOGETHER] is (broken != ADAPTERS_TOGETHER)
