@@ -20,6 +20,7 @@ from coldproof.harness.features.sides.failure_workloads import failing_tiers
 from coldproof.harness.features.tiers.evidence import Tiers
 from coldproof.harness.features.tiers.load_workloads import (
     aborted_loads,
+    loaded_behind_hits,
     loaded_together,
     loads_by_share,
     preempted_after_loads,
@@ -79,6 +80,26 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     if sut.can(Capability.SLOW_TIER):
         usual = with_rare(sut.limits, usual, read_from_behind(sut.limits))
     sut.check(data.draw(with_rare(sut.limits, usual, loaded_together(sut.limits), every=3), label="workload"))
+
+
+@requirement(
+    "TIER-1",
+    "loaded behind a hit",
+    needs=SIZED,
+    suits=LOAD_CELLS,
+    shows=(Tiers.LOADED_BESIDE_HITS,),
+    upstream=("vllm#33775", "vllm#44409"),
+)
+@given(data=st.data())
+def test_loaded_behind_a_hit(sut: SystemUnderTest, data: st.DataObject) -> None:
+    """With a second KV tier, a conforming engine answers as cold when the pool has the beginning of a prompt, the rest
+    is loaded, and other requests hold the pool.
+
+    Why it can break: what is hit is not in use yet when blocks for the load are taken, so that they may be those that
+    are hit, of the same group of layers or of another one (vllm#33775). Oracle: cold start, and the reference cache.
+    Vacuous when no burst hit in the pool and loaded, too.
+    """
+    sut.check(data.draw(loaded_behind_hits(sut.limits), label="workload"))
 
 
 @requirement(

@@ -31,6 +31,8 @@ CI = (
     *EVENT_AND_TIER_CELLS,
     "tier-files-few",
     "tier-files-lost",
+    "tier-failing-shared-steps",
+    "tier-offload-window",
 )
 PROFILES: dict[str, dict[str, tuple[str, ...]]] = {
     "smoke": {

@@ -230,9 +230,9 @@ REFUSALS = (
         "(256)",
     ),
 )
-# Beside the rows of an array, whose rows with these pairs have further values. In two known causes that act here
-# (vllm#52397, vllm#49250), no such row showed them within seconds.
-ALONE = ("state+tier-offload+unit-8", "tier-failing+chunks-of-one")
+# Beside the rows of an array, whose rows with this pair have further values. In a known cause that acts here
+# (vllm#52397), no such row showed it within seconds.
+ALONE = ("state+tier-offload+unit-8",)
 # For the shortest profile: pairs that most models in production have. None meets a known cause, whose replays would
 # take all of the profile's time.
 FEW = ("window+tier-kept+chunks-24", "state+chunks-24+priority", "five-groups+chunks-of-one+priority")

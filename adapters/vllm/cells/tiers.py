@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from coldproof.adapters.protocol.cell_traits import CellTrait
-from coldproof.adapters.vllm.cells.cell import NO_ADAPTERS, NOT_CHUNKED, SMALL_CHUNKS, VllmCell, small_pool, window_pool
+from coldproof.adapters.vllm.cells.cell import (
+    CHUNK_OF_ONE,
+    NO_ADAPTERS,
+    NOT_CHUNKED,
+    SMALL_CHUNKS,
+    VllmCell,
+    small_pool,
+    window_pool,
+)
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
 RELIABLE_TIER = (CellTrait.SECOND_TIER,)  # its loads do not fail
@@ -156,6 +164,13 @@ TIER_CELLS = (
         "tier-kept", "Coldproof's connector: blocks under vLLM's block hashes, synchronous loads", traits=SESSION_TIER
     ),
     tier_cell("tier-failing", "Coldproof's connector: two of three loads fail, vLLM recomputes", traits=FAILING_TIER),
+    tier_cell(
+        "tier-failing-shared-steps",
+        "tier-failing, at most 24 tokens of a prompt in a step, so that another one is computed beside it",
+        arguments=(*SMALL_CHUNKS, CHUNK_OF_ONE, "24"),
+        tier="failing",
+        traits=FAILING_TIER,
+    ),
     tier_cell("tier-failing-late", "tier-failing with asynchronous loads", traits=FAILING_TIER),
     window_tier_cell("tier-kept-window", "Coldproof's connector with asynchronous loads", tier="kept-late", blocks=32),
     window_tier_cell("tier-failing-window", "tier-failing-late", tier="failing-late", blocks=32, traits=FAILING_TIER),

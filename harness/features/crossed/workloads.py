@@ -24,6 +24,7 @@ from coldproof.harness.features.rows.workloads import conversations_with_rows, n
 from coldproof.harness.features.sessions.workloads import sessions
 from coldproof.harness.features.tiers.load_workloads import (
     aborted_loads,
+    loaded_behind_hits,
     loaded_together,
     loads_by_share,
     preempted_after_loads,
@@ -55,6 +56,7 @@ LOADS = "loads"  # most workloads of a second tier: a kind of its own, so that e
 OF_THEIR_OWN = (TIER, SLOW, LIMITS, Capability.DRAFT_COUNTS, IMAGES, ROWS)
 OF_TIERS = (
     evicted_and_sent_again,
+    loaded_behind_hits,
     loaded_together,
     loads_by_share,
     preempted_after_loads,

@@ -22,6 +22,7 @@ class Tiers(Evidence):
     LOADED = "tokens loaded from the second tier", Capability.SECOND_TIER
     LOADED_SLOW = "tokens loaded from a tier behind the second one", Capability.SLOW_TIER
     LOADED_EVICTED = "bursts that loaded evicted blocks"
+    LOADED_BESIDE_HITS = "bursts with hits in the pool and loads"
     LOADED_RESET = "bursts that loaded after a reset had emptied the pool"
     LOADED_RESUMED = "tokens that preempted requests loaded back"
     AFTER_OTHER_ENGINE = "requests that could have loaded KV of an engine with a difference"
@@ -43,6 +44,7 @@ def tier_facts(history: History) -> dict[str, float]:
         Tiers.LOADED: (last.external_hit_tokens or 0) if last else 0,
         Tiers.LOADED_SLOW: (last.slow_hit_tokens or 0) if last else 0,
         Tiers.LOADED_EVICTED: sum(not emptied_before(history, r) for r in loading),
+        Tiers.LOADED_BESIDE_HITS: sum(hit(r) for r in loading),
         Tiers.LOADED_RESET: sum(emptied_before(history, r) for r in loading),
         Tiers.LOADED_RESUMED: (last.resumed_hit_tokens or 0) if last else 0,
         Tiers.AFTER_OTHER_ENGINE: sum(bool(earlier_lives(history, o, same=False)) for o in history.outcomes),
@@ -83,6 +85,11 @@ def own_prefix(history: History, outcome: Outcome) -> int:
 def loaded(record: StepRecord) -> bool:
     """Return whether a step's requests loaded anything from the second tier."""
     return bool(increase(record.before.external_hit_tokens, record.after.external_hit_tokens))
+
+
+def hit(record: StepRecord) -> bool:
+    """Return whether a step's requests hit anything in the pool."""
+    return bool(increase(record.before.hit_tokens, record.after.hit_tokens))
 
 
 def failed(record: StepRecord) -> bool:

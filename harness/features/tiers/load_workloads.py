@@ -133,3 +133,27 @@ def loaded_together(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         tokens, late = draw(st.sampled_from((4, 1, unit))), draw(st.sampled_from((0, 0, 0, 10)))
         requests.append(Request(prompt=prompt, max_tokens=tokens, offset_ms=late))
     return Workload((ask, beside, emptied(draw, limits), Burst(requests=tuple(requests)), ask, beside, Idle(20)))
+
+
+@guided
+@st.composite
+def loaded_behind_hits(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
+    """Draw prompts, a stem of each alone, and the prompts again behind requests that hold a part of the pool.
+
+    The stems were used last, so that their blocks are evicted after what follows them. Of the first stem that is still
+    there, the blocks are hit, and they are what the pool gives away next: the load of the rest must not take them.
+    """
+    unit, longest = limits.unit, min(pool_tokens(limits), limits.longest) // limits.unit - 1
+    whole, parts = [], []
+    for number in range(draw(st.sampled_from(limits.sizes((4, 3, 2))))):
+        blocks = max(1, min(draw(st.sampled_from((3, 2, longest // 2))), longest - 3))
+        stem = Segment(f"stem {number}", blocks * unit - NONCE_TOKENS + draw(st.sampled_from((1, 0, unit - 1))))
+        rest = Segment(f"rest {number}", draw(st.sampled_from((1, 2))) * unit)
+        whole.append(Request(prompt=Prompt((stem, rest)), max_tokens=2))
+        parts.append(Request(prompt=Prompt((stem,)), max_tokens=2))
+    # Tokens. Where the layers have several groups, each of them has blocks for them in the same pool.
+    held = draw(st.integers(longest // 2, min(3 * longest, pool_tokens(limits) // unit))) * unit
+    sizes = [min(longest * unit, held - start) for start in range(0, held, longest * unit)]
+    holders = [Request(prompt=Prompt((Segment(f"holder {i}", n),)), max_tokens=unit) for i, n in enumerate(sizes)]
+    steps = [Burst(requests=(one,)) for one in (*whole, *parts)]
+    return Workload((*steps, Burst(requests=(*holders, *whole)), *steps[: len(whole)], Idle(20)))

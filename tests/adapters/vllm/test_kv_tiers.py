@@ -238,6 +238,15 @@ def test_loads_after_eviction_and_after_a_reset_are_distinguished() -> None:
     assert (facts[Tiers.FAILED_LOADS], facts[Tiers.AFTER_FAILURE]) == (1, 1)
 
 
+def test_only_a_burst_that_hits_and_loads_shows_a_load_beside_a_hit() -> None:
+    """A burst with a hit alone, or with a load alone, does not."""
+    counts = ((0, 0), (32, 0), (32, 32), (64, 64))
+    readings = [Metrics(hit_tokens=hit, external_hit_tokens=loaded) for hit, loaded in counts]
+    steps = tuple(record(i, before=readings[i], after=readings[i + 1]) for i in range(3))
+    facts = tier_facts(history(*(outcome(i, PROMPT) for i in range(3)), steps=steps))
+    assert facts[Tiers.LOADED_BESIDE_HITS] == 1
+
+
 @pytest.mark.parametrize("strategy", [sent_again_after_gaps(LIMITS), partitions(LIMITS)])
 def test_workloads_have_gaps_of_both_kinds_and_later_turns(strategy: Any) -> None:
     """Requests that are inserted do not change which request a turn continues."""

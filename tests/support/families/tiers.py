@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from coldproof.harness.features.tiers.load_workloads import aborted_loads, loaded_together, loads_by_share
+from coldproof.harness.features.tiers.load_workloads import (
+    aborted_loads,
+    loaded_behind_hits,
+    loaded_together,
+    loads_by_share,
+)
 from coldproof.harness.features.tiers.restart_workloads import (
     restarts_after_changes,
     restarts_between_prompts,
@@ -18,6 +23,7 @@ USUAL = {
     "loads by share": loads_by_share,
     "evicted": evicted_and_sent_again,
     "aborted loads": aborted_loads,
+    "loaded behind hits": loaded_behind_hits,
 }
 RARE = {
     "loaded together": loaded_together,

@@ -16,7 +16,7 @@ from coldproof.harness.features.preemption.workloads import outgrowing_requests
 from coldproof.harness.features.pressure.workloads import partly_evicted, prefix_sharers, queued_for_blocks
 from coldproof.harness.features.resets.workloads import aborts, changes_and_resets, resets
 from coldproof.harness.features.salts.workloads import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
-from coldproof.harness.features.tiers.load_workloads import aborted_loads, loads_by_share
+from coldproof.harness.features.tiers.load_workloads import aborted_loads, loaded_behind_hits, loads_by_share
 from coldproof.harness.features.tiers.workloads import evicted_and_sent_again, first_block_changed
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.reuse import repeats
@@ -246,6 +246,34 @@ def test_the_last_prompt_may_leave_a_part_of_the_pool(leaves: bool) -> None:
         lambda workload: (new_prompt_length(requests_in(workload.steps[-2])[0].prompt) < 490) is leaves,
         settings=any_at_all,
     )
+
+
+@few_examples
+@given(loaded_behind_hits(TIGHT))
+def test_stems_are_sent_between_prompts_and_the_same_prompts_behind_holders(workload: Workload) -> None:
+    """A stem is used last, and each prompt is a stem and more."""
+    bursts = [requests_in(step) for step in workload.steps[:-1]]
+    [together] = (asked for asked in bursts if len(asked) > 1)
+    count = sum(len(one.prompt.segments) == 2 for one in together)
+    whole, stems, again = ([asked[0] for asked in bursts[i : i + count]] for i in (0, count, 2 * count + 1))
+    assert [one.prompt.segments[:1] for one in whole] == [one.prompt.segments for one in stems]
+    assert together[-count:] == whole == again
+    assert len(together) > count
+
+
+def test_holders_leave_anything_from_nothing_to_half_of_the_pool() -> None:
+    """Which blocks are given away next depends on it."""
+    held: set[int] = set()
+
+    @any_at_all
+    @given(loaded_behind_hits(TIGHT))
+    def draw(workload: Workload) -> None:
+        [together] = (requests_in(step) for step in workload.steps if len(requests_in(step)) > 2)
+        own = [one for one in together if len(one.prompt.segments) == 1]
+        held.add(sum(one.prompt.segments[0].length for one in own) // TIGHT.unit)
+
+    draw()
+    assert {7, 8, 15, 16} <= held
 
 
 def test_prompts_that_are_loaded_again_have_any_share_of_the_pool() -> None:
