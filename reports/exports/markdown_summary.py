@@ -11,7 +11,8 @@ from coldproof.harness.schema.results import Results
 from coldproof.reports.format.markdown import code, escaped, table
 from coldproof.reports.format.text import duration, many, report_name
 from coldproof.reports.views import overview, switches
-from coldproof.reports.views.causes import SIGN, CauseView, State, cause_views, listed, unconfirmed_words
+from coldproof.reports.views.cause_view import SIGN, CauseView, State
+from coldproof.reports.views.causes import cause_views, listed, unconfirmed_words
 from coldproof.reports.views.notes import notes
 from coldproof.reports.views.untested import Untested, untested
 from coldproof.reports.views.verdict_sentence import verdict_sentence

@@ -13,7 +13,8 @@ from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.switches import ServerSwitches
 from coldproof.reports.format.text import many, one_line
 from coldproof.reports.views import switches
-from coldproof.reports.views.causes import SIGN, CauseView, State, cause_views, listed, unconfirmed_words
+from coldproof.reports.views.cause_view import SIGN, CauseView, State
+from coldproof.reports.views.causes import cause_views, listed, unconfirmed_words
 from coldproof.reports.views.notes import notes
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from coldproof.harness.schema.case import Case
 from coldproof.reports.format.text import file_link, slug, unique
 from coldproof.reports.run_report.case.view import CaseView, case_view
-from coldproof.reports.views.causes import CauseView
+from coldproof.reports.views.cause_view import CauseView
 
 MOST_LISTED = 200  # cases of all causes that are listed; a page with thousands would be too large
 

@@ -18,7 +18,8 @@ from coldproof.reports.run_report.cause_sections import case_anchors, cause_sect
 from coldproof.reports.run_report.run_section.view import run_view
 from coldproof.reports.views import overview, reach, switches
 from coldproof.reports.views import requirements as requirementview
-from coldproof.reports.views.causes import SIGN, cause_views
+from coldproof.reports.views.cause_view import SIGN
+from coldproof.reports.views.causes import cause_views
 from coldproof.reports.views.requirements import main_figures
 from coldproof.reports.views.untested import untested
 from coldproof.reports.views.verdict_sentence import verdict_sentence

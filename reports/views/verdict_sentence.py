@@ -12,7 +12,8 @@ from coldproof.harness.schema.results import Results
 from coldproof.harness.schema.verdict import Verdict
 from coldproof.reports.format.text import many, number, one_line
 from coldproof.reports.views import overview
-from coldproof.reports.views.causes import CauseView, State, requirements_of
+from coldproof.reports.views.cause_view import CauseView, State
+from coldproof.reports.views.causes import requirements_of
 
 EFFECT = {
     Severity.FOREIGN_DATA: "answers made from the data of another request, adapter or tenant",

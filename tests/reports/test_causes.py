@@ -18,7 +18,8 @@ from coldproof.harness.schema.verdict import FailureClass, Verdict
 from coldproof.reports.exports.markdown_summary import summary_markdown
 from coldproof.reports.exports.terminal import closing_lines
 from coldproof.reports.run_report.run_report import render_html
-from coldproof.reports.views.causes import ELSEWHERE, FEW_UNCONFIRMED, SIGN, State, cause_views
+from coldproof.reports.views.cause_view import SIGN, State
+from coldproof.reports.views.causes import ELSEWHERE, FEW_UNCONFIRMED, cause_views
 from coldproof.reports.views.verdict_sentence import verdict_sentence
 
 ADAPTER_KEY = "a cache key without the adapter, or with another one"
