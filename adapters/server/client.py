@@ -73,6 +73,7 @@ class HttpClient:
     counters: Mapping[str, str] = COUNTERS  # metric family -> field of `Metrics`
     labelled: tuple[str, ...] = ("vllm:cache_config", "vllm:lora_requests_info")
     filters_metrics = True  # whether the server can return some of its metrics; set by the first scrape
+    names_tokens = False  # whether token ids come as names of tokens with scores; set by the probes
     whole_endpoints: Collection[Endpoint] = endpoints.READERS  # whose answers are read as a whole
     content_shape: EngineShape | None = None  # with the sizes of images and rows; None: prompts have tokens only
     reset_path = RESET_PATH
@@ -289,7 +290,7 @@ class HttpClient:
         """Return the JSON body of a generation request."""
         if self.content_shape is not None and content.has_content(request):
             return content.body(request, self.content_shape)
-        return completions.body(request)
+        return completions.body(request, named=self.names_tokens)
 
     def reader(self, on_token: Callable[[int], None] | None) -> Reader:
         """Return a reader for one answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ HAND_OVER_HEADER = "X-hand-over-ms"  # of the router of a pair: see adapters/vll
 # writes -9999.
 LARGEST_GAP = 9999.0
 SPARE_TOKENS = 16  # beyond those requested that are read: a server with a wrong count ends its answer soon, with usage
+NAMES_FIELD = "return_tokens_as_token_ids"  # of vLLM: in logprobs, a token's name is its id
+TOKEN_NAME = re.compile(r"token_id:([0-9]{1,15})")
 TOP_LOGPROBS = 2  # the best token and the second best: the margin rule compares by their difference
 
 
@@ -29,8 +32,11 @@ def path(request: CompletionRequest) -> str:
     return "/v1/completions" if request.messages is None else "/v1/chat/completions"
 
 
-def body(request: CompletionRequest) -> dict[str, Any]:
-    """Return the JSON body of a request. Streamed, except with prompt logprobs, which vLLM does not stream."""
+def body(request: CompletionRequest, *, named: bool = False) -> dict[str, Any]:
+    """Return the JSON body of a request. Streamed, except with prompt logprobs, which vLLM does not stream.
+
+    `named`: ask for logprobs with tokens named by their ids. vLLM has no `return_token_ids` before 0.10.2.
+    """
     response_options = request.options
     fields: dict[str, Any] = {
         "model": request.model,
@@ -55,6 +61,8 @@ def body(request: CompletionRequest) -> dict[str, Any]:
         fields["priority"] = request.priority
     if response_options != PLAIN:
         fields |= option_fields(response_options, chat=request.messages is not None)
+    if named and not response_options.logprobs:
+        fields |= {"logprobs": 1 if request.messages is None else True, NAMES_FIELD: True}
     return fields
 
 
@@ -77,7 +85,7 @@ def option_fields(response_options: ResponseOptions, *, chat: bool) -> dict[str,
         fields["prompt_logprobs"] = 1
     if response_options.logprobs:
         fields |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if chat else {"logprobs": TOP_LOGPROBS}
-        fields["return_tokens_as_token_ids"] = True
+        fields[NAMES_FIELD] = True
     if limits := transfer_limits(response_options):
         fields[TRANSFER_FIELD] = limits
     return fields
@@ -107,12 +115,14 @@ class ChatScore(msgspec.Struct, frozen=True):
 
     logprob: float | None
     top_logprobs: list[Score] | None = None
+    token: str | None = None
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """The scores of a choice's tokens. Chats have `content`; completions have the other two fields."""
+    """The scores of a choice's tokens. Chats have `content`; completions have the other fields. `tokens`: names."""
 
     content: list[ChatScore] | None = None
+    tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
 
@@ -180,6 +190,7 @@ class Reader:
         self.malformed: str | None = None  # the first event that could not be read
         self.events = 0  # the number of events that could be read
         self.done = False
+        self.with_scores = True  # whether scores were asked for, and not the names of tokens alone
         self.most_answers: float = math.inf
         self.most_tokens: float = math.inf  # of each answer
         self.overlong = False  # whether an answer has so many more that its end is not awaited
@@ -187,6 +198,7 @@ class Reader:
     def expect(self, request: CompletionRequest) -> None:
         """Expect the answer to a request: no more answers, and no more tokens, than it allows."""
         self.most_answers, self.most_tokens = request.options.answers, request.max_tokens
+        self.with_scores = request.options.logprobs
 
     @property
     def count(self) -> int:
@@ -253,8 +265,9 @@ class Reader:
         if (choice.index or 0) >= self.most_answers:
             raise ValueError("an answer that was not requested")
         tokens = self.answers.setdefault(choice.index or 0, [])
-        scores = [] if choice.logprobs is None else token_scores(choice.logprobs)
-        for i, token in enumerate(choice.token_ids or ()):
+        scores = token_scores(choice.logprobs) if choice.logprobs is not None and self.with_scores else []
+        ids = named_ids(choice.logprobs) if choice.token_ids is None else choice.token_ids
+        for i, token in enumerate(ids):
             logprob, gap = scores[i] if i < len(scores) else (None, None)
             tokens.append(Token(id=token, at=at, logprob=logprob, gap=gap))
         if not choice.index:
@@ -282,6 +295,15 @@ def token_scores(logprobs: Scores) -> list[tuple[float | None, float | None]]:
     chosen, top = logprobs.token_logprobs or [], logprobs.top_logprobs or []
     best = [list((row or {}).values()) for row in top] + [[]] * (len(chosen) - len(top))
     return [(score, gap(scores)) for score, scores in zip(chosen, best, strict=False)]
+
+
+def named_ids(logprobs: Scores | None) -> list[int]:
+    """Return the token ids that are the names of the tokens with scores; none if they have other names."""
+    if logprobs is None:
+        return []
+    names = logprobs.tokens or [one.token or "" for one in logprobs.content or ()]
+    found = [TOKEN_NAME.fullmatch(name) for name in names]
+    return [int(one[1]) for one in found if one is not None] if all(found) else []
 
 
 def gap(scores: list[float]) -> float | None:

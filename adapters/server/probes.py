@@ -236,8 +236,12 @@ def probe_completions(
         found |= dict.fromkeys((Capability.CACHED_TOKENS, Capability.CACHE_SALT, Capability.CACHE_RESET), absent)
         return False
     found[Capability.TOKEN_PROMPTS] = Support(True, "a list of token ids as prompt was accepted")
-    count = len(first.tokens)
-    found[Capability.TOKEN_OUTPUTS] = Support(count > 0, f"{count} token ids returned for max_tokens 2")
+    count, how = len(first.tokens), "returned"
+    if not count:  # vLLM before 0.10.2
+        client.names_tokens = True
+        count, how = len(send().tokens), "returned as names of tokens with logprobs"
+        client.names_tokens = count > 0
+    found[Capability.TOKEN_OUTPUTS] = Support(count > 0, f"{count} token ids {how} for max_tokens 2")
     found[Capability.STREAMING] = Support(count > 0, f"{count} tokens streamed")
     warm = send()
     counts = f"cached_tokens {first.cached_tokens} for the first request, {warm.cached_tokens} for the second"

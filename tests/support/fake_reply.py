@@ -63,6 +63,7 @@ class ServerBehaviour:
     fault: Fault = Fault.NONE
     counts: Counts = Counts.ALWAYS
     token_ids: bool = True
+    names: bool = False  # the tokens of scores have their ids as names, on request
     token_prompts: bool = True
     salts: bool = True
     caches: bool = True  # off: there is never a hit
@@ -247,9 +248,13 @@ class Reply:
             second = score - self.behaviour.margin
             top = [{f"token_id:{token}": score, "token_id:1": second} for token in ids]
             choice["logprobs"] = {"token_logprobs": [score] * len(ids), "top_logprobs": top}
+            named = self.behaviour.names and self.body.get("return_tokens_as_token_ids")
+            names = [f"token_id:{token}" if named else chr(token) for token in ids]
+            choice["logprobs"]["tokens"] = names
             if self.chat:
                 both = [{"logprob": score}, {"logprob": second}]
-                choice["logprobs"] = {"content": [{"logprob": score, "top_logprobs": both} for _ in ids]}
+                content = [{"token": name, "logprob": score, "top_logprobs": both} for name in names]
+                choice["logprobs"] = {"content": content}
         return choice
 
     def usage(self) -> dict[str, Any]:

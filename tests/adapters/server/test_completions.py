@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from coldproof.adapters.protocol.requests import (
@@ -49,6 +50,25 @@ def test_a_plain_request_is_greedy_streamed_and_sampled_to_the_end() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+@pytest.mark.parametrize(("asked", "logprobs"), [(request(), 1), (chat(), True)])
+def test_names_of_tokens_are_asked_for_with_scores(asked: CompletionRequest, logprobs: object) -> None:
+    """Nothing else differs, and scores that are asked for stay as they are."""
+    assert body(asked, named=True) == body(asked) | {"logprobs": logprobs, "return_tokens_as_token_ids": True}
+    scored = msgspec.structs.replace(asked, options=ResponseOptions(logprobs=True))
+    assert body(scored, named=True) == body(scored)
+
+
+def test_scores_that_only_carry_names_are_no_scores() -> None:
+    """A name that is no id makes no token."""
+    scores = {"tokens": ["token_id:7", "token_id:8"], "token_logprobs": [-0.5, -0.5]}
+    for names, ids in ((scores["tokens"], (7, 8)), (["token_id:7", "eight"], ()), (["seven", "token_id:"], ())):
+        reader = Reader(None)
+        reader.expect(request())
+        reader.take(json.dumps({"choices": [{"index": 0, "text": "ab", "logprobs": scores | {"tokens": names}}]}))
+        answer = reader.completion()
+        assert [(one.id, one.logprob) for one in answer.tokens] == [(number, None) for number in ids]
 
 
 def test_a_chat_sends_its_messages_and_not_what_they_render_to() -> None:

@@ -235,6 +235,19 @@ def test_what_is_missing_is_reported_with_a_reason(behaviour: ServerBehaviour, m
     assert all(found.capabilities[capability].evidence.strip() for capability in absent(found))
 
 
+def test_ids_that_are_names_of_tokens_are_read_as_token_ids() -> None:
+    """A server that returns no token ids may name them in logprobs, as vLLM did before 0.10.2. Chats, too."""
+    for behaviour, names, missing in (
+        (ServerBehaviour(token_ids=False, names=True), True, set()),
+        (ServerBehaviour(token_ids=False), False, OF_TOKEN_IDS),
+        (ServerBehaviour(), False, set()),
+    ):
+        with serving(behaviour) as fake:
+            client = HttpClient(fake.url, alive=lambda: True)
+            found = probe(client, spawned=False, adapter_path="/adapters/A")
+        assert (absent(found), client.names_tokens) == (ALWAYS_ABSENT | missing, names)
+
+
 def test_a_refused_capability_quotes_the_server() -> None:
     """The user can act on the server's own message."""
     found, _ = probed(ServerBehaviour(token_prompts=False, reset=None))
