@@ -57,6 +57,29 @@ def decoded_blocks_are_not_published(patch: Patch) -> None:
         original(this, request, min(tokens, request.num_prompt_tokens))
 
 
+@fault(
+    "PREEMPT-1",
+    "PRESS-1",
+    stands_for="a lookup that holds what is in use for lost",
+    cells=TIGHT,
+    rare="only while less than a fourth of the pool is free",
+)
+def a_full_pool_leaves_out_what_is_in_use(patch: Patch) -> None:
+    """While less than a fourth of the pool is free, a lookup ends at the first block that a running request uses."""
+
+    @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
+    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
+        groups, length, rest = original(this, hashes, longest)
+        [blocks] = groups
+        if this.block_pool.get_num_free_blocks() >= this.block_pool.num_gpu_blocks // 4:
+            return groups, length, rest
+        free = next((i for i, block in enumerate(blocks) if block.ref_cnt), len(blocks))
+        if free == len(blocks):
+            return groups, length, rest
+        acted()
+        return (blocks[:free],), free * this.block_size, rest
+
+
 @fault("REUSE-1", stands_for="vllm#38182")
 def the_last_block_is_dropped(patch: Patch) -> None:
     """Each lookup drops the last block that matched, which is correct for EAGLE only."""
