@@ -26,7 +26,7 @@ from coldproof.adapters.server.probe_endpoints import probe_endpoints
 from coldproof.adapters.server.probe_options import attempt, probe_response_options, refusal
 from coldproof.adapters.server.probe_pooling import probe_pooling
 from coldproof.adapters.server.served_model import served_model, server_version
-from coldproof.adapters.server.vllm_metrics import counts_first_lookups
+from coldproof.adapters.server.vllm_metrics import counts_first_lookups, has_salts
 from coldproof.adapters.server.weights import probe_weights
 
 FIRST_TOKEN, LAST_TOKEN = 32, 126
@@ -91,7 +91,8 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
     }
     version = server_version(client)
     found[Capability.VERSION] = Support(version is not None, f"/version: {version}" if version else "no /version")
-    null_is_miss = probe_completions(client, base_model, max_tokens, bool(cache_config), found)
+    salts = bool(cache_config) and has_salts(version)
+    null_is_miss = probe_completions(client, base_model, max_tokens, salts, found)
     probe_response_options(client, base_model, found)
     found |= probe_endpoints(client, base_model, found)
     probe_adapters(client, adapter_path, found)
@@ -216,9 +217,12 @@ def tier_support(metrics: Metrics) -> Support:
 
 
 def probe_completions(
-    client: HttpClient, model: str, max_tokens: int, is_vllm: bool, found: dict[Capability, Support]
+    client: HttpClient, model: str, max_tokens: int, salts_known: bool, found: dict[Capability, Support]
 ) -> bool:
-    """Send a few prompts and record the capabilities. Return whether the engine reports a miss as null."""
+    """Send a few prompts and record the capabilities. Return whether the engine reports a miss as null.
+
+    `salts_known`: whether the engine is known to have salts.
+    """
     length = min(PROBE_TOKENS, max_tokens // 2)
     prompt = tuple(random.SystemRandom().choices(range(FIRST_TOKEN, LAST_TOKEN + 1), k=length))
 
@@ -253,8 +257,8 @@ def probe_completions(
     salted = attempt(found, Capability.CACHE_SALT, "", lambda: send(f"probe-{secrets.token_hex(8)}"))
     if salted is not None:
         # An engine that has salts and ignores one violates SALT-1. A server without salts ignores the field and does
-        # not. So vLLM has salts even if this one has no effect.
-        works = is_vllm or (bool(warm.cached_tokens) and not salted.cached_tokens)
+        # not. So a vLLM that knows the field has salts even if this one has no effect.
+        works = salts_known or (bool(warm.cached_tokens) and not salted.cached_tokens)
         how = f"cached_tokens {warm.cached_tokens} without a salt, {salted.cached_tokens} with an unused salt"
         found[Capability.CACHE_SALT] = Support(works, how)
     probe_reset(client, found, send)

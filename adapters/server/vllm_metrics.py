@@ -41,6 +41,17 @@ GAUGES_PATH = path_of(QUEUE)
 COUNTERS_PATH = path_of(name + end for name in COUNTERS for end in ("", "_total"))
 
 COUNTS_FIRST_LOOKUPS = Version("0.32.dev0")  # the first version that does
+HAS_SALTS = Version("0.9.dev0")
+
+
+def has_salts(vllm_version: str | None) -> bool:
+    """Return whether a release of vLLM has the field `cache_salt` (PR#17045, 0.9.0). Older ones ignore it, so that an
+    unused salt does not bypass their cache. An unknown version is taken for a newer one.
+    """
+    try:
+        return vllm_version is None or Version(vllm_version) >= HAS_SALTS
+    except InvalidVersion:
+        return True
 
 
 def counts_first_lookups(vllm_version: str | None) -> bool:

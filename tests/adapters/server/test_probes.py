@@ -208,6 +208,7 @@ def test_an_unpublished_shape_is_unknown() -> None:
         (ServerBehaviour(metrics=None), OF_METRICS),
         (ANOTHER_ENGINE, OF_METRICS),
         (ServerBehaviour(metrics=BARE_METRICS, salts=False), {Capability.CACHE_SALT, *OF_METRICS}),
+        (ServerBehaviour(version="0.8.5.post2", salts=False), {Capability.CACHE_SALT}),  # vLLM has none before 0.9
         (ServerBehaviour(token_prompts=False), OF_COMPLETIONS | OF_RESPONSE_OPTIONS),
         (ServerBehaviour(lora=(404, "Not Found")), OF_ADAPTERS),
         (ServerBehaviour(in_place=(400, "unknown field")), {Capability.LORA_IN_PLACE}),
