@@ -23,10 +23,11 @@ def open_endpoints(limits: WorkloadLimits) -> tuple[Endpoint, ...]:
 
 @st.composite
 def at_every_endpoint(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: bool) -> Workload:
-    """Draw a chat that is sent at a first endpoint and then at every other one: under another identity, which must not
-    hit, and under the same, which must. Before that it is sent without a salt, as which an endpoint that drops salts
-    takes it. A next turn of its answer may follow at another endpoint, and the chat at the first one again, under an
-    identity of the others. Many begin under a salt that any change on its way would change.
+    """Draw a chat that is sent at a first endpoint and then at every other one: under another salt, which must not hit,
+    and under the same identity, which must; and at two of them with an adapter. Before that it is sent without a salt,
+    as which an endpoint that drops salts takes it. A next turn of its answer may follow at another endpoint, and the
+    chat at the first one again, under an identity of the others. Many begin under a salt that any change on its way
+    would change.
     """
     steps: list[Step] = []
     identities: list[AdapterAndSalt] = list(draw(st.sampled_from(SALTS)))
@@ -38,7 +39,12 @@ def at_every_endpoint(draw: st.DrawFn, limits: WorkloadLimits, *, with_adapter: 
     own = draw(st.sampled_from((*identities, DELICATE, DELICATE)))
     others = draw(st.permutations([identity for identity in identities if identity != own]))
     sent = [request(opened, identity, first, limits) for identity in (own, PLAIN)]
-    sent += [request(opened, other, endpoint, limits) for other, endpoint in zip(itertools.cycle(others), then)]
+    # A request with an adapter shares nothing with those before it, even where its salt is dropped.
+    salts, adapters = ([one for one in others if bool(one[0]) is with_one] for with_one in (False, True))
+    sent += [request(opened, other, endpoint, limits) for other, endpoint in zip(itertools.cycle(salts), then)]
+    sent += [
+        request(opened, other, endpoint, limits) for other, endpoint in zip(adapters * 2, then[::-1], strict=False)
+    ]
     sent += [request(opened, own, endpoint, limits) for endpoint in then]
     if draw(st.booleans()):
         sent.append(request(Prompt((Segment("turn", 7),), continues=0), own, then[-1], limits))
