@@ -16,7 +16,7 @@ from coldproof.reports.views.cause_view import CauseView, State
 from coldproof.reports.views.causes import requirements_of
 
 EFFECT = {
-    Severity.FOREIGN_DATA: "answers made from the data of another request, adapter or tenant",
+    Severity.FOREIGN_DATA: "requests that use the cached data of another request, adapter or tenant",
     Severity.WRONG_ANSWER: "wrong answers",
     Severity.CRASH_OR_HANG: "crashes or hangs",
     Severity.LOST_REUSE: "cache hits that are lost",
@@ -90,8 +90,7 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
         lacking = f"{what} not decided" if open_ones else "too few requirements were shown to conform"
         yield f"{subject} is not shown to conform: no new violation was found, but {lacking}."
     if unconfirmed:
-        them = "a failure was" if len(unconfirmed) == 1 else f"{len(unconfirmed)} failures were"
-        yield f"{them.capitalize()} seen and not confirmed ({requirements_of(unconfirmed)}): that accuses nobody."
+        yield _not_confirmed(unconfirmed, beside=bool(failing))
     if waived:
         known = many(len(waived), "cause")
         named = "" if failing else f" {worst(waived)}"  # beside a new one, it would draw the eye
@@ -101,6 +100,17 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
     rest.reverse()  # what conforms comes first
     if rest:
         yield f"Of {'the others' if count.get(Verdict.VIOLATED) else total}, {'; '.join(rest)}."
+
+
+def _not_confirmed(causes: Sequence[CauseView], *, beside: bool) -> str:
+    """Return a sentence about failures that no replay has shown again. `beside`: others have been confirmed."""
+    count, other = len(causes), "other " if beside else ""
+    if count == 1:
+        them, verbs = "Another failure" if beside else "A failure", ("was", "is", "it does")
+    else:
+        them, verbs = f"{count} {other}failures", ("were", "are", "they do")
+    was, is_, does = verbs
+    return f"{them} ({requirements_of(causes)}) {was} seen and {is_} not confirmed by a replay: {does} not count."
 
 
 def _remarks(remarks: Sequence[CauseView], *, named: bool = True) -> Iterator[str]:

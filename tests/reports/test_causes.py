@@ -92,7 +92,7 @@ def test_what_no_replay_showed_again_breaks_nothing(changes: dict[str, Any]) -> 
     said = str(verdict_sentence(made, views))
     assert "1 new cause broke" in said
     assert "The effect is cache hits that are lost" in said
-    assert "A failure was seen and not confirmed (LORA-5): that accuses nobody." in said
+    assert "Another failure (LORA-5) was seen and is not confirmed by a replay: it does not count." in said
     assert "not confirmed (1)" in render_html(made)
 
 

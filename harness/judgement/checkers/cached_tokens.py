@@ -51,10 +51,13 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
     if cached > limit.at_most:
         source = foreign_source(history, outcome)
         failure_class = FailureClass.ACCOUNTING if source is None else FailureClass.STALE_STATE
-        why = f"at most {limit.at_most} were ever computed for {history.describe_identity(outcome.identities[-1])}"
+        most = f"at most {limit.at_most}" if limit.at_most else "none"
+        why = f"{most} were ever computed for {history.describe_identity(outcome.identities[-1])}"
         if source is not None:
             writer = history.describe_request(source.request)
+            bare = source.identities[0].salt is None and outcome.identities[-1].salt is not None
             why += f"; {writer} wrote them for {history.describe_identity(source.identities[0])}"
+            why += " without a salt" if bare else ""
         elif (other := writer_before_a_reset(history, outcome, cached)) is not None:
             why += f"; request {other.request} wrote them before a cache reset that reported success"
         elif (similar := writer_of_similar_rows(history, outcome)) is not None:

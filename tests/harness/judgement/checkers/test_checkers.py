@@ -202,7 +202,11 @@ def test_a_hit_on_another_identitys_blocks_is_stale_state() -> None:
     """It is a finding even if the answer is right."""
     (found,) = bounds_of_repetition(32, adapter="digest-a")
     assert found.failure_class is FailureClass.STALE_STATE
-    assert "request 0 wrote them for base model" in found.sentence
+    assert found.sentence.endswith("; request 0 wrote them for base model.")
+    (found,) = bounds_of_repetition(32, salt="red")
+    assert found.sentence.endswith(
+        "none were ever computed for base model, salt 'red'; request 0 wrote them for base model without a salt."
+    )
 
 
 def test_a_hit_on_what_a_reset_removed_names_the_writer() -> None:
@@ -210,7 +214,7 @@ def test_a_hit_on_what_a_reset_removed_names_the_writer() -> None:
     reset = ResetRecord(began=0.6, ended=0.8, success=True)
     first, then = outcome(0, PROMPT), outcome(1, PROMPT, cached_tokens=32)
     (found,) = check_bounds(history(first, then, resets=(reset,)))
-    assert "at most 0 were ever computed" in found.sentence
+    assert "but none were ever computed for base model" in found.sentence
     assert found.sentence.endswith("; request 0 wrote them before a cache reset that reported success.")
     assert bounds_of_repetition(40)[0].sentence.endswith("; no request of this workload wrote them.")
 
