@@ -7,10 +7,11 @@ from typing import Any
 
 from coldproof.adapters.spec.script.client import Event
 from coldproof.adapters.spec.script.given import CHATS, ENDS, SCORES, SEVERAL
+from coldproof.adapters.spec.script.http import CannotSay
 
 
 def parts_of(answer: Any) -> Iterator[Event]:
-    """Yield an answer, or an event of a streamed one, as parts of an answer."""
+    """Yield an answer, or an event of a streamed one, as parts of it. Text without token ids is no answer."""
     cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
     if cached is not None:
         yield {"cached": cached}
@@ -18,6 +19,9 @@ def parts_of(answer: Any) -> Iterator[Event]:
         yield prompt_scores(answer)
     for choice in answer.get("choices", ()):
         part = {"ids": choice.get("token_ids") or []}
+        message = choice.get("delta") or choice.get("message") or {}
+        if (choice.get("text") or message.get("content")) and choice.get("token_ids") is None:
+            raise CannotSay("the server's answers have no token ids")
         if SEVERAL:
             part["index"] = choice.get("index")
         if ENDS:

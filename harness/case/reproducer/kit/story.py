@@ -53,6 +53,8 @@ class Story:
         if MEANWHILE:
             self.after_tokens, self.due = 0, threading.Event()
             self.change: Callable[[], object] | None = None
+        if TOGETHER:
+            self.problem: Exception | None = None
         if COUNTED:
             self.hits_before = client.hit_count()
 
@@ -126,6 +128,8 @@ class Story:
             self.change = None
         for thread in threads:
             thread.join()
+        if self.problem is not None:
+            raise self.problem
 
     def side(self, side: str) -> Story:
         """Return this attempt on one of two servers that answer together, to change it before the other one."""
@@ -166,6 +170,11 @@ class Story:
         except (OSError, RuntimeError, ValueError) as problem:
             print(f"request {self.first + place}: {problem}")
             reply.failed = str(problem) or "failed"
+        except Exception as problem:
+            if TOGETHER:
+                self.problem = problem  # for the main thread, which ends with it
+            else:
+                raise
         if MEANWHILE:
             reply.over = True
             self.due.set()

@@ -290,6 +290,9 @@ def test_a_reset_during_a_burst_is_played(run_script: RunScript) -> None:
         ("after silence and reset", {"models": None}, ""),
         ("side by side, late and urgent", {"refuses": ("priority",)}, "400"),
         ("several answers", {"refuses": ("n",)}, "400"),
+        ("several answers", {"token_ids": False}, "no token ids"),
+        ("side by side, late and urgent", {"token_ids": False}, "no token ids"),
+        ("a chat again", {"token_ids": False}, "no token ids"),
     ],
 )
 def test_a_server_that_lacks_a_needed_feature_is_not_the_bug(
