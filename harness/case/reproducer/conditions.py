@@ -15,27 +15,44 @@ def resolved(text: str, flags: Mapping[str, bool]) -> str:
 
     Where it leaves its block, the rest of the block is left out.
     """
-    while (found := next(conditions(syntax_tree(text), flags), None)) is not None:
-        node, taken = found
+    while edits := list(apart(syntax_tree(text), text.splitlines(), flags)):
         lines = text.splitlines()
-        kept: list[str] = []
-        if isinstance(taken, str):
-            lines[node.lineno - 1] = lines[node.lineno - 1].replace(taken, "", 1)
-            text = "\n".join(lines) + "\n"
-            continue
-        block, last_line = block_of(syntax_tree(text), node), node.end_lineno
-        if taken and isinstance(taken[-1], LEAVING):
-            last_line = block[-1].end_lineno
-        if taken:
-            first, last = first_line(taken[0]), taken[-1].end_lineno or 0
-            shift = taken[0].col_offset - node.col_offset
-            kept = [line[shift:] if line[:shift].isspace() else line for line in lines[first - 1 : last]]
-            kept[0] = kept[0].replace("elif ", "if ", 1) if kept[0].lstrip().startswith("elif ") else kept[0]
-        elif len(block) == 1:
-            kept = [" " * node.col_offset + "pass"]
-        lines[node.lineno - 1 : last_line] = kept
+        for first, last, instead in sorted(edits, key=lambda edit: edit[0], reverse=True):
+            lines[first - 1 : last] = instead
         text = "\n".join(lines) + "\n"
     return text
+
+
+def apart(tree: ast.Module, lines: list[str], flags: Mapping[str, bool]) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the edits of conditions that do not touch one another: the first and last line, and what stands there
+    instead. One for each block, because the last statement of a block must not go.
+    """
+    taken_lines: set[int] = set()
+    blocks: set[int] = set()
+    for node, taken in conditions(tree, flags):
+        block = block_of(tree, node)
+        last, instead = edit(lines, node, taken, block)
+        span = range(node.lineno, last + 1)
+        if id(block) not in blocks and taken_lines.isdisjoint(span):
+            blocks.add(id(block))
+            taken_lines.update(span)
+            yield node.lineno, last, instead
+
+
+def edit(lines: list[str], node: ast.If, taken: list[ast.stmt] | str, block: list[ast.stmt]) -> tuple[int, list[str]]:
+    """Return the last line of what goes for a condition, and the lines that stay of it. `block`: in which it stands."""
+    if isinstance(taken, str):
+        return node.lineno, [lines[node.lineno - 1].replace(taken, "", 1)]
+    end = block[-1] if taken and isinstance(taken[-1], LEAVING) else node
+    kept: list[str] = []
+    if taken:
+        first, last = first_line(taken[0]), taken[-1].end_lineno or 0
+        shift = taken[0].col_offset - node.col_offset
+        kept = [line[shift:] if line[:shift].isspace() else line for line in lines[first - 1 : last]]
+        kept[0] = kept[0].replace("elif ", "if ", 1) if kept[0].lstrip().startswith("elif ") else kept[0]
+    elif len(block) == 1:
+        kept = [" " * node.col_offset + "pass"]
+    return end.end_lineno or node.lineno, kept
 
 
 def conditions(tree: ast.AST, flags: Mapping[str, bool]) -> Iterator[tuple[ast.If, list[ast.stmt] | str]]:
