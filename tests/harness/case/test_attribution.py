@@ -12,7 +12,15 @@ import pytest
 from support import report_samples
 
 from coldproof.adapters.spec.repair import Repair
-from coldproof.harness.case.attribution import Candidates, by_repairs, by_signature, in_order_of_likeness, tries_of
+from coldproof.harness.case.attribution import (
+    REPEATS,
+    SHIPPED_TRIES,
+    Candidates,
+    by_repairs,
+    by_signature,
+    in_order_of_likeness,
+    tries_of,
+)
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.known_issues import may_be_of
 from coldproof.harness.schema.attribution import Attribution, Basis
@@ -159,7 +167,7 @@ def test_causes_of_which_none_is_a_wrong_are_none() -> None:
     ("shipped", "mended", "basis"),
     [
         ([FAILS, FAILS, FAILS], [PASSES, PASSES, PASSES], Basis.REPAIR),
-        ([FAILS, PASSES], [PASSES, PASSES], Basis.GONE),
+        ([FAILS, PASSES, PASSES, PASSES], [PASSES, PASSES], Basis.GONE),
         ([FAILS, FAILS], [PASSES, FAILS], Basis.NEW),
     ],
 )
@@ -168,6 +176,25 @@ def test_a_case_that_takes_luck_has_to_vanish_each_time(
 ) -> None:
     """It fails without, passes with the repair, and so on."""
     assert attributed(Replays({"": shipped, "e/00": mended}), *NAMES, rounds=3).basis is basis
+
+
+@pytest.mark.parametrize(
+    ("shipped", "mended", "basis"),
+    [
+        ([PASSES, FAILS], [PASSES] * (1 + REPEATS), Basis.REPAIR),
+        ([PASSES, PASSES, FAILS], [PASSES] * (1 + 2 * REPEATS), Basis.REPAIR),
+        ([PASSES] * SHIPPED_TRIES, [PASSES], Basis.GONE),
+        ([PASSES, FAILS], [*[PASSES] * REPEATS, FAILS], Basis.NEW),
+    ],
+)
+def test_a_case_that_fails_only_sometimes_has_to_vanish_more_often(
+    shipped: list[ReplayResult], mended: list[ReplayResult], basis: Basis
+) -> None:
+    """It has failed before, so that one replay without repairs that passes does not say that it is gone."""
+    replays = Replays({"": shipped, "e/00": mended})
+    assert attributed(replays, *NAMES).basis is basis
+    assert not shipped
+    assert not mended
 
 
 @pytest.mark.parametrize(
