@@ -12,7 +12,7 @@ import msgspec
 
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.known_issues import describes, has_circumstances, is_alike, may_be_of, shows
-from coldproof.harness.schema.attribution import FAILED, MOST_TOGETHER, Attribution, Basis, CauseReplay
+from coldproof.harness.schema.attribution import FAILED, MOST_TOGETHER, REPEATS, Attribution, Basis, CauseReplay
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult
 from coldproof.harness.workload.steps import Workload
@@ -21,7 +21,6 @@ Replay = Callable[[tuple[str, ...]], ReplayResult]  # of a case, under the repai
 BY_LUCK = 0.01
 USUAL_RATE, LEAST_RATE, MOST_TRIES = 0.8, 0.1, 20  # of a case that takes luck: how often it fails, and is tried
 SHIPPED_TRIES = 3  # of a case on the engine as it is shipped, where it has failed before, until it is gone
-REPEATS = 5  # with a repair, for each of these that passed: where two of three fail, luck passes all once in 240 times
 MOST_ALONE = 3  # repairs of the likeliest causes that are tried alone, before all others are halved again and again
 
 

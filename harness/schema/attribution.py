@@ -10,6 +10,9 @@ import msgspec
 from coldproof.harness.schema.findings import ReplayResult
 
 MOST_NAMED = 3  # repairs of one replay that are named; of more, their number says enough
+REPEATS = (
+    5  # with a repair, for each replay without it that passed: where two of three fail, luck passes all once in 240
+)
 MOST_TOGETHER = MOST_NAMED  # causes to which one case belongs together
 NO_TIME = "not tried (budget)"
 FAILED = {ReplayResult.FAILS, ReplayResult.OTHERWISE}
@@ -83,17 +86,19 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     def is_shown_by(self, repairs: Collection[str], *, failed: bool) -> bool:
         """Return whether its replays show that the case vanishes with these repairs, and with no fewer of them.
 
-        `failed`: the case has failed again on the engine of the run, so that no replay without repairs is needed.
+        `failed`: the case has failed again on the engine of the run, so that no replay without repairs is needed. Where
+        some of these passed, it takes luck to fail, and more replays with the repairs have to pass.
         """
 
-        def shown(names: Collection[str]) -> set[ReplayResult]:
-            return {one.result for one in self.replays if one.number == len(names) and set(one.repairs) == set(names)}
+        def shown(names: Collection[str]) -> list[ReplayResult]:
+            return [one.result for one in self.replays if one.number == len(names) and set(one.repairs) == set(names)]
 
-        without = shown(())
-        fails = without == {ReplayResult.FAILS} or (not without and failed)
+        without, ended = shown(()), shown(repairs)
+        passed = without.count(ReplayResult.PASSES)
+        fails = without.count(ReplayResult.FAILS) == len(without) - passed > 0 or (not without and failed)
         fewer = [shown(set(repairs) - {one}) for one in repairs] if len(repairs) > 1 else []
-        needed = all(some and some <= FAILED for some in fewer)
-        return fails and needed and shown(repairs) == {ReplayResult.PASSES}
+        needed = all(some and set(some) <= FAILED for some in fewer)
+        return fails and needed and set(ended) == {ReplayResult.PASSES} and len(ended) > passed * REPEATS
 
     @property
     def is_by_replay(self) -> bool:

@@ -13,7 +13,6 @@ from support import report_samples
 
 from coldproof.adapters.spec.repair import Repair
 from coldproof.harness.case.attribution import (
-    REPEATS,
     SHIPPED_TRIES,
     Candidates,
     by_repairs,
@@ -23,7 +22,7 @@ from coldproof.harness.case.attribution import (
 )
 from coldproof.harness.case.finding_records import read_records
 from coldproof.harness.case.known_issues import may_be_of
-from coldproof.harness.schema.attribution import Attribution, Basis
+from coldproof.harness.schema.attribution import REPEATS, Attribution, Basis
 from coldproof.harness.schema.case import ChangeRow
 from coldproof.harness.schema.findings import FindingRecord, ReplayResult, Severity, Shows
 from coldproof.harness.workload.steps import Workload
@@ -192,9 +191,13 @@ def test_a_case_that_fails_only_sometimes_has_to_vanish_more_often(
 ) -> None:
     """It has failed before, so that one replay without repairs that passes does not say that it is gone."""
     replays = Replays({"": shipped, "e/00": mended})
-    assert attributed(replays, *NAMES).basis is basis
+    found = attributed(replays, *NAMES)
+    assert found.basis is basis
     assert not shipped
     assert not mended
+    assert found.is_shown_by(["e/00"], failed=True) is (basis is Basis.REPAIR)
+    once_less = msgspec.structs.replace(found, replays=found.replays[:-1])
+    assert not once_less.is_shown_by(["e/00"], failed=False)
 
 
 @pytest.mark.parametrize(
