@@ -86,7 +86,7 @@ def test_evicted_to_the_second_tier_and_loaded_back(sut: SystemUnderTest, data: 
     "TIER-1",
     "loaded behind a hit",
     needs=SIZED,
-    suits=LOAD_CELLS,
+    suits=KEEPING_CELLS,
     shows=(Tiers.LOADED_BESIDE_HITS,),
     upstream=("vllm#33775", "vllm#44409"),
 )
