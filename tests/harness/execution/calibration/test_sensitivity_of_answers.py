@@ -65,10 +65,8 @@ def weak(differs: Callable[[tuple[int, ...]], object]) -> Tampered:
 
 def test_a_model_that_depends_little_on_single_tokens_gets_whole_blocks_changed(tmp_path: Path) -> None:
     """A trained model often gives two such prompts the same short answer."""
-    found = measured(weak(lambda prompt: sum(prompt[:UNIT]) // 40), tmp_path)["the first token of the prompt"]
-    assert found.changed
-    whole = weak(lambda prompt: sum(prompt[:UNIT]) // 16)
-    assert measured(whole, tmp_path / "whole")["the first token of the prompt"].changed
+    whole = weak(lambda prompt: sum(prompt[:UNIT]) // UNIT)  # of which a token changes one in sixteen, a block each
+    assert measured(whole, tmp_path)["the first token of the prompt"].changed
 
 
 def test_scores_alone_may_differ(tmp_path: Path) -> None:
