@@ -28,6 +28,13 @@ from coldproof.harness.workload.steps import (
 )
 
 BEHIND = "requests that waited behind one that was aborted in the queue"
+# By the name of the evidence that a trial may lack, the stage of a disconnect that shows it.
+STAGES = {
+    BEHIND: "queue",
+    "requests aborted in prefill": "prefill",
+    "requests aborted in the queue": "queue",
+    "requests aborted while decoding": "decode",
+}
 MOST_PLACES = 8  # a crowd that takes all places is at most this large
 
 
@@ -118,8 +125,9 @@ def aborts(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw a client disconnect in each stage. The same prefix is sent again at once and after the burst."""
     steps: list[Step] = []
     stages = draw(st.permutations(("decode", "prefill", "queue")))
-    if draw(lead(limits, (BEHIND,))):
-        stages = ["queue"]
+    lacking = draw(lead(limits, tuple(STAGES)))
+    if lacking:
+        stages = [STAGES[lacking]]
     for i, stage in enumerate(stages[: draw(st.sampled_from((3, 1, 2)))]):
         steps += abort_and_retries(draw, limits, stage, f"victim {i}")
     steps.append(Idle(20))

@@ -14,10 +14,11 @@ from support.drawn_workloads import LIMITS, any_at_all, few_examples
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.features.preemption.workloads import outgrowing_requests
 from coldproof.harness.features.pressure.workloads import partly_evicted, prefix_sharers, queued_for_blocks
-from coldproof.harness.features.resets.workloads import aborts, changes_and_resets, resets
+from coldproof.harness.features.resets.workloads import BEHIND, STAGES, aborts, changes_and_resets, resets
 from coldproof.harness.features.salts.workloads import LIKE_AN_ADAPTER, LONGEST_SALT, NEARLY_EQUAL, salted
 from coldproof.harness.features.tiers.load_workloads import aborted_loads, loaded_behind_hits, loads_by_share
 from coldproof.harness.features.tiers.workloads import evicted_and_sent_again, first_block_changed
+from coldproof.harness.judgement.evidence.cache import Control
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.generators.reuse import repeats
 from coldproof.harness.workload.steps import Burst, Idle, Meanwhile, Request, Reset, SetAdapter, Step, Workload
@@ -341,3 +342,9 @@ def begins(part: Step, whole: Step) -> bool:
     assert isinstance(whole, Burst)
     mine, all_of_it = (step.requests[0].prompt.segments[0] for step in (part, whole))
     return mine.name == all_of_it.name and mine.length < all_of_it.length
+
+
+def test_what_a_trial_lacks_of_disconnects_is_named_as_the_evidence_is() -> None:
+    """A name that no evidence has would never be drawn for."""
+    known = {str(one) for one in Control} | {BEHIND}
+    assert set(STAGES) <= known
