@@ -107,7 +107,9 @@ def attempt(
         found[capability] = Support(False, str(problem))
         return None
     except EngineDied as problem:
-        failed = [f"{one.value} ({tried.evidence})" for one, tried in found.items() if tried.evidence[:6] == "HTTP 5"]
+        failed = [
+            f"{one.value} ({tried.evidence})" for one, tried in found.items() if tried.evidence.startswith("HTTP 5")
+        ]
         if failed:
             raise EngineDied(f"{problem}, after requests that tried: {', '.join(failed)}") from problem
         raise

@@ -48,10 +48,7 @@ def has_salts(vllm_version: str | None) -> bool:
     """Return whether a release of vLLM has the field `cache_salt` (PR#17045, 0.9.0). Older ones ignore it, so that an
     unused salt does not bypass their cache. An unknown version is taken for a newer one.
     """
-    try:
-        return vllm_version is None or Version(vllm_version) >= HAS_SALTS
-    except InvalidVersion:
-        return True
+    return is_since(HAS_SALTS, vllm_version, unknown=True)
 
 
 def counts_first_lookups(vllm_version: str | None) -> bool:
@@ -60,7 +57,12 @@ def counts_first_lookups(vllm_version: str | None) -> bool:
     vLLM counts lookups after a preemption separately (PrefixCacheStats.record). Older versions and other engines may
     count each scheduling attempt, or the hits after a preemption.
     """
+    return is_since(COUNTS_FIRST_LOOKUPS, vllm_version, unknown=False)
+
+
+def is_since(first: Version, version: str | None, *, unknown: bool) -> bool:
+    """Return whether a version is `first` or a newer one; `unknown` if there is none, or it cannot be read."""
     try:
-        return vllm_version is not None and Version(vllm_version) >= COUNTS_FIRST_LOOKUPS
+        return unknown if version is None else Version(version) >= first
     except InvalidVersion:
-        return False
+        return unknown

@@ -104,13 +104,12 @@ def _sentences(results: Results, causes: Sequence[CauseView]) -> Iterator[str]:
 
 def _not_confirmed(causes: Sequence[CauseView], *, beside: bool) -> str:
     """Return a sentence about failures that no replay has shown again. `beside`: others have been confirmed."""
-    count, other = len(causes), "other " if beside else ""
-    if count == 1:
-        them, verbs = "Another failure" if beside else "A failure", ("was", "is", "it does")
-    else:
-        them, verbs = f"{count} {other}failures", ("were", "are", "they do")
-    was, is_, does = verbs
-    return f"{them} ({requirements_of(causes)}) {was} seen and {is_} not confirmed by a replay: {does} not count."
+    names = requirements_of(causes)
+    if len(causes) == 1:
+        them = "Another failure" if beside else "A failure"
+        return f"{them} ({names}) was seen and is not confirmed by a replay: it does not count."
+    them = f"{len(causes)} {'other ' if beside else ''}failures"
+    return f"{them} ({names}) were seen and are not confirmed by a replay: they do not count."
 
 
 def _remarks(remarks: Sequence[CauseView], *, named: bool = True) -> Iterator[str]:

@@ -13,10 +13,12 @@ from support.ports import reserved_port
 
 from coldproof.adapters.common.redact import KEY_VARIABLE
 from coldproof.adapters.endpoint.spec import attach
-from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability
-from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
+from coldproof.adapters.protocol.engine import EngineDied, EngineError, EngineStartError, RequestRefused
+from coldproof.adapters.protocol.requests import Completion
 from coldproof.adapters.server import attach as endpoint
 from coldproof.adapters.server.client import HttpClient
+from coldproof.adapters.server.probe_options import attempt
 from coldproof.adapters.server.probes import ProbeResult, is_uniform, probe
 
 WRONG_RANK = '{"error": {"message": "LoRA rank 128 is greater than max_lora_rank 64", "code": 400}}'
@@ -247,6 +249,22 @@ def test_ids_that_are_names_of_tokens_are_read_as_token_ids() -> None:
             client = HttpClient(fake.url, alive=lambda: True)
             found = probe(client, spawned=False, adapter_path="/adapters/A")
         assert (absent(found), client.names_tokens) == (ALWAYS_ABSENT | missing, names)
+
+
+@pytest.mark.parametrize(("status", "named"), [(500, True), (400, False)])
+def test_a_server_that_ends_in_a_probe_is_reported_with_what_was_tried(status: int, named: bool) -> None:
+    """A request that it answered with an error of its own may have ended it. One that it refused did not."""
+    found: dict[Capability, Support] = {}
+
+    def fails(problem: Exception) -> Completion:
+        raise problem
+
+    attempt(found, Capability.PROMPT_LOGPROBS, "", lambda: fails(RequestRefused(status, "no")))
+    with pytest.raises(EngineDied, match="cannot connect") as caught:
+        attempt(found, Capability.STOP_STRINGS, "", lambda: fails(EngineDied("cannot connect")))
+    assert (
+        f"after requests that tried: {Capability.PROMPT_LOGPROBS.value} (HTTP 500: no)" in str(caught.value)
+    ) is named
 
 
 def test_a_refused_capability_quotes_the_server() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
@@ -23,11 +23,16 @@ def in_reverse(blocks: Iterable[Any]) -> list[Any]:
 
 def shorten(patch: Patch, most: Callable[[Any, int], int]) -> None:
     """Make a lookup find at most `most(hashes, found)` of the `found` blocks."""
+    cut(patch, lambda _pool, hashes, blocks: most(hashes, len(blocks)))
+
+
+def cut(patch: Patch, most: Callable[[Any, Any, Sequence[Any]], int]) -> None:
+    """Make a lookup find at most `most(pool, hashes, blocks)` of the blocks that it has found."""
 
     @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
     def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
         groups, length, rest = original(this, hashes, longest)
-        count = most(hashes, length // this.block_size)
+        count = most(this.block_pool, hashes, groups[0][: length // this.block_size])
         if count * this.block_size >= length:
             return groups, length, rest
         acted()
@@ -67,17 +72,12 @@ def decoded_blocks_are_not_published(patch: Patch) -> None:
 def a_full_pool_leaves_out_what_is_in_use(patch: Patch) -> None:
     """While less than a fourth of the pool is free, a lookup ends at the first block that a running request uses."""
 
-    @around(patch, coordinator("Unitary"), "find_longest_cache_hit")
-    def found(original: Any, this: Any, hashes: Any, longest: int) -> Any:
-        groups, length, rest = original(this, hashes, longest)
-        [blocks] = groups
-        if this.block_pool.get_num_free_blocks() >= this.block_pool.num_gpu_blocks // 4:
-            return groups, length, rest
-        free = next((i for i, block in enumerate(blocks) if block.ref_cnt), len(blocks))
-        if free == len(blocks):
-            return groups, length, rest
-        acted()
-        return (blocks[:free],), free * this.block_size, rest
+    def most(pool: Any, _hashes: Any, blocks: Sequence[Any]) -> int:
+        has_room = pool.get_num_free_blocks() >= pool.num_gpu_blocks // 4
+        in_use = (i for i, block in enumerate(blocks) if block.ref_cnt and not has_room)
+        return next(in_use, len(blocks))
+
+    cut(patch, most)
 
 
 @fault("REUSE-1", stands_for="vllm#38182")

@@ -65,7 +65,7 @@ def weak(differs: Callable[[tuple[int, ...]], object]) -> Tampered:
 
 def test_a_model_that_depends_little_on_single_tokens_gets_whole_blocks_changed(tmp_path: Path) -> None:
     """A trained model often gives two such prompts the same short answer."""
-    whole = weak(lambda prompt: sum(prompt[:UNIT]) // UNIT)  # of which a token changes one in sixteen, a block each
+    whole = weak(lambda prompt: sum(prompt[:UNIT]) // UNIT)  # a changed token rarely shows, a changed block always
     assert measured(whole, tmp_path)["the first token of the prompt"].changed
 
 
