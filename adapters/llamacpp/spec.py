@@ -59,7 +59,14 @@ CELLS = (
         traits=SPARSE,
         model=ModelLayers.WINDOW,
     ),
-    cell("llamacpp-unified", "four slots that share one KV buffer", setup.UNIFIED, *NO_HOST_CACHE),
+    cell(
+        "llamacpp-unified",
+        "four slots that share one KV buffer",
+        setup.UNIFIED,
+        *NO_HOST_CACHE,
+        traits=(*SIDE_BY_SIDE, "another implementation"),
+        twin="llamacpp",
+    ),
     cell(
         "llamacpp-window-unified",
         "llamacpp-window with four slots that share one KV buffer",

@@ -77,6 +77,7 @@ class Capability(enum.StrEnum):
     PROVENANCE = "block provenance"
     SEVERAL_GROUPS = "several KV-cache groups"
     SEVERAL_FEATURES = "several cache features on at once"
+    OTHER_IMPLEMENTATION = "another implementation of one part"
     SEVERAL_RANKS = "several ranks"
     RANK_CHOICE = "a rank chosen per request"
     PREFILL_APART = "prefill and decode on different engines"
@@ -144,6 +145,7 @@ OPTIONAL_ABSENT = {
     Capability.TRANSFER_LIMITS: "no second tier takes limits for a request",
     Capability.SLOW_TIER: "no tier behind a second one is known, or its hits are not counted",
     Capability.SEVERAL_FEATURES: "the adapter does not report which features are on",
+    Capability.OTHER_IMPLEMENTATION: "no other implementation of a part is known that can be started in its place",
     Capability.DIRECT_SCORES: "texts are scored by requests only",
     Capability.DRAFT_COUNTS: "the adapter reads no counts of drafted tokens",
     Capability.CONTEXT_SHIFT: "an answer ends at the context limit",

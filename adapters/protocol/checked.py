@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,8 +60,9 @@ class CheckedEngine:
     Wrong results that an engine may have produced pass: the checkers report those.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, *, twin: str = "") -> None:
+        """`twin`: the cell with another implementation of one part of the engine, if its own cell has one."""
+        self.engine, self._twin = engine, twin
         self.requests = 0
         self.busy_seconds = 0.0
         self._in_flight = 0
@@ -90,7 +92,10 @@ class CheckedEngine:
 
     @property
     def capabilities(self) -> Mapping[Capability, Support]:
-        return self.engine.capabilities
+        if not self._twin:
+            return self.engine.capabilities
+        other = Support(present=True, evidence=f"in the cell {self._twin}")
+        return ChainMap({Capability.OTHER_IMPLEMENTATION: other}, dict(self.engine.capabilities))
 
     def clock(self) -> float:
         return self.engine.clock()

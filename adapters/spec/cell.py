@@ -44,6 +44,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     own_answers: bool = False  # engines of other cells refuse its requests, whatever the worker
     lossy: str = ""  # a text that follows "lossy mode:"
     engine: str = ""  # the engine to which the flags belong
+    # The cell that differs only by another implementation of one part of the engine, which has to hit and publish the
+    # same. No cell is its own.
+    twin: str = ""
 
     def suits(self, wanted: Collection[str]) -> bool:
         """Return whether a requirement can be exercised here. `wanted`: the traits of which it needs one."""

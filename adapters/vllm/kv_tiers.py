@@ -105,6 +105,7 @@ TIERS = {
     "simple": SIMPLE,
     "simple-lazy": with_options(SIMPLE, lazy_offload=True),
     "example": Tier(connector="ExampleConnector", options={"shared_storage_path": FOLDER}),
+    "multi-of-one": Tier(connector="MultiConnector", parts=(OFFLOAD,)),
     "multi": Tier(connector="MultiConnector", parts=(OFFLOAD, SIMPLE)),
     "kept": RELIABLE,
     "kept-late": with_options(RELIABLE, asynchronous=True),

@@ -8,6 +8,7 @@ from coldproof.harness.judgement.requirement import Requirement
 CHECKS = CHECKERS.load()
 TOKENS = "tokens"  # the checker of answers
 BOUNDS = "bounds"  # the checker of cached-token counts
+IMPLEMENTATIONS = "implementations"  # the checker of what two implementations of one part do
 HASHES = "hashes"  # the checker that only requirements with `hashes_too` have
 OF_ANSWERS = frozenset(one.name for one in CHECKS if one.of_answers)
 LASTING = frozenset(one.name for one in CHECKS if one.lasting)

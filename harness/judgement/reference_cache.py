@@ -30,6 +30,7 @@ from coldproof.harness.history.records import (
     written_sequences,
     written_tokens,
 )
+from coldproof.harness.history.twins import hits_of_twins
 from coldproof.harness.history.weights import is_comparable
 from coldproof.harness.judgement.kept_positions import blocks_left, blocks_of_windows, last_kept_position
 from coldproof.harness.judgement.request_sizes import AHEAD, blocks_held, blocks_of_all, outgrows
@@ -49,18 +50,30 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def bounds(history: History) -> dict[int, Bounds]:
-    """Return the bounds of every request of a history, by request number."""
+    """Return the bounds of every request of a history, by request number.
+
+    What the same request hit on an engine with another implementation of one part is a lower bound, too.
+    """
+    of_twins = hits_of_twins(history)
     kept = kept_tokens(history) if history.shape.sequences or not has_room(history) else None
     parted = junctions(history) if kept is None else {}
     return {
         outcome.request: Bounds(
-            at_least=at_least(history, outcome, junctions=parted)
-            if kept is None
-            else at_least(history, outcome, kept) or None,
+            at_least=of_both(
+                at_least(history, outcome, junctions=parted)
+                if kept is None
+                else at_least(history, outcome, kept) or None,
+                of_twins.get(outcome.request),
+            ),
             at_most=at_most(history, outcome),
         )
         for outcome in history.outcomes
     }
+
+
+def of_both(*bounds: int | None) -> int | None:
+    """Return the greater of two lower bounds, of which each may be unknown."""
+    return max((one for one in bounds if one is not None), default=None)
 
 
 def at_most(history: History, outcome: Outcome) -> int:

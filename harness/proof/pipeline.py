@@ -28,7 +28,7 @@ from coldproof.harness.proof.diagnose.controls import controls_of
 from coldproof.harness.proof.diagnose.crashing_kind import crashing_kind
 from coldproof.harness.proof.diagnose.diagnose import diagnose
 from coldproof.harness.proof.limits import ProofLimits
-from coldproof.harness.proof.minimise.descent import descend
+from coldproof.harness.proof.minimise.descent import descend, of_both_halves
 from coldproof.harness.proof.minimise.on_fresh_engines import minimise_on_fresh_engines
 from coldproof.harness.proof.minimise.reduce import joined, smaller
 from coldproof.harness.proof.minimise.simplify import simpler
@@ -148,7 +148,7 @@ class ProofPipeline:
         observe = self.watched(f"minimising {found.requirement.id}", self.minimising)
         return descend(
             found.smallest,
-            lambda workload, about: chain(cuts(found.requirement, workload, about), joined(workload, about)),
+            of_both_halves(lambda w, about: chain(cuts(found.requirement, w, about), joined(w, about))),
             lambda workload: self.fails_again(workload, engine, observe),
             until=time.monotonic() + self.limits().minimising(waivable=found.waivable, familiar=bool(found.causes)),
         )
@@ -230,7 +230,7 @@ class ProofPipeline:
             confirmed,
             engine,
             another=(lambda: another()[0]) if quick else None,
-            variants=lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w)),
+            variants=of_both_halves(lambda w, about: chain(cuts(requirement, w, about), joined(w, about), simpler(w))),
             observe=self.watched(f"minimising {requirement.id} on fresh engines", self.minimising),
             confirm=lambda smallest: self.confirm(requirement, smallest, another()[0], control),
             until=time.monotonic() + self.limits().minimise_seconds,

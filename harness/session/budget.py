@@ -34,9 +34,9 @@ FEW = 5
 # After the end of the run, for the requests of the example in flight. Then requests to an attached server are cut off:
 # it may be wrong or hostile, and a request that is cut off is no finding.
 CUT_SECONDS = 20.0
-# Seconds of a proof, as long as none was made. It counts as so many proofs, because the first ones are the longest:
-# those of crashes.
-USUAL_PROOF, USUAL_PROOFS = 4.0, 5
+# Seconds of a proof, as long as none was made, or so many times those in which a cell opens, if that is more. It counts
+# as so many proofs, because the first ones are the longest: those of crashes.
+USUAL_PROOF, OPENINGS_OF_A_PROOF, USUAL_PROOFS = 4.0, 3, 5
 # At least for the proofs and causes of a run without a budget of the user's, behind its end if need be. What looks like
 # a known cause and is not tried counts as VIOLATED, and a replay with a model takes a minute on a busy machine.
 LEAST_PROOFS = 900.0
@@ -92,6 +92,7 @@ class ProofTime:
         self.clock, self.alone = clock, alone
         self.spent = 0.0
         self.proofs = 0  # those that were made; the search for the cause of a known finding that fails is one
+        self.opening: Callable[[], float] = lambda: 0.0  # seconds in which a cell opens, as far as known
         self._running = False
 
     def left(self) -> float:
@@ -137,7 +138,8 @@ class ProofTime:
 
     def expected(self, waiting: float) -> float:
         """Return the seconds that so many proofs will take, as far as known."""
-        each = (self.spent + USUAL_PROOFS * USUAL_PROOF) / (self.proofs + USUAL_PROOFS)
+        usual = max(USUAL_PROOF, OPENINGS_OF_A_PROOF * self.opening())
+        each = (self.spent + USUAL_PROOFS * usual) / (self.proofs + USUAL_PROOFS)
         return min(self.left(), waiting * each)
 
 

@@ -187,7 +187,8 @@ class Proofs:
         Return None if the case shows what the trial has put aside before.
         """
         where = "the attached engine" if self.options.attached else "a fresh engine"
-        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}")
+        left = round(sut.budget.expected(), 1)
+        self.log.emit("phase", stage=CONFIRMING, words=f"confirming {trial.requirement.id} on {where}", left=left)
         case, confirmed = sut.confirm(trial, lambda found: decided(self.mark_known_issue(found, sut)))
         trial.search.proved = confirmed.judgement
         again = case.reproduction.failed_again  # the verdict of another one does not depend on its cause

@@ -90,11 +90,15 @@ class Schedule:
         self.calibrations += calibration
         self.starts.setdefault(cell, min(seconds, IN_PROCESS_START) if first else seconds)
 
+    def opening(self) -> float:
+        """Return how long the engines of a cell take to start, on average; 0 if none was opened."""
+        return sum(self.starts.values()) / len(self.starts) if self.starts else 0.0
+
     def openings_expected(self, cells: int) -> float:
         """Return how long the openings of cells will take: of those to come, of so many, and for second visits."""
         if not self.starts:
             return 0.0
-        start, visited = sum(self.starts.values()) / len(self.starts), len(self.starts)
+        start, visited = self.opening(), len(self.starts)
         again = len({one.trial.cell for one in self.waiting.values()})
         return max(0, cells - visited) * (start + self.calibrations / visited) + again * start
 

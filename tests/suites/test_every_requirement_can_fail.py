@@ -29,6 +29,7 @@ from coldproof.suites import test_preemption as preemption
 from coldproof.suites import test_response_options as response_options
 from coldproof.suites import test_reuse as reuse
 from coldproof.suites import test_tiers as tiers
+from coldproof.suites import test_twins as twins
 
 pytestmark = pytest.mark.engine
 DEFAULT, TIGHT, EMBEDS = CELLS["default"], CELLS["tight"], CELLS["embeds"]
@@ -61,6 +62,12 @@ BROKEN_WITHOUT_A_MODEL: list[tuple[Callable[..., None], str, Cell, tuple[Failure
     (chats.test_chats_that_share_a_prefix, "half-a-block-is-hashed", DEFAULT, ANY_HIT),
     (pressure.test_working_set_larger_than_the_pool, "evicted-blocks-stay-in-the-index", TIGHT, ANY_HIT),
     (pressure.test_many_identical_long_prompts, "admission-counts-hits-as-new-blocks", TIGHT, LOST),
+    (
+        twins.test_two_implementations_of_one_part,
+        "a-preemption-by-priority-forgets-blocks",
+        CELLS["tight-priority"],
+        (*LOST, FailureClass.ACCOUNTING),
+    ),
     (
         pressure.test_many_identical_long_prompts,
         "cached-blocks-do-not-count-as-free",

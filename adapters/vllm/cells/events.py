@@ -8,8 +8,17 @@ EVENT_CELLS = (
     VllmCell(
         name="events",
         about="KV events are published, a pool that never evicts",
+        traits=("KV events", "another implementation"),
+        twin="events-cbor",
+        events=True,
+    ),
+    VllmCell(
+        name="events-cbor",
+        about="KV events are published, with block hashes over CBOR: the twin of events",
+        arguments=("--prefix-caching-hash-algo", "sha256_cbor"),
         traits=("KV events",),
         events=True,
+        on_request=True,
     ),
     VllmCell(
         name="events-tight",

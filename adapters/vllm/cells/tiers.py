@@ -30,10 +30,11 @@ def tier_cell(
     arguments: tuple[str, ...] = SMALL_CHUNKS,
     tier: str | None = None,
     traits: tuple[str, ...] = RELIABLE_TIER,
+    twin: str = "",
 ) -> VllmCell:
     """Return a cell with a pool of 16 blocks and a second tier: `tier`, by default the one in the cell's name."""
     tier, pool = tier or name.removeprefix("tier-"), small_pool(*arguments)
-    return VllmCell(name=name, about=about, arguments=pool, traits=traits, tier=tier, only_fingerprint=True)
+    return VllmCell(name=name, about=about, arguments=pool, traits=traits, tier=tier, twin=twin, only_fingerprint=True)
 
 
 def window_tier_cell(
@@ -150,6 +151,12 @@ TIER_CELLS = (
     ),
     tier_cell("tier-simple-lazy", "vLLM's SimpleCPUOffloadConnector, which stores blocks shortly before eviction"),
     tier_cell("tier-multi", "vLLM's MultiConnector over OffloadingConnector and SimpleCPUOffloadConnector"),
+    tier_cell(
+        "tier-multi-of-one",
+        "vLLM's MultiConnector over OffloadingConnector alone",
+        traits=(*RELIABLE_TIER, "another implementation"),
+        twin="tier-offload",
+    ),
     tier_cell(
         "tier-example",
         "vLLM's ExampleConnector (files in a folder), which needs each prompt in one step",

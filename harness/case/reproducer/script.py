@@ -25,6 +25,7 @@ from coldproof.adapters.spec.generated_models import MAKERS, OTHER_SEED
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 from coldproof.harness.case.reproducer.amalgamate import amalgamate
 from coldproof.harness.case.reproducer.features import ALONE, COMPARED, features, never_true
+from coldproof.harness.case.reproducer.halves import half_on_the_tested_engine
 from coldproof.harness.case.reproducer.kit.checks import main
 from coldproof.harness.case.reproducer.kit.story import Story
 from coldproof.harness.case.reproducer.literals import WIDTH, literal
@@ -54,6 +55,7 @@ ATTEMPTS = 5
 
 def reproducer(case: Case) -> str:
     """Return the script's source. Text from the engine enters only as Python literals and escaped single lines."""
+    case = half_on_the_tested_engine(case)
     about, how, engine = script_case(case), reproduction(case), recorded_engine(case)
     flags = script_flags(about, how)
     call, kinds = first_call(about, flags), attempts(flags)

@@ -9,6 +9,7 @@ from types import TracebackType
 from coldproof.adapters.common.model_folder import model_folder
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.registry import CELLS
 from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.generated_models import OTHER_SEED
 from coldproof.harness.execution.engines.pool import EnginePlace, EnginePool
@@ -25,9 +26,11 @@ class EngineLives:
     def next(self, changed: EngineChange) -> CheckedEngine:
         """Stop the current engine and start the next one. Raises EngineStartError."""
         self.stop()
+        cell = CELLS[self.cell.twin] if changed is EngineChange.IMPLEMENTATION else self.cell
+        changed = changed if changed.of_kv else EngineChange.NOTHING
         place = EnginePlace(model=self.folder / "model", storage=self.folder / "storage", changed=changed)
         self.write_model(place)
-        self.current = self.pool.open_engine(self.cell, caching=self.caching, purpose="life", place=place)
+        self.current = self.pool.open_engine(cell, caching=self.caching, purpose="life", place=place)
         return self.current
 
     def write_model(self, place: EnginePlace) -> None:

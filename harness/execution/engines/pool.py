@@ -173,7 +173,7 @@ class EnginePool:
                 engine = self.start(
                     cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights, place=place
                 )
-        checked = CheckedEngine(engine)
+        checked = CheckedEngine(engine, twin=cell.twin)
         self.engines.append(checked)
         self.configurations[checked] = (cell, caching)
         if purpose == "tested":

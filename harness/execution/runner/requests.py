@@ -43,6 +43,10 @@ class RunRequests:
         self.scored = scored and engine.capabilities[Capability.LOGPROBS].present is True
         self.tagged = engine.capabilities[Capability.PROVENANCE].present is True
 
+    def use_difference(self, difference: EngineChange) -> None:
+        """Send what follows to an engine about which this is different."""
+        self.difference = difference if difference.of_kv else EngineChange.NOTHING
+
     def plan(self, number: int, step: int, request: Request) -> Outcome:
         """Return the outcome to be filled in later, with the prompt, model name and identity as of now."""
         salt = self.adapters.actual(request.salt) if request.salt is not None else None

@@ -107,7 +107,7 @@ class WorkloadRun:
         self.step_log = StepLog(engine, nonce)
         self.requests = RunRequests(engine, nonce, self.adapters, self.weights, scored=scored)
         self.requests.tagged |= self.step_log.recorded is not None
-        self.requests.difference = self.lives.pop(0)
+        self.requests.use_difference(self.lives.pop(0))
         self.current = 0  # the number of the step that is run
         self.stalled: QueueSample | None = None
         self.lost: str | None = None
@@ -277,7 +277,7 @@ class WorkloadRun:
             self.engine = self.next_engine(difference)
         except EngineStartError as problem:
             raise EngineDied(f"the engine does not start over the storage of the one before: {problem}") from problem
-        self.requests.difference = difference
+        self.requests.use_difference(difference)
         self.adapters.engine = self.requests.engine = self.weights.engine = self.changes.engine = self.engine
         self.adapters.slots.clear()
         self.began = self.engine.clock() - elapsed

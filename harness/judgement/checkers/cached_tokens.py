@@ -19,6 +19,7 @@ from coldproof.harness.history.records import (
     reset_everything,
     written_tokens,
 )
+from coldproof.harness.history.twins import hits_of_twins
 from coldproof.harness.judgement.checkers.tokens import foreign_source
 from coldproof.harness.judgement.checks import check
 from coldproof.harness.judgement.finding import Finding
@@ -66,13 +67,21 @@ def check_request(history: History, outcome: Outcome, limit: Bounds) -> list[Fin
             why += "; no request of this workload wrote them"
     elif limit.at_least is not None and at_most < limit.at_least:
         failure_class, low = FailureClass.LOST_REUSE, high
+        if at_most < hits_of_twins(history).get(outcome.request, 0):
+            why = f"the same request hit {limit.at_least} with the other implementation"
+            return [bounds_finding(history, outcome, failure_class, low, why)]
         place = "pool" if history.shape.tier_blocks is None or has_room(history) else "second tier"
         why = f"an earlier request had left {limit.at_least} in the cache, and the {place} had room to keep them"
     else:
         return []
+    return [bounds_finding(history, outcome, failure_class, low, why)]
+
+
+def bounds_finding(history: History, outcome: Outcome, failure_class: FailureClass, count: str, why: str) -> Finding:
+    """Return a finding about what a request hit."""
     reader = history.describe_request(outcome.request)
-    sentence = f"{reader[0].upper()}{reader[1:]} hit {low} cached tokens, but {why}."
-    return [Finding(checker="bounds", failure_class=failure_class, request=outcome.request, sentence=sentence)]
+    sentence = f"{reader[0].upper()}{reader[1:]} hit {count} cached tokens, but {why}."
+    return Finding(checker="bounds", failure_class=failure_class, request=outcome.request, sentence=sentence)
 
 
 def writer_before_a_reset(history: History, outcome: Outcome, cached: int) -> Outcome | None:

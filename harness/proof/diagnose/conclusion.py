@@ -47,6 +47,7 @@ class ControlFacts(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     wrong_tokens: bool
     preempted: bool = False
+    twins: bool = False  # it is a difference between two implementations of one part
     other_tokens: bool = False  # a block that was hit holds the KV of other tokens, from the first one that differs
 
 
@@ -118,6 +119,7 @@ def is_wrong_content(tells: dict[str, Strength], _facts: ControlFacts) -> bool:
 Rule = Callable[[dict[str, Strength], ControlFacts], bool]
 # The first one that applies: those that rest on rare factors come first.
 MECHANISMS: tuple[tuple[str, Rule], ...] = (
+    ("one of two implementations of one part: they differ by design, or one of them is wrong", lambda _, f: f.twins),
     (
         "stale model weights or state outside of the prefix cache",
         lambda t, _: needs_no_cache(t) and needs(t, OTHER_REQUESTS),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from coldproof.harness.workload.halves import count_of, half_of, twice
 from coldproof.harness.workload.steps import (
     Burst,
     Request,
@@ -59,13 +60,20 @@ def controls_of(workload: Workload, failing: int | None, *, salts: bool, blocks:
     `salts`: whether the engine accepts salts. `blocks`: whether its blocks are longer than the nonce with which all
     prompts of a run begin.
     """
+    half = half_of(workload)
+    part = half or workload
+    if half is not None and failing is not None:
+        failing %= count_of(half)
     for name, removes, change in CHANGES:
         if (change is fresh_salt and not salts) or (change is first_block_changed and not blocks):
             continue
-        changed, request = change(workload, failing)
-        if changed != workload and is_valid(changed):
-            about_one = change in (fresh_salt, first_block_changed, alone)
-            yield Control(name=name, removes=removes, workload=changed, request=request, about_one=about_one)
+        changed, request = change(part, failing)
+        if changed == part or not is_valid(changed):
+            continue
+        about_one = change in (fresh_salt, first_block_changed, alone)
+        if half is not None:
+            changed, request = twice(changed), None if request is None else request + count_of(changed)
+        yield Control(name=name, removes=removes, workload=changed, request=request, about_one=about_one)
 
 
 def fresh_salt(workload: Workload, failing: int | None) -> tuple[Workload, int | None]:

@@ -12,7 +12,7 @@ from coldproof.adapters.protocol.engine import EngineError
 from coldproof.adapters.spec.cell import CACHING, EngineVariant
 from coldproof.harness.history.provenance import follows_another_prompt
 from coldproof.harness.judgement.checkers.tokens import closest
-from coldproof.harness.judgement.criteria import BOUNDS, OF_ANSWERS
+from coldproof.harness.judgement.criteria import BOUNDS, IMPLEMENTATIONS, OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
@@ -20,9 +20,11 @@ from coldproof.harness.proof.diagnose.conclusion import ControlFacts, conclude, 
 from coldproof.harness.proof.diagnose.control_engines import ControlEngines
 from coldproof.harness.proof.diagnose.controls import Control
 from coldproof.harness.schema.case import ControlRow, Diagnosis
+from coldproof.harness.workload.halves import half_of
 from coldproof.harness.workload.steps import Workload
 
 NO_TIME, NO_HITS = "no time was left", "the engine does not report hits in this configuration"
+OF_TWINS = (BOUNDS, IMPLEMENTATIONS)
 CONTROL_OFF = "prefix caching off"
 
 
@@ -77,6 +79,7 @@ def diagnose(
         tries=len(confirmed.replays),
         wrong_tokens=finding.checker in OF_ANSWERS,
         preempted=bool(preemptions),
+        twins=finding.checker in OF_TWINS and half_of(judgement.history.workload) is not None,
         other_tokens=follows_another_prompt(judgement.history, finding.request),
     )
     return conclude(rows, facts)

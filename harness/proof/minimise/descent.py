@@ -10,9 +10,22 @@ import time
 from collections.abc import Callable, Iterable
 
 from coldproof.harness.judgement.trial import Failing
+from coldproof.harness.workload.halves import count_of, half_of, twice
 from coldproof.harness.workload.steps import Workload
 
 Variants = Callable[[Workload, int | None], Iterable[Workload]]
+
+
+def of_both_halves(variants: Variants) -> Variants:
+    """Return variants of which both halves are changed alike, where a workload runs twice."""
+
+    def changed(workload: Workload, failing: int | None) -> Iterable[Workload]:
+        half = half_of(workload)
+        if half is None:
+            return variants(workload, failing)
+        return map(twice, variants(half, None if failing is None else failing % count_of(half)))
+
+    return changed
 
 
 def descend(

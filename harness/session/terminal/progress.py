@@ -1,11 +1,13 @@
 """Counts the events of a run, and formats the lines of the live panel.
 
-It uses neither a terminal nor the clock: the elapsed time is an argument.
+It uses no terminal. The elapsed time is an argument; an estimate of the budget runs down by a clock until the next one.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,13 +62,15 @@ class RequirementProgress:
 class RunProgress:
     """Counts for the current trial, and the verdicts of finished trials."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.now = ""
         self.of = 0
         self.examples = self.failing = 0
         self.seen: Counter[str] = Counter()
         self.verdicts: Counter[Verdict] = Counter()
-        self.left: float | None = None  # seconds that the budget expects, after the latest verdict
+        self.left: float | None = None  # seconds that the budget expects
+        self.left_since = 0.0  # when that was
         self.requests = 0  # of the whole run
         self.waiting: set[tuple[str, str]] = set()  # cells and tests that go on later
         self.in_trial = False
@@ -95,6 +99,7 @@ class RunProgress:
 
     def phase(self, fields: dict[str, Any]) -> None:
         """Record a phase other than drawing examples, with its progress if that is counted."""
+        self.estimate(fields)
         if "of" not in fields:
             self.now = f"{fields['words']} ..."
             return
@@ -119,14 +124,14 @@ class RunProgress:
     def waits(self, fields: dict[str, Any]) -> None:
         """Record that a trial has ended the first visit of its cell, and goes on later."""
         self.waiting.add((fields["cell"], fields["test"]))
-        self.left = fields["left"]
+        self.estimate(fields)
         self.in_trial = False
 
     def verdict(self, fields: dict[str, Any]) -> None:
         """Record the verdict of a trial."""
         self.waiting.discard((fields.get("cell", ""), fields.get("test", "")))
         self.verdicts[Verdict(fields["verdict"])] += 1
-        self.left = fields.get("left") if fields.get("left") is not None else self.left
+        self.estimate(fields)
         self.requests += fields.get("requests", 0)
         self.of = max(self.of, fields["of"])
         self.in_trial = False
@@ -134,6 +139,11 @@ class RunProgress:
         one.cells.append(cell_result(fields, fields))
         one.losses += self.losses
         self.losses = 0
+
+    def estimate(self, fields: dict[str, Any]) -> None:
+        """Keep the seconds that are left by an event, if it has them. They pass until the next one."""
+        if fields.get("left") is not None:
+            self.left, self.left_since = fields["left"], self.clock()
 
     def of_requirement(self, name: str) -> RequirementProgress:
         """Return what is known of a requirement."""
@@ -163,9 +173,9 @@ class RunProgress:
         return f"{self.done} of {self.of} done{later}"
 
     def seconds_left(self, elapsed: float) -> float:
-        """Return the budget's estimate, else one from the elapsed seconds; 0 if nothing is known or nothing is left."""
+        """Return what is left of the budget's estimate, else one from the elapsed seconds; 0 if nothing is known."""
         if self.left is not None and self.done < self.of:
-            return self.left
+            return max(0.0, self.left - (self.clock() - self.left_since))
         return elapsed / self.done * max(0, self.of - self.done) if self.done else 0.0
 
     def lines(self, elapsed: float) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.adapters.protocol.capabilities import Capability
-from coldproof.adapters.protocol.restarts import EngineChange
+from coldproof.adapters.protocol.restarts import OF_KV, EngineChange
 from coldproof.adapters.protocol.weights import WeightPolicy
 from coldproof.harness.workload.steps import Prompt, Request, Segment, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -66,7 +66,7 @@ class WorkloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     image_tokens: int | None = None  # positions of an image; None: prompts have none
     versions: tuple[str, ...] = ()  # of the weights, without that of the start
     policy: WeightPolicy = WeightPolicy.ON_RESET  # what the engine promises after an update of the weights
-    changes: tuple[EngineChange, ...] = tuple(EngineChange)[1:]  # possible differences of an engine before a restart
+    changes: tuple[EngineChange, ...] = OF_KV  # possible differences of an engine before a restart
     guidance: Guidance | None = None  # also draw variations of these
     leads: Leads | None = None  # what to draw first; None: by chance
     step: int | None = None  # tokens that one step computes at most

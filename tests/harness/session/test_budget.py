@@ -23,6 +23,7 @@ from coldproof.harness.session.budget import (
     LEAST_DRAWN,
     LEAST_EXTRA,
     LEAST_PROOFS,
+    OPENINGS_OF_A_PROOF,
     PATIENCE_FACTOR,
     PATIENT_EXAMPLES,
     PATIENT_RUN,
@@ -483,6 +484,9 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     proofs = ProofTime(lambda: run)
     assert proofs.left() == pytest.approx(24.0)
     assert proofs.expected(2) == pytest.approx(2 * USUAL_PROOF)
+    proofs.opening = lambda: 2.5  # a proof starts engines: where they start slowly, it takes longer
+    assert proofs.expected(2) == pytest.approx(2 * 2.5 * OPENINGS_OF_A_PROOF)
+    proofs.opening = lambda: 0.2
     with proofs.taken(), proofs.taken():
         clock.now += 11.0
     assert not proofs.is_short()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from coldproof.adapters.spec.fault import Patch, collector
-from coldproof.adapters.vllm.faults.engine_parts import coordinator, manager, module, pool, scheduler
+from coldproof.adapters.vllm.faults.engine_parts import blocks_of, coordinator, manager, module, pool, scheduler
 from coldproof.adapters.vllm.faults.patching import TIGHT, acted, after, around, before
 from coldproof.adapters.vllm.faults.scheduling.cache_reset import forget_hashes
 
@@ -78,6 +78,28 @@ def a_full_pool_leaves_out_what_is_in_use(patch: Patch) -> None:
         return next(in_use, len(blocks))
 
     cut(patch, most)
+
+
+@fault(
+    "TWIN-1",
+    stands_for="a change of one of two scheduling policies",
+    cells=("tight-priority",),
+    rare="only with priority scheduling, when a request is preempted",
+)
+def a_preemption_by_priority_forgets_blocks(patch: Patch) -> None:
+    """With priority scheduling, what a preempted request has computed is not found any more: neither by itself when it
+    resumes, nor by others.
+    """
+
+    @before(patch, scheduler(), "_preempt_request")
+    def preempt(this: Any, request: Any, *_: Any, **__: Any) -> None:
+        inner = this.kv_cache_manager
+        if this.policy.name != "PRIORITY" or not inner.enable_caching:
+            return
+        held = {block.block_id for block in blocks_of(inner, request) if block.block_hash is not None}
+        if held:
+            acted()
+            inner.block_pool.evict_blocks(held)
 
 
 @fault("REUSE-1", stands_for="vllm#38182")

@@ -27,6 +27,7 @@ from coldproof.harness.case.reproducer.script import reproducer
 from coldproof.harness.case.reproducer.steps import extra_fields, scenario
 from coldproof.harness.schema.case import Case
 from coldproof.harness.schema.verdict import FailureClass
+from coldproof.harness.workload.halves import twice
 from coldproof.harness.workload.steps import (
     Burst,
     Idle,
@@ -273,6 +274,19 @@ def test_too_few_cached_tokens_are_the_bug(at_least: int, at_most: int, code: in
     counts = {"at_least": at_least, "at_most": at_most}
     case = with_count_bounds(case_of(burst(SHORT), burst(SHORT)), **counts, failure=FailureClass.LOST_REUSE)
     assert run_script(case)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("failing", "at_least", "code"), [(3, 33, BUG), (3, 32, UNTESTED), (1, 33, UNTESTED)], ids=["few", "right", "first"]
+)
+def test_of_two_implementations_the_tested_one_is_played(
+    failing: int, at_least: int, code: int, run_script: RunScript
+) -> None:
+    """What the other one hit is owed. A script cannot tell what is in no count, or in the other one's half."""
+    both = twice(Workload((burst(SHORT), burst(SHORT))))
+    case = case_of(*both.steps, failing_request=failing, first_difference=None, failure_class=FailureClass.LOST_REUSE)
+    row = report_samples.request(failing, cached_tokens=32, cached_at_least=at_least, cached_at_most=43)
+    assert run_script(msgspec.structs.replace(case, requests=[row]))[0] == code
 
 
 def test_a_reset_during_a_burst_is_played(run_script: RunScript) -> None:

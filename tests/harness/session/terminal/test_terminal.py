@@ -68,12 +68,18 @@ def test_the_panel_shows_the_requirement_its_evidence_and_the_progress() -> None
 
 
 def test_trials_that_go_on_later_are_counted_apart() -> None:
-    """The time left is what they tell: verdicts come in the end."""
-    tally = RunProgress()
+    """The time left is what they tell, less what has passed since: verdicts come in the end, and a proof takes long."""
+    now = [0.0]
+    tally = RunProgress(lambda: now[0])
     tally.trial(TRIAL)
-    tally.waits({"cell": "default", "test": "one", "left": 70.0})
-    tally.waits({"cell": "tight", "test": "one", "left": 65.0})
-    assert tally.line(10) == "0 of 4 done, 2 go on later · about 65 s left · LORA-3 in-place reload [default]"
+    tally.waits({"cell": "default", "test": "one", "left": 270.0})
+    tally.waits({"cell": "tight", "test": "one", "left": 265.0})
+    now[0] = 200.0
+    assert tally.line(210) == "0 of 4 done, 2 go on later · about 65 s left · LORA-3 in-place reload [default]"
+    tally.phase({"words": "confirming LORA-3", "left": 80.0})
+    assert tally.line(210) == "0 of 4 done, 2 go on later · about 80 s left · confirming LORA-3 ..."
+    now[0] = 300.0  # it took longer than was expected, and nothing is known
+    assert tally.line(310) == "0 of 4 done, 2 go on later · confirming LORA-3 ..."
     tally.verdict({**verdict(Verdict.CONFORMS), "cell": "tight", "test": "one"})
     assert tally.done_text == "1 of 4 done, 1 go on later"
 

@@ -1,0 +1,3 @@
+"""Two implementations of one part of an engine: the same workload on both."""
+
+USES = ("preemption", "pressure", "resets")
