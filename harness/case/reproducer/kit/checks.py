@@ -83,7 +83,7 @@ def counted_too_many(story: Story, most: int) -> bool:
 
 def nothing_to_compare(_story: Story) -> bool:
     """Raise CannotSay: the scenario was played, but the failure is in no single answer."""
-    raise CannotSay("the scenario ran, but the failure is not in a single answer: look at its /metrics, or replay the case")
+    raise CannotSay("the scenario ran, but the failure is in no single answer: see its /metrics, or replay the case")
 
 
 def main(start: Callable[[], Client], scenario: Callable[[Story], bool]) -> int:
