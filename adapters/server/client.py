@@ -302,7 +302,7 @@ class HttpClient:
         An answer with many more tokens than requested is not read to its end: it may have none.
         """
         abort = visible_abort(request)
-        if request.options.prompt_logprobs:
+        if self.is_whole(request):
             reader.take(response.text)
             reader.done = True
             return None
@@ -316,6 +316,10 @@ class HttpClient:
             if abort is not None and reader.count >= max(1, abort.after_tokens) and reader.finish_reason is None:
                 return Stage.DECODE
         return None
+
+    def is_whole(self, request: CompletionRequest) -> bool:
+        """Return whether the answer to a request is one response. vLLM does not stream prompt logprobs."""
+        return request.options.prompt_logprobs
 
     def stage(self) -> Stage:
         """Return the likely stage of the latest request, which has no token yet, by the engine's gauges."""

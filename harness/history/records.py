@@ -369,6 +369,11 @@ def counts_drafts(history: History) -> bool:
     return bool(history.steps) and history.steps[-1].after.drafted_tokens is not None
 
 
+def may_keep_last(history: History) -> bool:
+    """Return whether the KV of an answer's last token may be there: as an accepted draft, or as the engine does it."""
+    return history.shape.computes_last or counts_drafts(history)
+
+
 def requests_with_same_identity(history: History, outcome: Outcome) -> list[Outcome]:
     """Return other requests that may have had the same identity and were sent before this one ended."""
     return [

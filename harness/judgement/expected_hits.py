@@ -14,7 +14,7 @@ from coldproof.harness.history.embedding_rows import sends_rows
 from coldproof.harness.history.images import has_images
 from coldproof.harness.history.kv_event_replay import POOL, EventCache, replay, request_keys
 from coldproof.harness.history.kv_events import HOLD_ALL, Block, RunEvents
-from coldproof.harness.history.records import History, Outcome, common_prefix, counts_drafts, written_sequences
+from coldproof.harness.history.records import History, Outcome, common_prefix, may_keep_last, written_sequences
 from coldproof.harness.judgement.reference_cache import Bounds
 
 Ready = Callable[[Block, int], bool]  # whether a block can be hit, which ends at this token
@@ -100,7 +100,7 @@ class View(msgspec.Struct, frozen=True):
         apart = other.request == outcome.request or over or other.sent >= outcome.finished + slack
         if apart or request_keys(other) != request_keys(outcome):
             return 0
-        sequences = written_sequences(other, drafts=counts_drafts(self.history))
+        sequences = written_sequences(other, drafts=may_keep_last(self.history))
         return max(common_prefix(sequence, outcome.prompt) for sequence in sequences)
 
 

@@ -23,7 +23,7 @@ from coldproof.harness.history.records import (
     History,
     Outcome,
     common_prefix,
-    counts_drafts,
+    may_keep_last,
     requests_with_same_identity,
     reset_everything,
     restart_times,
@@ -92,7 +92,7 @@ def at_most(history: History, outcome: Outcome) -> int:
     shared = (
         reusable_tokens(history.shape, tokens, outcome.prompt)
         for other in writers(history, outcome)
-        for tokens in written_sequences(other, drafts=counts_drafts(history))
+        for tokens in written_sequences(other, drafts=may_keep_last(history))
     )
     longest = max(by_chance(history.shape), max(shared, default=0))
     return min(longest, most)

@@ -23,9 +23,10 @@ PATIENT_EXAMPLES = 40  # maximum examples of a small profile's trial while evide
 # Fraction of the initial share that each trial always gets, even if long examples of earlier trials used up the time.
 # The run may then end a little late, but every trial has drawn examples.
 RESERVED = 0.6
-# A run with a budget of the user's takes so much more of it, or so many seconds, and with what is in flight then it
-# ends within one and a half times the budget.
-EXTRA, LEAST_EXTRA = 0.4, 12.0
+# A run with a budget of the user's takes so much more of it, less the seconds for its report, or at least so many
+# seconds. With what is in flight then, it ends within one and a half times the budget.
+ENDING = 4.0
+EXTRA, LEAST_EXTRA = 0.4, 8.0
 # The same for a run without one: its profile's budget is an estimate for a small model on an idle machine.
 PATIENT_RUN = 5
 # Examples of a trial at its first visit, however many its requirement has in other cells, and of one that cannot have
@@ -56,7 +57,7 @@ class RunClock:
     ) -> None:
         """Begin now. `seconds`: the budget. `strict`: the user chose it."""
         self.seconds, self.strict = seconds, strict
-        self.extra = max(EXTRA * seconds, LEAST_EXTRA) if strict else (PATIENT_RUN - 1) * seconds
+        self.extra = max(EXTRA * seconds - ENDING, LEAST_EXTRA) if strict else (PATIENT_RUN - 1) * seconds
         self._starts, self._clock = starts, clock
         self._began = clock()
 
@@ -117,9 +118,12 @@ class ProofTime:
         return clock.strict and self.left() < self.part() / 2
 
     def part(self) -> float:
-        """Return the seconds of the run's budget that proofs have."""
+        """Return the seconds of the run's budget that proofs have: half of the time that the run may take.
+
+        They come after the floor of all trials and before further examples: what is not confirmed is no verdict.
+        """
         clock = self.clock()
-        return clock.seconds if self.alone else clock.extra
+        return clock.seconds if self.alone else (clock.seconds + clock.extra) / 2
 
     @contextlib.contextmanager
     def taken(self, *, proofs: int = 1) -> Iterator[None]:

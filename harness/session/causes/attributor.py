@@ -172,7 +172,7 @@ class Attributor:
     def spent(self) -> float:
         """Return the part of the time for replays that is over."""
         if self.time.clock().strict:
-            return self.time.spent / self.time.clock().extra
+            return self.time.spent / self.time.part()
         return self.replays.seconds / max(LEAST_PROOFS, SHARE * self.options.seconds)
 
     def behind(

@@ -61,6 +61,10 @@ class ConversationBuilder:
         start = self.drawn.lengths[number] // 2 // self.limits.unit * self.limits.unit
         return self.make_request(Prompt((Segment("cut", 5),), continues=number, start=start))
 
+    def goes_on(self, number: int) -> Request:
+        """Return a request that goes on where the answer of `number` ended, without a token of its own."""
+        return self.make_request(Prompt((), continues=number))
+
     def make_request(self, prompt: Prompt) -> Request:
         """Return a request whose answer has a few tokens, or fills a block and more."""
         tokens = self.draw(st.sampled_from(self.limits.sizes((8, self.limits.unit + 2, 4))))
@@ -128,7 +132,8 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
 def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
     """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved.
 
-    Without `chat`, the client may cut the history before the last turn.
+    Without `chat`, the client may cut the history before the last turn, and may let an answer go on: its prompt is then
+    exactly what an engine has kept (mlx-lm#1215).
     """
     builder = ConversationBuilder(draw, limits, chat=chat)
     latest = []
@@ -151,4 +156,6 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
     # In smaller blocks, a prompt without the nonce could hit a token of another run by chance.
     if not chat and limits.block >= NONCE_TOKENS and draw(st.booleans()):
         builder.send(builder.cut(draw(st.sampled_from(latest))))
+    if not chat and draw(st.booleans()):
+        builder.send(builder.goes_on(draw(st.sampled_from(latest))))
     return Workload(tuple(builder.steps))

@@ -19,6 +19,7 @@ from coldproof.harness.selection.validation import check_options
 from coldproof.harness.session import budget as budgets
 from coldproof.harness.session.budget import (
     CUT_SECONDS,
+    ENDING,
     FEW,
     LEAST_DRAWN,
     LEAST_EXTRA,
@@ -217,7 +218,7 @@ def test_the_clock_of_the_run_ends_every_trial(examples: int, slow: bool) -> Non
     budget.begin(1)
     made = trial(used=0, examples=examples)
     made.least_examples, made.least_requests = 5, 100
-    clock.now += 139
+    clock.now += 139 - ENDING
     assert not budget.is_spent(made)
     clock.now += 2
     assert budget.is_spent(made)
@@ -296,7 +297,12 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("seconds", "strict", "limit"),
-    [(240, True, 336), (30, True, 42), (10, True, 10 + LEAST_EXTRA), (240, False, 240 * PATIENT_RUN)],
+    [
+        (240, True, 336 - ENDING),
+        (30, True, 30 + LEAST_EXTRA),
+        (10, True, 10 + LEAST_EXTRA),
+        (240, False, 240 * PATIENT_RUN),
+    ],
 )
 def test_a_run_as_a_whole_ends_within_one_and_a_half_times_its_budget(
     seconds: float, *, strict: bool, limit: float
@@ -470,9 +476,9 @@ def test_a_users_budget_holds_all_that_a_run_does() -> None:
     budget = Budget(60.0, 2.0, run.left_for_drawing, of_budget=run.left_of_budget, grace=0.0)
     clock.now += 20.0  # a calibration
     assert budget.begin(1) == pytest.approx(20.0)
-    clock.now += 51.0
+    clock.now += 49.0
     assert budget.remaining() == 0
-    assert [run.left_for_drawing(), run.left()] == pytest.approx([1.0, 13.0])
+    assert [run.left_for_drawing(), run.left()] == pytest.approx([1.0, 11.0])
     assert not budget.is_spent(trial(used=0, examples=0))
     clock.now += 2.0
     assert budget.is_spent(trial(used=0, examples=0))
@@ -482,13 +488,13 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
     """A block within another one counts once, and none begins when the time is used up."""
     clock, run = strict_clock(60.0)
     proofs = ProofTime(lambda: run)
-    assert proofs.left() == pytest.approx(24.0)
+    assert proofs.left() == pytest.approx(40.0)
     assert proofs.expected(2) == pytest.approx(2 * USUAL_PROOF)
     proofs.opening = lambda: 2.5  # a proof starts engines: where they start slowly, it takes longer
     assert proofs.expected(2) == pytest.approx(2 * 2.5 * OPENINGS_OF_A_PROOF)
     proofs.opening = lambda: 0.2
     with proofs.taken(), proofs.taken():
-        clock.now += 11.0
+        clock.now += 20.0
     assert not proofs.is_short()
     with proofs.taken(), proofs.taken(proofs=0):
         clock.now += 1.0
@@ -496,10 +502,10 @@ def test_proofs_have_a_part_of_a_users_budget() -> None:
         clock.now += 2.0
     assert proofs.is_short()
     assert not proofs.is_over()
-    each = (14.0 + USUAL_PROOFS * USUAL_PROOF) / (2 + USUAL_PROOFS)
-    assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([10.0, each, 10.0])
+    each = (23.0 + USUAL_PROOFS * USUAL_PROOF) / (2 + USUAL_PROOFS)
+    assert [proofs.left(), proofs.expected(1), proofs.expected(5)] == pytest.approx([17.0, each, 17.0])
     with proofs.taken():
-        clock.now += 10.0
+        clock.now += 17.0
     assert proofs.is_over()
 
 
@@ -513,9 +519,9 @@ def test_a_run_of_proofs_alone_spends_its_whole_budget_on_them() -> None:
     assert proofs.is_short()
     assert proofs.left() == pytest.approx(29.0)
     clock.now += 45.0  # not for proofs
-    assert proofs.left() == pytest.approx(run.left()) == pytest.approx(8.0)
+    assert proofs.left() == pytest.approx(run.left()) == pytest.approx(4.0)
     with proofs.taken():
-        clock.now += 8.0
+        clock.now += 4.0
     assert proofs.is_over()
 
 

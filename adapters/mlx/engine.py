@@ -1,0 +1,111 @@
+"""mlx-lm's server. It keeps whole sequences and reuses the longest prefix of one of them, cut to any length.
+
+A model with an adapter is another model for it: it loads one at a time, and keeps the sequences of all.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from coldproof.adapters.common.absent_features import AbsentFeatures
+from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.environment import current_environment
+from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.mlx.client import BASE_MODEL, MlxAdapters, MlxClient
+from coldproof.adapters.mlx.setup import (
+    adapter_folders,
+    capabilities,
+    command,
+    environment,
+    is_healthy,
+    package_version,
+    shape,
+    wait_ready,
+    write_files,
+)
+from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.engine_spec import StartOptions
+
+
+def start(options: StartOptions) -> MlxEngine:
+    """Write the adapters, start the server, and wait until it answers. Raises EngineStartError with the log's tail."""
+    digests = write_files(options)
+    hub = options.folder("hub")
+    hub.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    words, url = command(options, port), f"http://127.0.0.1:{port}"
+    process = EngineProcess(words, environment(current_environment(), hub), options.log)
+    options.on_process(process)
+    folders = [str(folder) for folder in adapter_folders(options)]
+
+    def alive() -> bool:
+        return process.running() and is_healthy(url) is not False
+
+    try:
+        wait_ready(url, process)
+        sizes = shape(options)
+        adapters = MlxAdapters(digests, folders, options.model)
+        client = MlxClient(url, alive=alive, adapters=adapters, longest=sizes.max_model_tokens)
+        return MlxEngine(options, client, process, sizes, shlex.join(["mlx_lm.server", *words[4:]]))
+    except BaseException:
+        process.stop()
+        raise
+
+
+class MlxEngine(AbsentFeatures):
+    """One server of mlx-lm."""
+
+    name = "mlx"
+    base_model = BASE_MODEL
+
+    def __init__(
+        self, options: StartOptions, client: MlxClient, process: EngineProcess, sizes: EngineShape, command: str
+    ) -> None:
+        self.client, self.process = client, process
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
+        self.version = package_version()
+        self.capabilities = capabilities(options, self.version)
+        self.shape = sizes
+
+    def clock(self) -> float:
+        """Return wall-clock seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Send POST /v1/completions once and return the answer."""
+        return self.client.complete(request)
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve requests with a thread and a connection for each."""
+        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Bind a name to the adapter with these files. Raises RequestRefused if there is none."""
+        self.client.adapters.bind(name, path, in_place=in_place)
+
+    def unload_adapter(self, name: str) -> None:
+        """Unbind a name."""
+        self.client.adapters.unbind(name)
+
+    def metrics(self) -> Metrics:
+        """Return no metrics: the server has none."""
+        return Metrics()
+
+    def alive(self) -> bool:
+        """Return whether the server runs and generates. Where its thread has ended, it refuses every request."""
+        return self.client.alive()
+
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        return self.process.tail()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.process.stop()
