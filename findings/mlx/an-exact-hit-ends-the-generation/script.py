@@ -21,4 +21,4 @@ def sequence_of(prompt):  # as ResponseGenerator._generate serves a request that
 try:  # the prompt with its answer, sent again as a prompt
     print("the same sequence as a prompt: answered; expected:", bool(sequence_of(sequence_of([1, 2, 3, 4]))))
 except ValueError as problem:
-    raise SystemExit(f"the same sequence as a prompt: {problem} Expected: an answer") from problem
+    raise SystemExit(f"the same sequence as a prompt: {problem} It is expected to be answered") from problem
