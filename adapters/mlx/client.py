@@ -31,18 +31,16 @@ OTHER_TOKENS = "mlx-lm's server counted {} tokens in the {}, which has {} charac
 class MlxAdapters(RegisteredAdapters):
     """The server's adapters, each in a folder of its own. A request names its folder in the field `adapters`.
 
-    `folders`: in the order of the digests. `model`: the path of the model, by which such a request names it.
+    `folders`: in the order of the digests. `model`: the path of the model, by which such a request names it, or the
+    server's own name of it.
     """
 
-    def __init__(self, digests: Sequence[str], folders: Sequence[str], model: str) -> None:
+    def __init__(self, digests: Sequence[str], folders: Sequence[str], model: str = DEFAULT_MODEL) -> None:
         super().__init__(digests)
         self.folders, self.model = folders, model
 
     def choice(self, name: str) -> dict[str, str]:
-        """Return the fields of a request to a served name. Raises RequestRefused for an unknown one.
-
-        With the name `default_model`, the server ignores the adapter (mlx_lm/server.py, `ModelProvider.load`).
-        """
+        """Return the fields of a request to a served name. Raises RequestRefused for an unknown one."""
         if name == BASE_MODEL:
             return {"model": DEFAULT_MODEL}
         return {"model": self.model, "adapters": self.folders[self.bound_to(name)]}

@@ -13,8 +13,9 @@ from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.mlx.client import BASE_MODEL, MlxAdapters, MlxClient
+from coldproof.adapters.mlx.client import BASE_MODEL, DEFAULT_MODEL, MlxAdapters, MlxClient
 from coldproof.adapters.mlx.setup import (
+    UNNAMED,
     adapter_folders,
     capabilities,
     command,
@@ -49,7 +50,7 @@ def start(options: StartOptions) -> MlxEngine:
     try:
         wait_ready(url, process)
         sizes = shape(options)
-        adapters = MlxAdapters(digests, folders, options.model)
+        adapters = MlxAdapters(digests, folders, DEFAULT_MODEL if UNNAMED in options.arguments else options.model)
         client = MlxClient(url, alive=alive, adapters=adapters, longest=sizes.max_model_tokens)
         return MlxEngine(options, client, process, sizes, shlex.join(["mlx_lm.server", *words[4:]]))
     except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from coldproof.adapters.mlx.setup import ENVIRONMENT, KEPT
+from coldproof.adapters.mlx.setup import ENVIRONMENT, KEPT, UNNAMED
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction
 
 PROGRAM = re.compile(r"^mlx_lm\.server")
@@ -24,7 +24,8 @@ def settings(engine: RecordedEngine) -> Mapping[str, object]:
     own = {**ENVIRONMENT, "HF_HUB_CACHE": f"{FILES}/hub"}
     variables = " ".join(f"{name}={value}" for name, value in own.items())
     started = PROGRAM.sub(f"{variables} python -m mlx_lm server", command(engine))
-    return {"COMMAND": started, "COLD_COMMAND": f"{started} {KEPT} 0" if started else ""}
+    unnamed = engine.cell is not None and UNNAMED in engine.cell.arguments
+    return {"NAMED": not unnamed, "COMMAND": started, "COLD_COMMAND": f"{started} {KEPT} 0" if started else ""}
 
 
 MLX = Reproduction(

@@ -23,6 +23,7 @@ from coldproof.adapters.spec.script.given import (
     FILES,
     LAYERS,
     MODEL,
+    NAMED,
     STALL_SECONDS,
     START_SEED,
 )
@@ -68,7 +69,8 @@ def stream(url: str, sent: Sent, patience: float) -> Iterator[Event]:
     body = {"model": "default_model", "prompt": "".join(map(chr, sent["ids"])), "max_tokens": sent["tokens"]}
     body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
     if ADAPTED and sent["name"] is not None:
-        body |= {"model": str(FILES / "model"), "adapters": str(FILES / f"adapter-{sent['content']}")}
+        model = str(FILES / "model") if NAMED else "default_model"
+        body |= {"model": model, "adapters": str(FILES / f"adapter-{sent['content']}")}
     for event in events(url + "/v1/completions", body, patience):  # the space at the start of a text is left out
         for choice in event["choices"]:
             end = {"end": choice["finish_reason"]} if choice["finish_reason"] else {}

@@ -25,6 +25,7 @@ KEPT = "--prompt-cache-size"  # sequences that the cache keeps
 DRAFTS = "--draft-model"
 CHUNKS = ("--prefill-step-size", "32", "--prompt-concurrency", "1")
 ITSELF = "(the served model)"  # in a cell's flags, in place of the path of a draft model
+UNNAMED = "--requests-name-no-model"  # how requests for an adapter are sent; no flag of the server
 USUAL_KEPT = 10  # the server's default
 LONGEST = 2048  # tokens of a request: the server has no limit of its own
 # One thread, and no look at a model hub: the list of models, which clients ask for, fails without the hub's folder.
@@ -93,7 +94,7 @@ def write_files(options: StartOptions) -> list[str]:
 
 def command(options: StartOptions, port: int) -> list[str]:
     """Return the command of the server. Without its cache, it keeps no sequence."""
-    arguments = [options.model if word == ITSELF else word for word in options.arguments]
+    arguments = [options.model if word == ITSELF else word for word in options.arguments if word != UNNAMED]
     words = [sys.executable, "-m", "mlx_lm", "server", "--model", options.model, "--host", "127.0.0.1"]
     words += ["--port", str(port), *arguments]
     return words if options.caching else [*words, KEPT, "0"]

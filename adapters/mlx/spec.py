@@ -32,6 +32,12 @@ CELLS = (
         traits=SPARSE,
         model=ModelLayers.WINDOW,
     ),
+    cell(
+        "mlx-unnamed",
+        "requests for an adapter do not name the model, which is the one with which the server was started",
+        setup.UNNAMED,
+        traits=(CellTrait.ADAPTER_CHOICE,),
+    ),
     cell("mlx-drafts", "drafts of the model itself: requests are served one by one", setup.DRAFTS, setup.ITSELF),
 )
 
@@ -44,5 +50,5 @@ ENGINE = EngineSpec(
     releases=ReleasePackage(name="mlx-lm"),
     reproduction=MLX,
     known_issues=Path(__file__).with_name("known_issues.toml"),
-    profiles={"smoke": {MODEL: ("mlx", "mlx-few", "mlx-window")}},
+    profiles={"smoke": {MODEL: ("mlx", "mlx-few", "mlx-window", "mlx-unnamed")}},
 )

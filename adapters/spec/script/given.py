@@ -17,6 +17,7 @@ COLD_COMMAND = ""  # starts a server without a second tier
 MODEL_FILE = ""  # of llama.cpp
 VOCABULARY, WIDTH = 260, 128  # tokens of the model, and numbers for each
 KIND = ""  # the architecture, as llama.cpp calls it
+NAMED = True  # of mlx-lm: requests for an adapter name the model's path
 UPDATES_FLUSH = True  # of SGLang: updates of the weights flush the cache
 INT8 = False  # of OpenVINO: the weights have 8 bits
 ENVIRONMENT: dict[str, str] = {}  # of an engine in the script's process

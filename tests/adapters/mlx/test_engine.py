@@ -93,11 +93,14 @@ def test_only_printable_tokens_are_sent() -> None:
 
 
 def test_a_request_names_the_folder_of_its_adapter() -> None:
-    """And the path of the model: with the server's own name for it, it ignores the adapter."""
+    """And the path of the model, or the server's own name of it."""
     adapters = MlxAdapters(["one", "two"], ["/f/one", "/f/two"], "/m")
     adapters.bound["tenant"] = 1
     assert adapters.choice(BASE_MODEL) == {"model": "default_model"}
     assert adapters.choice("tenant") == {"model": "/m", "adapters": "/f/two"}
+    unnamed = MlxAdapters(["one"], ["/f/one"])
+    unnamed.bound["tenant"] = 0
+    assert unnamed.choice("tenant") == {"model": "default_model", "adapters": "/f/one"}
     with pytest.raises(RequestRefused, match="no adapter has the name"):
         adapters.choice("nobody")
 
@@ -115,7 +118,7 @@ def test_a_script_starts_the_server_of_its_case_and_one_without_a_cache() -> Non
     assert "python -m mlx_lm server --model coldproof-files/model" in str(both["COMMAND"])
     assert str(both["COLD_COMMAND"]).endswith("--prompt-cache-size 0")
     none = RecordedEngine(name="mlx", version="0", config={}, contents=(), generated_model=True, cell=None)
-    assert settings(none) == {"COMMAND": "", "COLD_COMMAND": ""}
+    assert settings(none) == {"NAMED": True, "COMMAND": "", "COLD_COMMAND": ""}
 
 
 def test_the_adapters_are_those_of_the_script(tmp_path: Path) -> None:
