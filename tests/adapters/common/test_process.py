@@ -88,9 +88,9 @@ def run_with_engine(log: Path) -> subprocess.Popen[bytes]:
 
 
 def assert_ended(pids: list[int]) -> None:
-    """Check that both the engine and its worker have ended."""
+    """Check that both the engine and its worker end. A process that was killed may take a moment on a busy machine."""
     assert len(pids) == 2
-    assert [pid for pid in pids if runs(pid)] == []
+    until(lambda: not any(map(runs, pids)))
 
 
 def test_stop_leaves_no_process(start: Start) -> None:
