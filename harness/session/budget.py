@@ -37,7 +37,7 @@ FEW = 5
 CUT_SECONDS = 20.0
 # Seconds of a proof, as long as none was made, or so many times those in which a cell opens, if that is more. It counts
 # as so many proofs, because the first ones are the longest: those of crashes.
-USUAL_PROOF, OPENINGS_OF_A_PROOF, USUAL_PROOFS = 4.0, 3, 5
+USUAL_PROOF, OPENINGS_OF_A_PROOF, USUAL_PROOFS = 4.0, 8, 5
 # At least for the proofs and causes of a run without a budget of the user's, behind its end if need be. What looks like
 # a known cause and is not tried counts as VIOLATED, and a replay with a model takes a minute on a busy machine.
 LEAST_PROOFS = 900.0
@@ -93,7 +93,8 @@ class ProofTime:
         self.clock, self.alone = clock, alone
         self.spent = 0.0
         self.proofs = 0  # those that were made; the search for the cause of a known finding that fails is one
-        self.opening: Callable[[], float] = lambda: 0.0  # seconds in which a cell opens, as far as known
+        # Seconds in which a cell opens, as far as known, where replays open it: those of a server's cases do not.
+        self.opening: Callable[[], float] = lambda: 0.0
         self._running = False
 
     def left(self) -> float:

@@ -342,7 +342,8 @@ class ConformanceRun:
         )
         schedule = self.trials.schedule
         budget.proofs_expected = lambda part: self.proof_time.expected(schedule.proofs() * part)
-        self.proof_time.opening = schedule.opening
+        if schedule.quick:
+            self.proof_time.opening = schedule.opening
         budget.openings_expected = lambda: schedule.openings_expected(len(self.options.cells))
         return budget
 
