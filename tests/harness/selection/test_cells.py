@@ -86,6 +86,18 @@ def test_each_cell_is_known_by_its_name_and_made_of_words() -> None:
     assert wrong == []
 
 
+def test_a_twin_differs_by_its_flags_alone() -> None:
+    """It is another cell of the same engine and the same model, and its cell is one that TWIN-1 suits."""
+    twins = [(cell, CELLS[cell.twin]) for cell in CELLS.values() if cell.twin]
+    assert twins
+    for cell, twin in twins:
+        assert cell.name != twin.name
+        assert (cell.engine, cell.model, cell.lossy) == (twin.engine, twin.model, twin.lossy)
+        assert not cell.suits(["persistent tier"]) or not twin.suits(["persistent tier"])
+    marked = [cell.name for cell in CELLS.values() if "another implementation" in (cell.traits or ())]
+    assert marked == [cell.name for cell, _ in twins]
+
+
 def test_a_tight_pool_holds_one_request_of_the_longest_kind() -> None:
     """One block is the null block of vLLM, and the longest request can use all others."""
     words = list(small_pool("--more", blocks=9))
