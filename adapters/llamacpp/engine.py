@@ -7,31 +7,28 @@ bind it to a registered adapter.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from coldproof.adapters.common.absent_features import AbsentFeatures
-from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.common.started_server import StartedServer, wait_ready
 from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
 from coldproof.adapters.llamacpp.content import ImageForm
 from coldproof.adapters.llamacpp.setup import (
+    START_SECONDS,
     Props,
     capabilities,
     command,
     flags,
+    is_ready,
     package_version,
     shape,
     states_folder,
-    wait_ready,
     write_files,
 )
-from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.adapters.server.answers import decoded
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -63,14 +60,14 @@ def start(options: StartOptions) -> LlamaCppEngine:
         caching=options.caching,
     )
     try:
-        wait_ready(client, process)
+        wait_ready("llama.cpp (package xllamacpp)", process, lambda: is_ready(client), START_SECONDS)
         return LlamaCppEngine(options, client, process, printed)
     except BaseException:
         process.stop()
         raise
 
 
-class LlamaCppEngine(AbsentFeatures):
+class LlamaCppEngine(StartedServer[LlamaCppClient]):
     """One llama.cpp server."""
 
     name = "llamacpp"
@@ -86,24 +83,6 @@ class LlamaCppEngine(AbsentFeatures):
         if self.shape.image is not None:
             client.images = ImageForm(facts.media_marker, self.shape.image.side)
         self.saved: list[str] = []  # names of saved states, the latest last
-
-    def clock(self) -> float:
-        """Return wall-clock seconds from an arbitrary origin."""
-        return time.monotonic()
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Send POST /completion once and return the answer."""
-        return self.client.complete(request)
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Serve requests with a thread and a connection for each."""
-        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
-
-    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Bind a name to the registered adapter with these files. Raises RequestRefused if there is none."""
-        self.client.adapters.bind(name, path, in_place=in_place)
 
     def switch_adapter(self, name: str, path: str) -> None:
         """Send POST /lora-adapters. Requests without the field `lora` use this adapter from now on."""
@@ -156,10 +135,6 @@ class LlamaCppEngine(AbsentFeatures):
     def alive(self) -> bool:
         """Return whether the server's process runs."""
         return self.process.running()
-
-    def log_tail(self) -> str:
-        """Return the last lines of the server's log."""
-        return self.process.tail()
 
     def stop(self) -> None:
         """Stop the server and delete all saved slots, unless another engine follows over their folder."""

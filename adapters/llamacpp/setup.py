@@ -6,9 +6,7 @@ import importlib.metadata
 import json
 import shlex
 import sys
-import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -16,7 +14,7 @@ import requests
 
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import CONFIG, GGUF, model_folder
-from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.common.started_server import number_of
 from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.llamacpp.projector import PATCHES_OF_IMAGE, SIDE, write_projector
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
@@ -101,12 +99,6 @@ class Props(msgspec.Struct, frozen=True):
     media_marker: str = ""
 
 
-def number_of(flag: str, options: StartOptions) -> int | None:
-    """Return the number of a flag, or None without the flag. As in the server, the last one counts."""
-    values = [value for word, value in pairwise(options.arguments) if word == flag]
-    return int(values[-1]) if values else None
-
-
 def files_folder(options: StartOptions) -> Path:
     """Return the folder for the files of this engine."""
     return options.folder("gguf")
@@ -189,24 +181,17 @@ def command(words: Sequence[str]) -> tuple[list[str], str]:
     return [sys.executable, "-P", str(SERVER), *words], shlex.join(["llama-server", *words])
 
 
-def wait_ready(client: HttpClient, process: EngineProcess) -> None:
-    """Wait until /health answers. Raises EngineStartError if the process ends first or START_SECONDS have passed."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and process.running():
-        try:
-            if client.session().get(f"{client.url}/health", timeout=2).status_code == 200:
-                process.record_processes()
-                return
-        except requests.RequestException:
-            time.sleep(0.05)
-    late = f"was not ready after {START_SECONDS:.0f} s"
-    what = late if process.running() else f"terminated with exit code {process.exit_code()} before it was ready"
-    raise EngineStartError(f"llama.cpp {what} (package xllamacpp); the end of its log:\n{process.tail()}")
+def is_ready(client: HttpClient) -> bool:
+    """Return whether /health answers."""
+    try:
+        return client.session().get(f"{client.url}/health", timeout=2).status_code == 200
+    except requests.RequestException:
+        return False
 
 
 def capabilities(options: StartOptions, version: str | None) -> dict[Capability, Support]:
     """Return every capability with its evidence."""
-    count, states, pieces = len(options.adapters), SAVED in options.arguments, number_of(REUSE, options)
+    count, states, pieces = len(options.adapters), SAVED in options.arguments, number_of(REUSE, options.arguments)
     loads = Support(bool(count), f"{count} {ADAPTERS_AT_START}" if count else "no adapter was registered at the start")
     shifts, sees = SHIFT in options.arguments, projector(options) is not None
     return {
@@ -230,14 +215,14 @@ def shape(options: StartOptions, facts: Props) -> EngineShape:
     slots, longest = facts.total_slots, facts.default_generation_settings.n_ctx
     return EngineShape(
         block_size=1,
-        pool_blocks=(number_of(CONTEXT, options) or int(SIZES[CONTEXT])) if shared else slots * longest,
+        pool_blocks=(number_of(CONTEXT, options.arguments) or int(SIZES[CONTEXT])) if shared else slots * longest,
         max_model_tokens=longest,
         sequences=slots,
         uniform=not has_window(options.model) or WHOLE_WINDOW in options.arguments,
         adapter_slots=len(options.adapters) or None,
         prefix_caching=options.caching,
         most_requests=slots,
-        moves_pieces_of=(number_of(REUSE, options) or None) if options.caching else None,
+        moves_pieces_of=(number_of(REUSE, options.arguments) or None) if options.caching else None,
         shifts_context=SHIFT in options.arguments,
         image=ImageShape(SIDE, PATCHES_OF_IMAGE) if projector(options) is not None else None,
     )

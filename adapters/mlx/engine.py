@@ -6,15 +6,14 @@ A model with an adapter is another model for it: it loads one at a time, and kee
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-from coldproof.adapters.common.absent_features import AbsentFeatures
-from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.common.started_server import StartedServer, wait_ready
 from coldproof.adapters.mlx.client import BASE_MODEL, DEFAULT_MODEL, MlxAdapters, MlxClient
 from coldproof.adapters.mlx.setup import (
+    START_SECONDS,
     UNNAMED,
     adapter_folders,
     capabilities,
@@ -23,12 +22,9 @@ from coldproof.adapters.mlx.setup import (
     is_healthy,
     package_version,
     shape,
-    wait_ready,
     write_files,
 )
-from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -48,7 +44,7 @@ def start(options: StartOptions) -> MlxEngine:
         return process.running() and is_healthy(url) is not False
 
     try:
-        wait_ready(url, process)
+        wait_ready("mlx-lm", process, lambda: is_healthy(url) is True, START_SECONDS)
         sizes = shape(options)
         adapters = MlxAdapters(digests, folders, DEFAULT_MODEL if UNNAMED in options.arguments else options.model)
         client = MlxClient(url, alive=alive, adapters=adapters, longest=sizes.max_model_tokens)
@@ -58,7 +54,7 @@ def start(options: StartOptions) -> MlxEngine:
         raise
 
 
-class MlxEngine(AbsentFeatures):
+class MlxEngine(StartedServer[MlxClient]):
     """One server of mlx-lm."""
 
     name = "mlx"
@@ -73,24 +69,6 @@ class MlxEngine(AbsentFeatures):
         self.capabilities = capabilities(options, self.version)
         self.shape = sizes
 
-    def clock(self) -> float:
-        """Return wall-clock seconds from an arbitrary origin."""
-        return time.monotonic()
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Send POST /v1/completions once and return the answer."""
-        return self.client.complete(request)
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Serve requests with a thread and a connection for each."""
-        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
-
-    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
-        """Bind a name to the adapter with these files. Raises RequestRefused if there is none."""
-        self.client.adapters.bind(name, path, in_place=in_place)
-
     def unload_adapter(self, name: str) -> None:
         """Unbind a name."""
         self.client.adapters.unbind(name)
@@ -102,10 +80,6 @@ class MlxEngine(AbsentFeatures):
     def alive(self) -> bool:
         """Return whether the server runs and generates. Where its thread has ended, it refuses every request."""
         return self.client.alive()
-
-    def log_tail(self) -> str:
-        """Return the last lines of the server's log."""
-        return self.process.tail()
 
     def stop(self) -> None:
         """Stop the server."""

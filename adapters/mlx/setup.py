@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 
 import requests
 
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import CONFIG, model_folder
-from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.common.started_server import number_of
 from coldproof.adapters.mlx.files import write_adapter
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -68,12 +66,6 @@ PRESENT = {
 }
 
 
-def number_of(flag: str, options: StartOptions) -> int | None:
-    """Return the number of a flag, or None without the flag. As in the server, the last one counts."""
-    values = [value for word, value in pairwise(options.arguments) if word == flag]
-    return int(values[-1]) if values else None
-
-
 def adapter_folders(options: StartOptions) -> list[Path]:
     """Return the folders to which the adapters are written."""
     folder = options.folder("mlx")
@@ -100,19 +92,6 @@ def command(options: StartOptions, port: int) -> list[str]:
     return words if options.caching else [*words, KEPT, "0"]
 
 
-def wait_ready(url: str, process: EngineProcess) -> None:
-    """Wait until /health answers. Raises EngineStartError if the process ends first or START_SECONDS have passed."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and process.running():
-        if is_healthy(url) is True:
-            process.record_processes()
-            return
-        time.sleep(0.05)
-    late = f"was not ready after {START_SECONDS:.0f} s"
-    what = late if process.running() else f"terminated with exit code {process.exit_code()} before it was ready"
-    raise EngineStartError(f"mlx-lm {what}; the end of its log:\n{process.tail()}")
-
-
 def is_healthy(url: str) -> bool | None:
     """Return whether the server says that it generates, which one does not whose thread has ended; None: unknown."""
     try:
@@ -136,7 +115,7 @@ def capabilities(options: StartOptions, version: str | None) -> dict[Capability,
 def shape(options: StartOptions) -> EngineShape:
     """Return the sizes by the flags. A sequence whose layers keep a window cannot be cut, so that no hit is owed."""
     config = json.loads((model_folder(options.model) / CONFIG).read_text())
-    kept = number_of(KEPT, options)
+    kept = number_of(KEPT, options.arguments)
     return EngineShape(
         block_size=1,
         pool_blocks=None,

@@ -1,0 +1,79 @@
+"""What engines share that Coldproof starts as one process with an HTTP server, and whose adapters are there from the
+start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+from coldproof.adapters.common.absent_features import AbsentFeatures
+from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.process import EngineProcess
+from coldproof.adapters.common.registered_adapters import RegisteredAdapters
+from coldproof.adapters.protocol.engine import EngineStartError, Served
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+
+
+class Client(Protocol):
+    """The client of the server."""
+
+    @property
+    def adapters(self) -> RegisteredAdapters:
+        """Return the adapters that the server has."""
+
+    def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
+        """Send one generation once and return its answer."""
+
+
+OwnClient = TypeVar("OwnClient", bound=Client)
+
+
+class StartedServer(AbsentFeatures, Generic[OwnClient]):
+    """A server in a process of its own, behind the client of its engine."""
+
+    client: OwnClient
+    process: EngineProcess
+
+    def clock(self) -> float:
+        """Return wall-clock seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Send a request once and return the answer."""
+        return self.client.complete(request)
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve requests with a thread and a connection for each."""
+        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Bind a name to the adapter with these files. Raises RequestRefused if there is none."""
+        self.client.adapters.bind(name, path, in_place=in_place)
+
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        return self.process.tail()
+
+
+def number_of(flag: str, arguments: Sequence[str]) -> int | None:
+    """Return the number of a flag, or None without the flag. As in a server, the last one counts."""
+    values = [value for word, value in pairwise(arguments) if word == flag]
+    return int(values[-1]) if values else None
+
+
+def wait_ready(name: str, process: EngineProcess, is_ready: Callable[[], bool], seconds: float) -> None:
+    """Wait until a server is ready. Raises EngineStartError if its process ends first or the seconds have passed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.running():
+        if is_ready():
+            process.record_processes()
+            return
+        time.sleep(0.05)
+    late = f"was not ready after {seconds:.0f} s"
+    what = late if process.running() else f"terminated with exit code {process.exit_code()} before it was ready"
+    raise EngineStartError(f"{name} {what}; the end of its log:\n{process.tail()}")
