@@ -48,7 +48,9 @@ def start(options: StartOptions) -> MlxEngine:
         sizes = shape(options)
         adapters = MlxAdapters(digests, folders, DEFAULT_MODEL if UNNAMED in options.arguments else options.model)
         client = MlxClient(url, alive=alive, adapters=adapters, longest=sizes.max_model_tokens)
-        return MlxEngine(options, client, process, sizes, shlex.join(["mlx_lm.server", *words[4:]]))
+        return MlxEngine(
+            options, client, process, sizes, shlex.join(["mlx_lm.server", *words[words.index("--model") :]])
+        )
     except BaseException:
         process.stop()
         raise

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import requests
 
+from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import CONFIG, model_folder
 from coldproof.adapters.common.started_server import number_of
 from coldproof.adapters.mlx.files import write_adapter
+from coldproof.adapters.mlx.repairs import program
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
 from coldproof.adapters.protocol.shape import EngineShape
@@ -87,7 +89,7 @@ def write_files(options: StartOptions) -> list[str]:
 def command(options: StartOptions, port: int) -> list[str]:
     """Return the command of the server. Without its cache, it keeps no sequence."""
     arguments = [options.model if word == ITSELF else word for word in options.arguments if word != UNNAMED]
-    words = [sys.executable, "-m", "mlx_lm", "server", "--model", options.model, "--host", "127.0.0.1"]
+    words = [sys.executable, "-m", *program(current_environment()), "--model", options.model, "--host", "127.0.0.1"]
     words += ["--port", str(port), *arguments]
     return words if options.caching else [*words, KEPT, "0"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from coldproof.adapters.mlx import engine, setup
+from coldproof.adapters.mlx.repairs import planted
 from coldproof.adapters.mlx.reproducer import MLX
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.spec.cell import Cell, ModelLayers
-from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec
+from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, RepairSupport
 from coldproof.adapters.spec.release_package import ReleasePackage
 
 SPARSE = (CellTrait.BATCHES, CellTrait.ADAPTERS, CellTrait.CONVERSATIONS)  # no minimum hit is guaranteed
@@ -49,6 +50,7 @@ ENGINE = EngineSpec(
     package="mlx_lm",
     releases=ReleasePackage(name="mlx-lm"),
     reproduction=MLX,
+    repairs=RepairSupport(findings="mlx", planted=planted),
     known_issues=Path(__file__).with_name("known_issues.toml"),
-    profiles={"smoke": {MODEL: ("mlx", "mlx-few", "mlx-window", "mlx-unnamed")}},
+    profiles={"smoke": {MODEL: ("mlx", "mlx-few", "mlx-window", "mlx-unnamed", "mlx-drafts")}},
 )
