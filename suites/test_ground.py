@@ -18,7 +18,7 @@ AREA = "prefix caching off"
 @requirement(
     "GROUND-1",
     "alone and in any batch, caching off",
-    needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS),
+    needs=(Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS, Capability.WITHOUT_CACHE),
     suits=(CellTrait.PLAIN, CellTrait.BATCHES),
     shows=(Adapters.TOGETHER,),
     shows_where={Capability.MIXED_ADAPTERS: Adapters.MIXED},

@@ -21,6 +21,8 @@ class Capability(enum.StrEnum):
     RUNTIME_LORA = "adapter load and unload at run time"
     LORA_IN_PLACE = "in-place adapter reload"
     CACHE_SALT = "cache salt"
+    COLD_ANSWERS = "cold answers"
+    WITHOUT_CACHE = "batches without the cache"
     CHAT = "chat completions with known prompt ids"
     ENDPOINTS = "several endpoints for one prompt"
     GENERATE_ENDPOINT = "an endpoint for token ids beside completions"
@@ -129,6 +131,9 @@ OF_EVERY_CELL = frozenset(
 
 # The evidence texts of capabilities that few engines have, for all engines without them.
 OPTIONAL_ABSENT = {
+    # Where a second engine gives the cold answers, or the engine has salts, they are there: see `with_cold_answers`.
+    Capability.COLD_ANSWERS: "the engine cannot be asked for an answer without its cache",
+    Capability.WITHOUT_CACHE: "no second server without a cache is there (--cold-url), and requests have no salts",
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
     Capability.IMAGES: "the adapter sends prompts as token ids and chats only",

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from coldproof.adapters.protocol import violations
@@ -60,9 +61,9 @@ class CheckedEngine:
     Wrong results that an engine may have produced pass: the checkers report those.
     """
 
-    def __init__(self, engine: Engine, *, twin: str = "") -> None:
-        """`twin`: the cell with another implementation of one part of the engine, if its own cell has one."""
-        self.engine, self._twin = engine, twin
+    def __init__(self, engine: Engine, *, given: Mapping[Capability, Support] = MappingProxyType({})) -> None:
+        """`given`: the capabilities that follow from the run around the engine, such as a second engine beside it."""
+        self.engine, self._given = engine, dict(given)
         self.requests = 0
         self.busy_seconds = 0.0
         self._in_flight = 0
@@ -92,10 +93,7 @@ class CheckedEngine:
 
     @property
     def capabilities(self) -> Mapping[Capability, Support]:
-        if not self._twin:
-            return self.engine.capabilities
-        other = Support(present=True, evidence=f"in the cell {self._twin}")
-        return ChainMap({Capability.OTHER_IMPLEMENTATION: other}, dict(self.engine.capabilities))
+        return ChainMap(self._given, dict(self.engine.capabilities))
 
     def clock(self) -> float:
         return self.engine.clock()

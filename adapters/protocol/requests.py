@@ -121,6 +121,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `hand_over_ms`: with prefill and decode apart, how long after the prefill the decoder gets it (SIDE_FAILURES).
     `session`: the session of which it is a turn; `held`: how many tokens of its prompt that session holds. 0 opens it.
     `streaming`: the session is a streaming one.
+    `cold`: the engine itself must compute the whole prompt (COLD_ANSWERS).
     """
 
     model: str
@@ -138,6 +139,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     held: int = 0
     streaming: bool = False
+    cold: bool = False
     tag: str = ""  # becomes part of the engine's request id, so that block provenance can name the request
 
 

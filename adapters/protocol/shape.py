@@ -42,6 +42,7 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     max_model_tokens: int
     adapter_slots: int | None
     prefix_caching: bool | None
+    limit_is_told: bool = True  # the engine says how many tokens a request may have; otherwise it is a guess
     # Every layer keeps every block. Otherwise hits are required only at certain positions: see `kept_every`.
     uniform: bool = True
     # If not `uniform`: layers with windows or states keep blocks for hits that end at multiples of this number of

@@ -115,6 +115,7 @@ def probe(client: HttpClient, *, spawned: bool, adapter_path: str | None) -> Pro
             block_size=hit_unit(cache_config),
             pool_blocks=pool - 1 if pool is not None and pool > 1 else None,  # without vLLM's null block
             max_model_tokens=max_tokens,
+            limit_is_told=served.limit is not None,
             adapter_slots=integer_label(slots) or None,
             prefix_caching=None if caching is None else caching == "True",
             uniform=is_uniform(cache_config, max_tokens),

@@ -17,6 +17,7 @@ BASE_MODEL_EXPECTED = "a list with a model that is not an adapter: check that th
 
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]  # each recorded request has the name of its model
 Path = Annotated[str, Meta(max_length=4096)]
+GUESSED_LIMIT = 2048  # tokens
 LONGEST_VERSION = 100  # characters
 
 
@@ -26,6 +27,12 @@ class Version(msgspec.Struct, frozen=True):
     version: str
 
 
+class Facts(msgspec.Struct, frozen=True):
+    """What llama.cpp's server says about a model."""
+
+    n_ctx: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
+
+
 class ListedModel(msgspec.Struct, frozen=True):
     """A model or adapter in the server's list. `parent`: an adapter's base model. `root`: the path of its files."""
 
@@ -33,11 +40,17 @@ class ListedModel(msgspec.Struct, frozen=True):
     parent: str | None = None
     max_model_len: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
     root: Path | None = None
+    meta: Facts | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Return the maximum number of tokens of a request; None if the server does not report it."""
+        return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
 
     @property
     def max_tokens(self) -> int:
-        """Return the maximum number of tokens of a request; 2048 if the server does not report it."""
-        return self.max_model_len or 2048
+        """Return how many tokens a request may have at most: the limit, or a guess."""
+        return self.limit or GUESSED_LIMIT
 
 
 class ModelList(msgspec.Struct, frozen=True):

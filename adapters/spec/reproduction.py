@@ -47,6 +47,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     the script, with their modules.
     `modes`: returns functions of modules by the word with which the script calls itself to run them.
     `left_out`: variables of the command that a short report leaves out, because they change no answer.
+    `suits`: whether this is the client of a recorded engine. Of one that it does not suit, the default engine's is.
     `lacks`: the features of `script/given.py` that this client has not. A case that uses one gets what `otherwise`
     returns.
     """
@@ -67,6 +68,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     parts: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
     modes: Callable[[RecordedEngine], Mapping[str, str]] = lambda _engine: {}
     left_out: tuple[str, ...] = ()
+    suits: Callable[[RecordedEngine], bool] = lambda _engine: True
     lacks: tuple[str, ...] = ()
     otherwise: Callable[[], Reproduction] | None = None
 

@@ -24,8 +24,11 @@ def blocks_needed(history: History, tokens: int) -> int | None:
 def never_fits(history: History, outcome: Outcome) -> bool:
     """Return whether the prompt, with one token if the answer has any, exceeds the context length or the whole pool.
 
-    No engine documents a limit for what a session holds, so its prompt may fill the context.
+    No engine documents a limit for what a session holds, so its prompt may fill the context. Of an engine that tells no
+    limit, it is not known.
     """
+    if not history.shape.limit_is_told:
+        return False
     without_token = outcome.session or outcome.options.pooled is not None
     return too_long(history, len(outcome.prompt) + (0 if without_token else 1))
 

@@ -143,7 +143,7 @@ def missing(
     if Capability.WEIGHT_UPDATES in needs and updates and not versions:
         how = "give the served folder with --model and another checkpoint of it with --weights"
         absent.append(Absent(f"only one version of the weights is known: {how}"))
-    for need in needs:
+    for need in (Capability.COLD_ANSWERS, *needs):
         support = capabilities[need]
         if support.present is not True:
             absent.append(Absent(f"{need.value}: {support.evidence}", need))

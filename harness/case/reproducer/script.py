@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from coldproof.adapters.protocol.restarts import EngineChange
-from coldproof.adapters.registry import CELLS, reproduction_of
+from coldproof.adapters.registry import CELLS, default_engine, reproduction_of
 from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.generated_models import MAKERS, OTHER_SEED
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
@@ -185,7 +185,8 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 def reproduction(case: Case) -> Reproduction:
     """Return how the script uses the engine of a case: with the first client that has what it takes."""
-    usual = reproduction_of(case.engine)
+    own = reproduction_of(case.engine)
+    usual = own if own.suits(recorded_engine(case)) else reproduction_of(default_engine().name)
     used = {name for name, on in features(script_case(case)).items() if on}
     return usual.otherwise() if usual.otherwise is not None and used & lacks(usual) else usual
 

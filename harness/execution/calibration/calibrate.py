@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.harness.execution.calibration.noise_band import Pace, Scoring, measure_band, measure_margin
 from coldproof.harness.execution.calibration.progress import SILENT, Progress
 from coldproof.harness.execution.calibration.repeats import REPEATED_NATS, Repeats, surviving_answers
@@ -100,7 +101,10 @@ def calibrate(
     cold = msgspec.structs.replace(cold, rate=repeated, sensitivity=measured)
     rule = msgspec.structs.replace(rule, cold=cold)
     mixtures = {ADAPTERS_TOGETHER: True, BASE_WITH_ADAPTER: True}
-    if exact and len(identities) > 2:
+    if exact and len(identities) > 2 and oracle.saltless:
+        mixtures = dict.fromkeys(mixtures, False)
+        said.append("Mixtures of adapters are not drawn: no batch of cold requests shows what they answer.")
+    elif exact and len(identities) > 2:
         # Alternating identities in one batch, with answers long enough to overlap.
         tokens = MIXED_TOKENS if repeats.waited < SLOW_SECONDS and not stepped else TOKENS
         mixed = [Question(prompt, identity, tokens) for prompt in prompts for identity in reversed(identities)]
@@ -311,8 +315,14 @@ def notes(oracle: EngineOracle, mixtures: dict[str, bool]) -> list[str]:
         f"Concurrent requests of the mixture '{mixture}' get other answers than alone, without any cache: see "
         "GROUND-1. Other requirements run without this mixture."
         for mixture, holds_true in mixtures.items()
-        if not holds_true
+        if not holds_true and not oracle.saltless
     ]
     if oracle.salted:
         said.append("The same-engine oracle bypasses the cache with unused salts: it cannot detect ignored salts.")
+    elif oracle.saltless:
+        how = oracle.engine.capabilities[Capability.COLD_ANSWERS].evidence
+        said.append(
+            f"The cold answers come from the engine under test ({how}): they are cold if its counts of cached "
+            "tokens are right."
+        )
     return said

@@ -179,9 +179,10 @@ class CellEngines:
     def prefetch(self, planned: Outcome) -> None:
         """Query the oracle about a plain request in the background. The answer is in its memory when the judge asks.
 
-        Other requests wait until the engine under test has answered: one that it dies of would end both engines.
+        Other requests wait until the engine under test has answered: one that it dies of would end both engines. So do
+        all questions that the engine under test answers itself without salts: they would be in its cache, or empty it.
         """
-        if planned.options == PLAIN:
+        if planned.options == PLAIN and not self.cold.saltless:
             self._pending += [question(planned, identity) for identity in planned.identities]
             self._background.submit(self.ask_pending)
 

@@ -116,6 +116,9 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
     """
     began = time.monotonic()
     progress = Progress(pool.log.emit)
+    cold = started.tested.capabilities[Capability.COLD_ANSWERS]
+    if cold.present is not True:
+        return no_rules(cell, started, f"no answer of this server is known to be cold: {cold.evidence}")
     try:
         calibration, own_rule = own_rules(pool, cell, started, progress)
         rule = own_rule
@@ -126,7 +129,8 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
         if started.cold_engine is None or pool.options.attached or not ends_soon(engine):
             raise
         said = ended_early(engine.log_tail(), "without its prefix cache")
-        return no_rules(cell, started, f"{problem}. {said}")
+        why = "the engine without its cache ended at its first requests"
+        return no_rules(cell, started, why, ended=f"{problem}. {said}")
     # A server that ended at its first probe still answers for seconds, and refuses all.
     refuses = started.tested.capabilities[Capability.TOKEN_PROMPTS].present is not True
     lost = not pool.options.attached and (ends_soon(started.tested) if refuses else not started.tested.alive())
@@ -139,9 +143,9 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
     )
 
 
-def no_rules(cell: Cell, started: StartedEngines, ended: str) -> ComparisonRules:
-    """Return the rules of a cell whose cold engine ended: no answer can be compared."""
-    rule = Rule(exact=False, why="the engine without its cache ended at its first requests")
+def no_rules(cell: Cell, started: StartedEngines, why: str, *, ended: str = "") -> ComparisonRules:
+    """Return the rules of a cell without cold answers. `ended`: what its cold engine did, if that is the reason."""
+    rule = Rule(exact=False, why=why)
     calibration = Calibration(
         cell=cell.name,
         oracle=started.cold.name,
@@ -151,7 +155,7 @@ def no_rules(cell: Cell, started: StartedEngines, ended: str) -> ComparisonRules
         probes=0,
         differing=0,
         mixtures={},
-        notes=[ended],
+        notes=[ended] if ended else [],
     )
     return ComparisonRules(calibration=calibration, rule=rule, own_rule=rule, ended=ended)
 

@@ -30,6 +30,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.adapters.spec.engine_spec import SIDE_LOG, StartOptions
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines.dropped_kinds import DroppedKinds
+from coldproof.harness.execution.engines.given_capabilities import given_capabilities
 from coldproof.harness.execution.engines.workspace import Workspace
 from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.factory import OracleFactory
@@ -173,7 +174,7 @@ class EnginePool:
                 engine = self.start(
                     cell, caching=caching, purpose=purpose, name=name, arguments=arguments, weights=weights, place=place
                 )
-        checked = CheckedEngine(engine, twin=cell.twin)
+        checked = CheckedEngine(engine, given=given_capabilities(engine, cell, self.options))
         self.engines.append(checked)
         self.configurations[checked] = (cell, caching)
         if purpose == "tested":

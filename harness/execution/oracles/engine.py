@@ -31,10 +31,11 @@ AGAIN = 4  # times that a question is sent again in one batch
 
 
 class EngineOracle(Oracle):
-    """An oracle over an engine. `salted`: bypass the engine's own cache with salts that are used once.
+    """An oracle over an engine. `itself`: the engine under test, past its cache: with salts that are used once or,
+    where requests have none, as its adapter does it (COLD_ANSWERS).
 
-    A salted oracle cannot detect an engine that ignores salts; the report says so. `memo`: the known answers, of which
-    those to `batched` are from batches.
+    Such an oracle cannot detect an engine that ignores salts, or counts no hit where there was one; the report says so.
+    `memo`: the known answers, of which those to `batched` are from batches.
     """
 
     def __init__(
@@ -45,14 +46,16 @@ class EngineOracle(Oracle):
         *,
         memo: Answers,
         batched: set[Question] | None = None,
-        salted: bool = False,
+        itself: bool = False,
     ) -> None:
         self.name = name
         self.engine = engine
         self.adapters = {files.digest: files for files in adapters}
         self.memo = memo
         self.batched = set() if batched is None else batched
-        self.salted = salted
+        self.itself = itself
+        self.salted = itself and engine.capabilities[Capability.CACHE_SALT].present is True
+        self.saltless = itself and not self.salted  # prompts that begin alike could hit one another
         # Requests to a fresh engine stay as plain as possible. An engine without scores may refuse a request for them.
         self.scores = name != "fresh-engine" and engine.capabilities[Capability.LOGPROBS].present is not False
         # Engines with a server report their margins. OpenVINO GenAI reports no margins, but it scores a prompt.
@@ -96,7 +99,7 @@ class EngineOracle(Oracle):
 
         The engine under test could hit what a wrong answer left behind, so that it is not asked. Raises OracleError.
         """
-        if self.salted or question.weights is not None:
+        if self.itself or question.weights is not None:
             return ()
         with self.lock:
             known = self.memo[question].ids if question in self.memo else None
@@ -149,7 +152,17 @@ class EngineOracle(Oracle):
             self.engine.update_weights(str(versions[START_WEIGHTS].folder.resolve()), WeightRoute.PATH)
 
     def ask_together(self, batch: list[Question]) -> list[Answer]:
-        """Send a batch at once, without using the memory, and return its answers. Raises OracleError."""
+        """Send a batch at once, without using the memory, and return its answers. Raises OracleError.
+
+        Without salts, prompts that begin alike are sent one after another.
+        """
+        answers: dict[int, Answer] = {}
+        for places in apart(batch) if self.saltless else [list(range(len(batch)))]:
+            answers |= zip(places, self.served([batch[place] for place in places]), strict=True)
+        return [answers[place] for place in range(len(batch))]
+
+    def served(self, batch: list[Question]) -> list[Answer]:
+        """Send questions at once and return their answers. Raises OracleError."""
         with self.oracle_errors():
             if self.scores_directly and any(question.options.prompt_logprobs for question in batch):
                 return [self.complete(question) for question in batch]  # a direct score knows no batch
@@ -177,6 +190,7 @@ class EngineOracle(Oracle):
             prompt=question.prompt,
             max_tokens=question.max_tokens,
             cache_salt=f"cold-{secrets.token_hex(12)}" if self.salted else None,
+            cold=self.saltless,
             options=question.options.with_scores() if self.scores else question.options,
         )
 
@@ -227,6 +241,17 @@ def batches(questions: Iterable[Question], most: int = BATCH) -> Iterator[list[Q
     for _, same in itertools.groupby(plain, key=kind_of):
         while batch := list(itertools.islice(same, most)):
             yield batch
+
+
+def apart(batch: list[Question]) -> Iterator[list[int]]:
+    """Yield the places of questions, so that no two of a list have prompts that begin with the same token."""
+    rest = list(range(len(batch)))
+    while rest:
+        first: dict[tuple[int, ...], int] = {}
+        for place in rest:
+            first.setdefault(batch[place].prompt[:1], place)
+        yield (taken := list(first.values()))
+        rest = [place for place in rest if place not in taken]
 
 
 def kind_of(question: Question) -> tuple[str, ...]:

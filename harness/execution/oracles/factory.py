@@ -9,6 +9,7 @@ from coldproof.adapters.spec.cell import Cell
 from coldproof.harness.execution.models.contents import ServedFiles
 from coldproof.harness.execution.oracles.engine import EngineOracle
 from coldproof.harness.judgement.oracle import Answers, Question
+from coldproof.harness.options import SAME_ENGINE
 from coldproof.harness.schema.oracles import OTHER_ENGINE_PREFIX
 
 
@@ -24,8 +25,8 @@ class OracleFactory:
         """Return an oracle over an engine, with the known answers of this cell."""
         adapters = list(self.files.contents_of(cell).values())
         can_salt = engine.capabilities[Capability.CACHE_SALT].present is True
-        salted = name == "same-engine" or (name == "fresh-engine" and can_salt)
-        oracle = EngineOracle(name, engine, adapters, memo=self.memo(cell), batched=self.batched, salted=salted)
+        itself = name == SAME_ENGINE or (name == "fresh-engine" and can_salt)
+        oracle = EngineOracle(name, engine, adapters, memo=self.memo(cell), batched=self.batched, itself=itself)
         oracle.versions = lambda: self.files.versions_of(cell)
         return oracle
 

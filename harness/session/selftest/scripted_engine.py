@@ -44,6 +44,7 @@ ENDPOINTS = (
     Capability.RESPONSES_ENDPOINT,
     Capability.MESSAGES_ENDPOINT,
 )
+COLD = (Capability.COLD_ANSWERS, Capability.WITHOUT_CACHE)  # from a second one
 ABSENT = {
     Capability.KV_EVENTS: "it publishes no events",
     Capability.PRIORITY: "it answers requests in the order of their arrival",
@@ -51,7 +52,7 @@ ABSENT = {
     Capability.SECOND_TIER: "it has one block pool",
     Capability.SEVERAL_ANSWERS: "it gives one answer for each request",
     Capability.SEVERAL_GROUPS: "it has one KV cache group",
-    **{capability: why for capability, why in OPTIONAL_ABSENT.items() if capability not in (*UPDATES, *ENDPOINTS)},
+    **{one: why for one, why in OPTIONAL_ABSENT.items() if one not in (*UPDATES, *ENDPOINTS, *COLD)},
     Capability.STOP_STRINGS: "it does not check stop strings",
     Capability.STRUCTURED_OUTPUT: "it does not constrain its output",
 }

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from coldproof.adapters.mlx.client import BASE_MODEL, MlxAdapters, MlxReader, text_of
+from coldproof.adapters.mlx.client import BASE_MODEL, MlxAdapters
 from coldproof.adapters.mlx.reproducer import command, settings
 from coldproof.adapters.protocol.engine import RequestRefused
 from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
+from coldproof.adapters.server.plain_answers import PlainReader, text_of
 from coldproof.adapters.spec.reproduction import RecordedEngine
 
 PROMPT = tuple(map(ord, "a prompt"))
 SCORED = ResponseOptions(logprobs=True)
 
 
-def read(*events: object, tokens: int = 3, options: ResponseOptions | None = None) -> MlxReader:
+def read(*events: object, tokens: int = 3, options: ResponseOptions | None = None) -> PlainReader:
     """Return a reader that has read these events of an answer to PROMPT."""
-    reader = MlxReader(None)
+    reader = PlainReader(None)
     reader.expect(
         CompletionRequest(model=BASE_MODEL, prompt=PROMPT, max_tokens=tokens, options=options or ResponseOptions())
     )
@@ -63,9 +64,9 @@ def test_a_space_at_the_start_is_added_again() -> None:
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"answer": 2}, "counted 2 tokens in the answer, which has 3 characters"),
+        ({"answer": 2}, "counted 2 tokens in the answer, of which 3 are known"),
         ({"answer": 5}, "counted 5 tokens in the answer"),
-        ({"answer": 3, "prompt": 7}, "counted 7 tokens in the prompt, which has 8 characters"),
+        ({"answer": 3, "prompt": 7}, "counted 7 tokens in the prompt, of which 8 are known"),
     ],
 )
 def test_a_server_with_other_tokens_gives_no_answer(counts: dict[str, int], words: str) -> None:

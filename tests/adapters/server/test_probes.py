@@ -376,6 +376,7 @@ def test_an_attached_server_is_described_as_found() -> None:
             "cache.block_size": "16",
             "cache.num_gpu_blocks": "100",
             "cache.enable_prefix_caching": "True",
+            "form of requests": "token ids in `prompt` and `token_ids`, as vLLM has them",
         }
     assert roots == ["/models/tiny"]
     assert (engine.name, engine.log_tail(), engine.alive()) == ("endpoint", "", True)

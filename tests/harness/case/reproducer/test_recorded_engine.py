@@ -21,7 +21,7 @@ from coldproof.adapters import registry
 from coldproof.adapters.llamacpp.gguf import write_adapter, write_model
 from coldproof.adapters.registry import ENGINES, reproduction_of
 from coldproof.adapters.vllm.reproducer import OPENAI
-from coldproof.harness.case.reproducer.script import recorded_engine, reproducer, uses_generated_model
+from coldproof.harness.case.reproducer.script import recorded_engine, reproducer, reproduction, uses_generated_model
 from coldproof.harness.execution.models.lora import generate_adapter, tiny_model
 
 WITH_REPRODUCTION = [name for name, spec in ENGINES.items() if spec.reproduction is not None]
@@ -49,7 +49,7 @@ def test_a_script_imports_the_standard_library_and_what_it_says(engine: str) -> 
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found = {name.split(".")[0] for name in names}
-    needed = {name.replace("-", "_") for name in reproduction_of(case.engine).packages}
+    needed = {name.replace("-", "_") for name in reproduction(case).packages}
     brought = {"safetensors", "tokenizers", "torch"} if needed & {"vllm", "torch"} else set()
     assert found <= {*sys.stdlib_module_names, *needed, *brought}
 
@@ -61,8 +61,10 @@ def test_every_engine_that_coldproof_starts_has_a_reproduction() -> None:
 
 
 def test_an_engine_without_a_reproduction_gets_the_default_engines_script() -> None:
-    """The same holds for the engine of a recorded case that Coldproof no longer supports."""
-    assert reproduction_of(case_of("endpoint").engine) is OPENAI
+    """The same holds for the engine of a recorded case that Coldproof no longer supports, and for one that its own
+    client does not suit: a server by URL that has vLLM's fields.
+    """
+    assert reproduction(case_of("endpoint")) is OPENAI
     assert reproduction_of(case_of("forgotten").engine) is OPENAI
 
 

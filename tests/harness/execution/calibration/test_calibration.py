@@ -65,17 +65,17 @@ def changed(honest: Completion, position: int, by: float = 0.0) -> Completion:
     return msgspec.structs.replace(honest, tokens=tuple(answer))
 
 
-def oracle_over(engine: ScriptedEngine, folder: Path, *, salted: bool = False) -> EngineOracle:
+def oracle_over(engine: ScriptedEngine, folder: Path, *, itself: bool = False) -> EngineOracle:
     """Return an oracle that knows three adapter contents."""
-    return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, salted=salted)
+    return EngineOracle("cold-engine", engine, list(contents(folder).values()), memo={}, itself=itself)
 
 
 def calibrated(
-    engine: ScriptedEngine, folder: Path, *, salted: bool = False, stepped: bool = False
+    engine: ScriptedEngine, folder: Path, *, itself: bool = False, stepped: bool = False
 ) -> tuple[Calibration, Rule]:
     """Calibrate an engine with four slots and without prompt scores, so that answers are judged by the margin."""
     engine.capabilities[Capability.PROMPT_LOGPROBS] = Support(False, "left out")
-    oracle = oracle_over(engine, folder, salted=salted)
+    oracle = oracle_over(engine, folder, itself=itself)
     return calibrate(oracle, list(oracle.adapters), cell="default", block=BLOCK, slots=4, stepped=stepped)
 
 
@@ -222,7 +222,7 @@ def test_an_oracle_with_a_cache_is_refused(tmp_path: Path) -> None:
 
 def test_an_oracle_by_unused_salts_reports_its_limitation(tmp_path: Path) -> None:
     """The oracle cannot detect that salts are ignored, and the report says so."""
-    found, rule = calibrated(ScriptedEngine(caching=True), tmp_path, salted=True)
+    found, rule = calibrated(ScriptedEngine(caching=True), tmp_path, itself=True)
     assert rule.exact
     assert ["cannot detect ignored salts" in note for note in found.notes] == [True]
 

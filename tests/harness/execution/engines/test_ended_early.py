@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.registry import CELLS
 from coldproof.harness.event_log import EventLog
 from coldproof.harness.execution.engines import cell_start
@@ -38,11 +39,12 @@ def found(
 
     monkeypatch.setattr(cell_start, "own_rules", fail)
     monkeypatch.setattr("coldproof.harness.execution.engines.deaths.DEATH_SECONDS", 0.2)
-    engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log)
+    there = {Capability.COLD_ANSWERS: Support(True, "a second engine")}
+    engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log, capabilities=there)
     options = SimpleNamespace(attached=attached, shared=attached)
     pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"), options=options)
     cold = SimpleNamespace(engine=engine, name="cold-engine")
-    started: Any = SimpleNamespace(cold=cold, cold_engine=engine if own_cold_engine else None)
+    started: Any = SimpleNamespace(tested=engine, cold=cold, cold_engine=engine if own_cold_engine else None)
     return cell_start.find_rules(pool, CELLS["default"], started)
 
 

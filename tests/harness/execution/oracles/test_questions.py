@@ -218,7 +218,7 @@ def test_a_repeated_question_is_sent_alone_and_in_a_batch(tmp_path: Path) -> Non
     varying.ask(query)
     assert varying.ask_again(query) == ((1, *honest[1:]),)
     assert sizes == [AGAIN]
-    varying.salted = True
+    varying.itself = True
     assert varying.ask_again(query) == ()
     assert sizes == [AGAIN]
 
@@ -230,6 +230,33 @@ def test_other_response_options_are_another_question(tmp_path: Path) -> None:
     for response_options in (PLAIN, SEVERAL, PLAIN, SEVERAL):
         one.ask(Question(tuple(PROMPT), None, 4, response_options))
     assert len(engine.requests) == 2
+
+
+def test_without_salts_prompts_that_begin_alike_are_not_sent_together(tmp_path: Path) -> None:
+    """They could hit one another. Each request says that it must be cold, and the answers keep their order."""
+    sent: list[list[CompletionRequest]] = []
+
+    class Batches(ScriptedEngine):
+        """An engine without salts that records its batches."""
+
+        def __init__(self) -> None:
+            super().__init__(caching=False)
+            self.capabilities = {**self.capabilities, Capability.CACHE_SALT: Support(False, "no salts")}
+
+        def serve(
+            self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+        ) -> list[Served]:
+            """Answer."""
+            sent.append([arrival.request for arrival in arrivals])
+            return super().serve(arrivals, on_token, between)
+
+    given = dict(contents(tmp_path))
+    one = EngineOracle("same-engine", Batches(), list(given.values()), memo={}, itself=True)
+    asked = [Question((first, 50, 51, last), None, 3) for first, last in ((40, 1), (40, 2), (41, 3), (40, 4))]
+    answers = one.ask_together(asked)
+    assert [[request.prompt[-1] for request in batch] for batch in sent] == [[1, 3], [2], [4]]
+    assert all(request.cold and request.cache_salt is None for batch in sent for request in batch)
+    assert [answer.ids for answer in answers] == [one.ask(question).ids for question in asked]
 
 
 def test_only_several_answers_may_hit_one_another(tmp_path: Path) -> None:

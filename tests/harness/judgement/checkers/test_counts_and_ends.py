@@ -257,6 +257,14 @@ def test_an_answer_to_a_prompt_that_never_fits_is_an_api_failure() -> None:
     assert liveness_classes(outcome(0, range(64), (), aborted=Stage.QUEUED), shape=TINY) == []
 
 
+def test_no_answer_is_too_long_for_an_engine_that_tells_no_limit() -> None:
+    """The limit is a guess then. A refusal of such a prompt is none of its faults either."""
+    guessed = msgspec.structs.replace(TINY, limit_is_told=False)
+    assert liveness_classes(outcome(0, range(64), (1, 2, 3)), shape=guessed) == []
+    declined = outcome(0, range(65), (), error="HTTP 400", refused=True)
+    assert liveness_classes(declined, shape=guessed) == liveness_classes(declined, shape=TINY) == []
+
+
 def test_too_many_tokens_are_an_api_failure_if_no_cold_answer_shows_it() -> None:
     """Each of its answers counts. Elsewhere, the answer differs from the cold one."""
     longer = outcome(0, range(62), (1, 2, 3, 4), max_tokens=3)
