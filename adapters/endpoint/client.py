@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from coldproof.adapters.server.plain_answers import PlainReader
 from coldproof.adapters.server.transport import BROKEN, CONNECT_SECONDS
 
 HEALTH = "/health"
+POLLS, POLL_SECONDS = 3, 0.3
 UNKNOWN = "{} is no model of this server"
 OF_FILLERS, FILLER_TOKENS = range(33, 126), 8
 
@@ -86,13 +88,19 @@ class EndpointClient(HttpClient):
             self.alive = self.is_healthy
 
     def is_healthy(self) -> bool:
-        """Return whether /health answers. A server that is too busy for that is not known to have ended."""
-        try:
-            return self.session().get(self.url + HEALTH, timeout=(CONNECT_SECONDS, SCRAPE_SECONDS)).ok
-        except requests.ReadTimeout:
-            return True
-        except BROKEN:
-            return False
+        """Return whether /health answers. A server that is too busy for that is not known to have ended, nor is one
+        that says so once.
+        """
+        for _ in range(POLLS):
+            try:
+                if self.session().get(self.url + HEALTH, timeout=(CONNECT_SECONDS, SCRAPE_SECONDS)).ok:
+                    return True
+            except requests.ReadTimeout:
+                return True
+            except BROKEN:
+                pass
+            time.sleep(POLL_SECONDS)
+        return False
 
     def _failed(self, status: int, said: str) -> EngineError:
         """Return the error for a status of failure. A server that was healthy and is not any more has ended, whatever

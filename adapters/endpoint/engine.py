@@ -25,15 +25,16 @@ class EndpointEngine(ServerEngine):
     def complete(self, request: CompletionRequest) -> Completion:
         """Send one generation, once, and return its answer.
 
-        One that must be cold is sent again if it hits, after twice as many other prompts as the probes needed.
+        One that must be cold is sent again if it hits, after twice as many other prompts as the probes needed. If its
+        answer has no count, that is no miss.
         """
         if not request.cold:
             return super().complete(request)
         self.client.clear(request)
-        answer = super().complete(request)
+        answer = self.client.complete(request)
         if answer.cached_tokens and self.client.cold_way is ColdWay.DISPLACED:
             self.client.displace(2 * self.client.displacing, request)
-            answer = super().complete(request)
+            answer = self.client.complete(request)
         return answer
 
     def serve(

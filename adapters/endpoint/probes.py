@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -12,11 +13,12 @@ from coldproof.adapters.endpoint.cold import ColdWay
 from coldproof.adapters.endpoint.forms import OWN_FIELDS, Form
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineDied, MalformedAnswer, RequestRefused, printable
-from coldproof.adapters.protocol.requests import CompletionRequest
+from coldproof.adapters.protocol.requests import CompletionRequest, ResponseOptions
 from coldproof.adapters.server.probes import PROBE_TOKENS, ProbeResult, probe
 from coldproof.adapters.server.served_model import ListedModel, served_model
 
 FORM_TOKENS = 24  # of a prompt
+RESENT, PAUSE_SECONDS = 3, 0.1  # a prompt that is never hit
 MOST_DISPLACING = 64  # short prompts before each cold request
 NO_COUNTS = "the server does not report cached tokens (usage.prompt_tokens_details.cached_tokens)"
 NO_WAY = f"a prompt that was sent before is hit, also with cache_prompt false and after {MOST_DISPLACING} other prompts"
@@ -32,7 +34,9 @@ def probe_endpoint(client: EndpointClient, adapter_path: str | None) -> ProbeRes
     found = probe(client, spawned=False, adapter_path=adapter_path)
     capabilities = dict(found.capabilities)
     for capability in (Capability.TOKEN_PROMPTS, Capability.TOKEN_OUTPUTS):
-        capabilities[capability] = Support(capabilities[capability].present, "; ".join(tried))
+        known = capabilities[capability]
+        words = tried if known.present is True else [*tried, known.evidence]
+        capabilities[capability] = Support(known.present, "; ".join(words))
     if capabilities[Capability.CACHE_SALT].present is not True:
         capabilities[Capability.COLD_ANSWERS] = find_cold_way(client, capabilities)
     # Whether an unknown engine has the KV of an answer's last token is not known, so that a hit on it is allowed.
@@ -61,7 +65,7 @@ def find_form(client: EndpointClient) -> list[str]:
                 raise  # before any form was refused
             tried.append(f"{form.value}: {printable(str(problem), 200)}")
             continue
-        if count == 2:
+        if count:  # more than two are a fault, which a requirement reports
             return [form.value]
         tried.append(f"{form.value}: {count} token ids for max_tokens 2")
     client.use(Form.FIELDS)
@@ -72,11 +76,11 @@ def find_cold_way(client: EndpointClient, found: dict[Capability, Support]) -> S
     """Let the client use the first way in which a prompt that hits when it is sent again has no hit."""
     if found[Capability.CACHED_TOKENS].present is not True:
         return Support(False, f"{NO_COUNTS}: {GIVE}")
-    reset = found[Capability.CACHE_RESET].present is True
+    reset, scored = (found[one].present is True for one in (Capability.CACHE_RESET, Capability.LOGPROBS))
     for way, displacing in ways(reset=reset):
         client.cold_way, client.displacing = way, displacing
         try:
-            if is_cold(client, way, served_model(client)):
+            if is_cold(client, way, served_model(client), scored=scored):
                 more = f" ({displacing} prompts)" if displacing else ""
                 return Support(True, way.value + more)
         except (RequestRefused, MalformedAnswer):
@@ -97,11 +101,20 @@ def ways(*, reset: bool) -> Iterator[tuple[ColdWay, int]]:
         count *= 2
 
 
-def is_cold(client: EndpointClient, way: ColdWay, served: ListedModel) -> bool:
-    """Return whether a prompt that was sent before is computed anew in this way. Raises EngineError."""
-    request = new_request(served, min(PROBE_TOKENS, served.max_tokens // 2))
-    client.complete(request)
-    if way is ColdWay.NO_HITS:
-        return client.complete(request).cached_tokens == 0
-    client.clear(request)
-    return not client.complete(msgspec.structs.replace(request, cold=True)).cached_tokens
+def is_cold(client: EndpointClient, way: ColdWay, served: ListedModel, *, scored: bool) -> bool:
+    """Return whether prompts that were sent before are computed anew in this way. Raises EngineError.
+
+    A short and a long one, as the oracle sends them: with scores, too, if the server has them. An answer without a
+    count is not known to be cold.
+    """
+    forms = [ResponseOptions(), *([ResponseOptions(logprobs=True)] if scored else [])]
+    for tokens in (FORM_TOKENS, min(PROBE_TOKENS, served.max_tokens // 2)):
+        for options in forms:
+            request = msgspec.structs.replace(new_request(served, tokens), options=options)
+            client.complete(request)
+            for _ in range(RESENT if way is ColdWay.NO_HITS else 1):
+                time.sleep(PAUSE_SECONDS)  # a prompt may be kept only a moment after its answer
+                client.clear(request)
+                if client.complete(msgspec.structs.replace(request, cold=True)).cached_tokens != 0:
+                    return False
+    return True

@@ -65,8 +65,12 @@ def ids_of(choice: Any) -> list[int]:
 
 
 def is_cold(answer: Iterator[Event]) -> Iterator[Event]:
-    """Yield an answer. Raises CannotSay if the server counted cached tokens."""
+    """Yield an answer. Raises CannotSay if the server counted cached tokens, or none at all."""
+    counted = False
     for event in answer:
         if event.get("cached"):
             raise CannotSay(f"{event['cached']} tokens of a prompt that should be cold were cached")
+        counted = counted or "cached" in event
         yield event
+    if not counted:
+        raise CannotSay("the server did not say how many tokens of a prompt that should be cold were cached")

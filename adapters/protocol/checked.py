@@ -95,6 +95,10 @@ class CheckedEngine:
     def capabilities(self) -> Mapping[Capability, Support]:
         return ChainMap(self._given, dict(self.engine.capabilities))
 
+    def withdraw(self, capability: Capability, evidence: str) -> None:
+        """Take a capability away that the engine turns out to lack."""
+        self._given[capability] = Support(False, evidence)
+
     def clock(self) -> float:
         return self.engine.clock()
 

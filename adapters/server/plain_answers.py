@@ -20,6 +20,8 @@ OTHER_TEXT = "the server takes texts: a token of this prompt is no printable cha
 NO_COUNTS = "a streamed answer without usage: the counts of its tokens are not known"
 OTHER_TOKENS = "the server counted {} tokens in the {}, of which {} are known: its tokenizer has other tokens"
 
+MOST_EVENTS = 64  # for each token that was requested: an answer whose tokens are not known may have no end
+
 
 class Candidate(msgspec.Struct, frozen=True):
     """The score of a candidate token."""
@@ -104,6 +106,7 @@ class PlainReader(Reader):
     def take(self, data: str) -> None:
         """Read one payload. A stream without counts is refused: nothing says that its characters are tokens."""
         super().take(data)
+        self.overlong = self.overlong or self.events > MOST_EVENTS * (self.most_tokens + 1)
         if data == "[DONE]" and not self.counted and self.error is None:
             self.error, self.status = NO_COUNTS, 501
 
@@ -141,9 +144,12 @@ class PlainReader(Reader):
         if usage.prompt_tokens_details is not None:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
         known = self.answers.setdefault(0, [])
-        if usage.completion_tokens == len(known) + 1 == len(self.text) + 1:
+        left_out = usage.completion_tokens == len(known) + 1 == len(self.text) + 1
+        if left_out and self.finish_reason == "length":  # otherwise it is the token that ended the answer
             at = known[0].at if known else round(time.monotonic() - self.start_time, 6)
             known.insert(0, Token(id=ord(" "), at=at))
+            if self.on_token is not None:
+                self.on_token(len(known))
         counts = {"prompt": (usage.prompt_tokens, self.prompt_tokens), "answer": (usage.completion_tokens, self.count)}
         for name, (told, ours) in counts.items():
             if told != ours:

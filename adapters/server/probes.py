@@ -259,11 +259,22 @@ def probe_completions(
     if salted is not None:
         # An engine that has salts and ignores one violates SALT-1. A server without salts ignores the field and does
         # not. So a vLLM that knows the field has salts even if this one has no effect.
-        works = salts_known or (bool(warm.cached_tokens) and not salted.cached_tokens)
         how = f"cached_tokens {warm.cached_tokens} without a salt, {salted.cached_tokens} with an unused salt"
+        works = salts_known or (bool(warm.cached_tokens) and salts_act(send, null_is_miss=first.cached_tokens is None))
         found[Capability.CACHE_SALT] = Support(works, how)
     probe_reset(client, found, send)
     return first.cached_tokens is None and warm.cached_tokens is not None
+
+
+def salts_act(send: Callable[[str], Completion], *, null_is_miss: bool) -> bool:
+    """Return whether each of two salts misses at first and hits when it is sent again. One miss may have any reason,
+    such as an eviction, or a replica of the server that has not seen the prompt.
+    """
+    for salt in (f"probe-{secrets.token_hex(8)}" for _ in range(2)):
+        unused, again = send(salt).cached_tokens, send(salt).cached_tokens
+        if unused or (unused is None and not null_is_miss) or not again:
+            return False
+    return True
 
 
 def probe_reset(client: HttpClient, found: dict[Capability, Support], send: Callable[[], Completion]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 from coldproof.adapters.protocol.capabilities import Capability
@@ -73,10 +74,18 @@ def new_name() -> str:
     return f"contract-{DRAWN.getrandbits(32):08x}-{next(NUMBERS)}"
 
 
+MORE = 2  # tokens behind a prompt that was sent before
+
+
 def new_request(engine: Engine, length: int = 24, tokens: int = 6, **fields: Any) -> CompletionRequest:
     """Return a request to the base model with a new prompt."""
     given: dict[str, Any] = {"model": engine.base_model, "prompt": prompt(length), "max_tokens": tokens}
     return CompletionRequest(**{**given, **fields})
+
+
+def followed(request: CompletionRequest) -> CompletionRequest:
+    """Return a request whose prompt goes on behind that of another one. Some engines reuse only what is shorter."""
+    return msgspec.structs.replace(request, prompt=(*request.prompt, *prompt(MORE)))
 
 
 def cold(engine: Engine, model: str, about: tuple[int, ...], tokens: int = 12) -> list[int]:

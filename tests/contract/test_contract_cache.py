@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.rules import can, chance_hits, check, need, new_name, new_request, refused, serve
+from contract.rules import MORE, can, chance_hits, check, followed, need, new_name, new_request, refused, serve
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -51,14 +51,15 @@ def test_a_new_prompt_hits_nothing(engine: CheckedEngine) -> None:
 
 
 def test_a_prompt_that_was_sent_before_hits(engine: CheckedEngine) -> None:
-    """With the cache on, a prompt that is sent again is reported as a hit."""
+    """With the cache on, a prompt that begins with one that was sent before is reported as a hit."""
     need(engine, Capability.CACHED_TOKENS)
     if engine.shape.prefix_caching is not True:
         return
     length = prompt_length(engine)
     request = new_request(engine, length)
-    first, second = (cached(engine, engine.complete(request), length) for _ in range(2))
-    check(second > first, "Completion.cached_tokens", "grows when a prompt is repeated", (first, second))
+    first = cached(engine, engine.complete(request), length)
+    second = cached(engine, engine.complete(followed(request)), length + MORE)
+    check(second > first, "Completion.cached_tokens", "grows when a prompt is repeated and goes on", (first, second))
 
 
 def test_without_its_cache_nothing_hits(uncached: CheckedEngine) -> None:
@@ -78,12 +79,12 @@ def test_counts_are_reported_side_by_side_too(engine: CheckedEngine) -> None:
     for one in requests:
         engine.complete(one)
 
-    for served in serve(engine, *requests):
+    for served in serve(engine, *map(followed, requests)):
         check(isinstance(served.result, Completion), "Engine.serve", "return what became of each", served)
         assert isinstance(served.result, Completion)
-        reported = cached(engine, served.result, length)
+        reported = cached(engine, served.result, length + MORE)
         if engine.shape.prefix_caching is True:
-            check(reported > 0, "Completion.cached_tokens", "grows when a prompt is repeated", reported)
+            check(reported > 0, "Completion.cached_tokens", "grows when a prompt is repeated and goes on", reported)
 
 
 def test_a_confirmed_reset_leaves_nothing(engine: CheckedEngine) -> None:

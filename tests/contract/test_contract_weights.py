@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contract.rules import can, check, cold, ids, need, new_request, prompt, refused, still_answers
+from contract.rules import can, check, cold, followed, ids, need, new_request, prompt, refused, still_answers
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.checked import CheckedEngine
@@ -51,8 +51,8 @@ def updated(engine: CheckedEngine, route: WeightRoute, weights: Weights) -> Iter
 
 
 def cached(engine: CheckedEngine, request: CompletionRequest) -> int:
-    """Return the number of cached tokens of a request."""
-    return engine.complete(request).cached_tokens or 0
+    """Return the number of cached tokens of a request whose prompt goes on behind another one's."""
+    return engine.complete(followed(request)).cached_tokens or 0
 
 
 def long_request(engine: CheckedEngine, tokens: int = LENGTHS[0]) -> CompletionRequest:

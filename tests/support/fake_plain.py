@@ -29,6 +29,10 @@ class PlainServer:
     ids: bool = False  # answers have vLLM's `token_ids`
     letters: int = 1  # tokens of each character of a text
     counts: bool = True  # cached tokens in usage
+    uncounted: str = (
+        ""  # but not in such answers: "cold", those with cache_prompt false; "whole", those in one response
+    )
+    replica: int | None = None  # the number of the generation that a server answers which has seen nothing
     usage: bool = True  # usage in a stream
     keeps: int = 4  # sequences; 0: there is no cache
     bypass: bool = False  # cache_prompt
@@ -131,11 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         prompt = tuple(map(ord, body["prompt"])) if state.texts else tuple(body["prompt"])
-        cached = state.hit(prompt, body)
+        cached = 0 if len(state.bodies) - 1 == state.replica else state.hit(prompt, body)
         wrong = state.stale and cached >= LEAST_STALE
         tokens = answer("other" if wrong else MODEL, prompt, body["max_tokens"])
         counts = {"prompt_tokens": len(prompt) * state.letters, "completion_tokens": len(tokens)}
-        usage = counts | ({"prompt_tokens_details": {"cached_tokens": cached}} if state.counts else {})
+        left_out = {"cold": body.get("cache_prompt") is False, "whole": not body.get("stream")}
+        counted = state.counts and not left_out.get(state.uncounted, False)
+        usage = counts | ({"prompt_tokens_details": {"cached_tokens": cached}} if counted else {})
         wants = bool(body.get("logprobs"))
         if not body.get("stream"):
             self.reply(200, {"choices": [choice(state, tokens, wants=wants)], "usage": usage})

@@ -10,7 +10,7 @@ model = Model(ModelArgs(model_type="llama", rms_norm_eps=1e-5, vocab_size=64, **
 kept = LRUPromptCache()
 
 
-def answer(prompt):  # as ResponseGenerator._serve_single serves a request, with the model as its own draft model
+def answer(prompt):  # as ResponseGenerator._serve_single serves a request
     cache, rest = kept.fetch_nearest_cache("model", prompt)
     cache = cache or make_prompt_cache(model) + make_prompt_cache(model)
     steps = speculative_generate_step(mx.array(rest), model, model, max_tokens=3, prompt_cache=cache)

@@ -125,6 +125,9 @@ def find_rules(pool: EnginePool, cell: Cell, started: StartedEngines) -> Compari
         if isinstance(started.oracle, OtherEngine):
             calibration, rule = rules_between(pool, cell, started, started.oracle, calibration, progress)
     except OracleError as problem:
+        if started.cold.saltless and started.tested.alive():
+            started.tested.withdraw(Capability.COLD_ANSWERS, str(problem))
+            return no_rules(cell, started, f"no answer of this server is known to be cold: {problem}")
         engine = started.cold.engine
         if started.cold_engine is None or pool.options.attached or not ends_soon(engine):
             raise

@@ -27,6 +27,7 @@ from coldproof.harness.judgement.oracle import Answer, Answers, Oracle, OracleEr
 from coldproof.harness.workload.steps import START_WEIGHTS
 
 BATCH = 8  # questions at most
+SECOND_SERVER = "Start a second server without its prefix cache and give it with --cold-url"
 AGAIN = 4  # times that a question is sent again in one batch
 
 
@@ -200,10 +201,14 @@ class EngineOracle(Oracle):
         Raises OracleError if it hit a cache.
         An engine that returns too many tokens does so to the same question of a workload, where that is a finding.
         """
-        if completion.cached_tokens and question.options.answers == 1:  # several answers hit one another
+        one = question.options.answers == 1  # several answers hit one another
+        if completion.cached_tokens and one:
             raise OracleError(
                 f"the {self.name} oracle was not cold: {completion.cached_tokens} prompt tokens came from a cache"
+                + (f". {SECOND_SERVER}" if self.saltless else "")
             )
+        if completion.cached_tokens is None and one and self.saltless:
+            raise OracleError(f"an answer of the {self.name} oracle has no count of cached tokens. {SECOND_SERVER}")
         self.on_answer()
         return Answer(
             completion.tokens[: question.max_tokens],

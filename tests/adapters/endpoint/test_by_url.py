@@ -121,7 +121,13 @@ def test_a_cold_answer_is_one_without_cached_tokens(offers: dict[str, Any], says
 
 
 @pytest.mark.parametrize(
-    ("offers", "says"), [({"counts": False}, "does not report cached tokens"), ({"keeps": 10**6}, "other prompts")]
+    ("offers", "says"),
+    [
+        ({"counts": False}, "does not report cached tokens"),
+        ({"keeps": 10**6}, "other prompts"),
+        ({"bypass": True, "uncounted": "cold", "keeps": 10**6}, "other prompts"),
+        ({"texts": True, "uncounted": "whole", "keeps": 0}, "other prompts"),
+    ],
 )
 def test_a_server_whose_answers_are_not_known_to_be_cold(offers: dict[str, Any], says: str) -> None:
     """Another server must give them: what agrees with a warm answer shows nothing."""
@@ -130,6 +136,17 @@ def test_a_server_whose_answers_are_not_known_to_be_cold(offers: dict[str, Any],
     assert found.present is False
     assert says in found.evidence
     assert "--cold-url" in found.evidence
+
+
+def test_one_miss_with_a_salt_is_no_salt() -> None:
+    """A replica of the server that has not seen the prompt misses as well. SALT-1 would accuse the server for it."""
+    with serving() as fake:
+        attach(fake.url, adapter_for=lambda _: None)
+        first = next(place for place, body in enumerate(fake.bodies) if "cache_salt" in body)
+    with serving(replica=first) as fake:
+        found = attached(fake).capabilities[Capability.CACHE_SALT]
+    assert found.present is False
+    assert found.evidence.endswith("0 with an unused salt")
 
 
 def test_other_prompts_do_not_begin_as_the_cold_one_does() -> None:

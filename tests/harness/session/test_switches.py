@@ -39,7 +39,7 @@ VLLM_CONFIG = {f"{CACHE_CONFIG}block_size": "16"}
 
 def server(*present: Capability, unknown: tuple[Capability, ...] = (), versions: int = 0, pool: int = 9999) -> Server:
     """Return a server with these capabilities, and with token ids."""
-    states = {**dict.fromkeys((*IDS, *present), True), **dict.fromkeys(unknown)}
+    states = {Capability.COLD_ANSWERS: True} | {**dict.fromkeys((*IDS, *present), True), **dict.fromkeys(unknown)}
     capabilities = {one: Support(states.get(one, False), "probed") for one in Capability}
     return Server(capabilities=capabilities, contents=0, versions=versions, pool=pool, fits=3000, block=32)
 

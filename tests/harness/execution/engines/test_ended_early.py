@@ -43,7 +43,7 @@ def found(
     engine = SimpleNamespace(alive=lambda: alive, log_tail=lambda: log, capabilities=there)
     options = SimpleNamespace(attached=attached, shared=attached)
     pool: Any = SimpleNamespace(log=EventLog(tmp_path / "events.ndjson"), options=options)
-    cold = SimpleNamespace(engine=engine, name="cold-engine")
+    cold = SimpleNamespace(engine=engine, name="cold-engine", saltless=False)
     started: Any = SimpleNamespace(tested=engine, cold=cold, cold_engine=engine if own_cold_engine else None)
     return cell_start.find_rules(pool, CELLS["default"], started)
 

@@ -91,7 +91,7 @@ def test_a_distinguishing_question_is_short_and_plain() -> None:
 class Recorder(ScriptedEngine):
     """An engine that records its requests and reports a given number of cached tokens."""
 
-    def __init__(self, cached: int = 0) -> None:
+    def __init__(self, cached: int | None = 0) -> None:
         super().__init__(caching=False)
         self.cached, self.requests = cached, list[CompletionRequest]()
 
@@ -257,6 +257,22 @@ def test_without_salts_prompts_that_begin_alike_are_not_sent_together(tmp_path: 
     assert [[request.prompt[-1] for request in batch] for batch in sent] == [[1, 3], [2], [4]]
     assert all(request.cold and request.cache_salt is None for batch in sent for request in batch)
     assert [answer.ids for answer in answers] == [one.ask(question).ids for question in asked]
+
+
+@pytest.mark.parametrize("cached", [None, 0])
+def test_without_salts_an_answer_without_a_count_is_not_known_to_be_cold(tmp_path: Path, cached: int | None) -> None:
+    """An engine without its cache needs none."""
+    engine = Recorder(cached=cached)
+    engine.capabilities = {**engine.capabilities, Capability.CACHE_SALT: Support(False, "no salts")}
+    plain = oracle(engine, tmp_path)
+    itself = EngineOracle("same-engine", engine, list(plain.adapters.values()), memo={}, itself=True)
+    question = Question(tuple(PROMPT), None, 4, PLAIN)
+    assert plain.ask(question).tokens
+    if cached is None:
+        with pytest.raises(OracleError, match=r"no count of cached tokens.*--cold-url"):
+            itself.ask(question)
+    else:
+        assert itself.ask(question).tokens
 
 
 def test_only_several_answers_may_hit_one_another(tmp_path: Path) -> None:

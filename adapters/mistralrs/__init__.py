@@ -1,0 +1,1 @@
+"""mistral.rs, in a process of its own behind HTTP."""

@@ -1,0 +1,94 @@
+"""mistral.rs in a process of its own. It keeps whole sequences and continues the longest that a prompt begins with."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from coldproof.adapters.common.absent_features import AbsentFeatures
+from coldproof.adapters.common.concurrent import serve_in_threads
+from coldproof.adapters.common.environment import current_environment
+from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.common.started_server import wait_ready
+from coldproof.adapters.mistralrs.client import BASE_MODEL, MistralrsClient
+from coldproof.adapters.mistralrs.setup import (
+    ENVIRONMENT,
+    START_SECONDS,
+    capabilities,
+    command,
+    is_healthy,
+    package_version,
+    shape,
+)
+from coldproof.adapters.protocol.engine import Served
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
+from coldproof.adapters.spec.engine_spec import StartOptions
+
+
+def start(options: StartOptions) -> MistralrsEngine:
+    """Start the process and wait until it answers. Raises EngineStartError with the log's tail."""
+    port = free_port()
+    words, url = command(options, port), f"http://127.0.0.1:{port}"
+    process = EngineProcess(words, {**current_environment(), **ENVIRONMENT}, options.log)
+    options.on_process(process)
+    try:
+        wait_ready("mistral.rs", process, lambda: is_healthy(url) is True, START_SECONDS)
+        client = MistralrsClient(url, alive=process.running)
+        return MistralrsEngine(options, client, process, shlex.join(["mistralrs-server", *words[2:]]))
+    except BaseException:
+        process.stop()
+        raise
+
+
+class MistralrsEngine(AbsentFeatures):
+    """One process with an engine."""
+
+    name = "mistralrs"
+    base_model = BASE_MODEL
+
+    def __init__(self, options: StartOptions, client: MistralrsClient, process: EngineProcess, command: str) -> None:
+        self.client, self.process = client, process
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
+        self.version = package_version()
+        self.capabilities = capabilities(options, self.version)
+        self.shape = shape(options)
+
+    def clock(self) -> float:
+        """Return wall-clock seconds from an arbitrary origin."""
+        return time.monotonic()
+
+    def complete(self, request: CompletionRequest) -> Completion:
+        """Send a request once and return the answer."""
+        return self.client.complete(request)
+
+    def serve(
+        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
+    ) -> list[Served]:
+        """Serve requests with a thread and a connection for each."""
+        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Load an adapter under a name, or replace it. Raises RequestRefused with the engine's reason."""
+        self.client.load_adapter(name, path, in_place=in_place)
+
+    def unload_adapter(self, name: str) -> None:
+        """Take a name away. Raises RequestRefused with the engine's reason."""
+        self.client.unload_adapter(name)
+
+    def metrics(self) -> Metrics:
+        """Return no metrics: the package has none."""
+        return Metrics()
+
+    def alive(self) -> bool:
+        """Return whether the process runs."""
+        return self.process.running()
+
+    def log_tail(self) -> str:
+        """Return the last lines of the process' log."""
+        return self.process.tail()
+
+    def stop(self) -> None:
+        """Stop the process."""
+        self.process.stop()
