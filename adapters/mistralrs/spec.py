@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from coldproof.adapters.mistralrs import engine, setup
 from coldproof.adapters.mistralrs.reproducer import MISTRALRS
 from coldproof.adapters.protocol.cell_traits import CellTrait
@@ -40,5 +38,4 @@ ENGINE = EngineSpec(
     package="mistralrs",
     reproduction=MISTRALRS,
     releases=ReleasePackage(name="mistralrs"),
-    known_issues=Path(__file__).with_name("known_issues.toml"),
 )
