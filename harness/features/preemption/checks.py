@@ -71,7 +71,7 @@ def overtaken_requests(history: History) -> list[Finding]:
     urgency = {number: request.priority for number, _, request in history.workload.requests()}
     for outcome, other in itertools.permutations(history.outcomes, 2):
         follows = comes_after(other, outcome) and urgency[other.request] >= urgency[outcome.request]
-        if follows and any(overtook(history, other, outcome, outcome.since_start(at)) for at in outcome.preempted_at):
+        if follows and any(overtook(history, other, outcome, number) for number in range(len(outcome.preempted_at))):
             return [overtaking_finding(outcome, other)]
     return []
 
@@ -96,15 +96,18 @@ def needs_the_same(other: Outcome, outcome: Outcome) -> bool:
     return alike and other.options.answers == outcome.options.answers == 1
 
 
-def overtook(history: History, other: Outcome, preempted: Outcome, lost: float) -> bool:
-    """Return whether `other` was admitted while `preempted` waited to be resumed.
+def overtook(history: History, other: Outcome, preempted: Outcome, number: int) -> bool:
+    """Return whether `other` was admitted while `preempted` waited to be resumed. `number`: of its preemption.
 
-    Where the engine's steps are not recorded, a first token shows it. An engine may compute chunks of several prompts
-    in one step, so that a shorter one has its token first although it was admitted later.
+    In the engine's steps, each admission but the first ends one preemption. One by a reset is reported at the end of
+    the step that begins with its admission. Where the engine's steps are not recorded, a first token shows it. An engine
+    may compute chunks of several prompts in one step, so that a shorter one has its token first although it was
+    admitted later.
     """
+    lost = preempted.since_start(preempted.preempted_at[number])
     if history.engine_steps is not None:
         begun = admitted_at(history, other)
-        resumed = [at for at in admitted_at(history, preempted) if at > lost]
+        resumed = admitted_at(history, preempted)[number + 1 :]
     elif computed_at_least(other) < len(preempted.prompt) + len(preempted.tokens):
         return False
     else:

@@ -219,6 +219,20 @@ def test_the_steps_say_which_request_was_admitted_first(again: int, begun: int, 
     assert bool(seen) is overtaken
 
 
+def test_a_preemption_by_a_reset_ends_in_the_step_that_reports_it() -> None:
+    """The step begins with the admission, so that its time is before that of the preemption. A later one is another."""
+    twice = timed(0, times=(0.1, 0.5, 0.8), lost=(0.2, 0.7))
+    steps = tuple(
+        EngineStep(at=at, admitted=(Admission(str(name), 0, name == 0 and at > 0),))
+        for at, name in ((0.0, 0), (0.15, 0), (0.3, 1), (0.65, 0))
+    )
+    assert overtaking_findings(twice, OVERTAKER, engine_steps=steps) == []
+    late = (steps[0], steps[2], steps[1], steps[3])
+    at = (0.0, 0.3, 0.4, 0.65)
+    moved = tuple(msgspec.structs.replace(step, at=now) for step, now in zip(late, at, strict=True))
+    assert overtaking_findings(twice, OVERTAKER, engine_steps=moved)
+
+
 def test_without_a_documented_order_there_is_no_finding() -> None:
     """Urgent requests and the loads of a second tier may come first, too."""
     assert overtaking_findings(RESUMED_LATE, OVERTAKER, resumes_first=False) == []
