@@ -100,8 +100,8 @@ def overtook(history: History, other: Outcome, preempted: Outcome, number: int) 
     """Return whether `other` was admitted while `preempted` waited to be resumed. `number`: of its preemption.
 
     In the engine's steps, each admission but the first ends one preemption. One by a reset is reported at the end of
-    the step that begins with its admission. Where the engine's steps are not recorded, a first token shows it. An engine
-    may compute chunks of several prompts in one step, so that a shorter one has its token first although it was
+    the step that begins with its admission. Where the engine's steps are not recorded, a first token shows it. An
+    engine may compute chunks of several prompts in one step, so that a shorter one has its token first although it was
     admitted later.
     """
     lost = preempted.since_start(preempted.preempted_at[number])

@@ -224,11 +224,11 @@ def test_a_preemption_by_a_reset_ends_in_the_step_that_reports_it() -> None:
     twice = timed(0, times=(0.1, 0.5, 0.8), lost=(0.2, 0.7))
     steps = tuple(
         EngineStep(at=at, admitted=(Admission(str(name), 0, name == 0 and at > 0),))
-        for at, name in ((0.0, 0), (0.15, 0), (0.3, 1), (0.65, 0))
+        for at, name in ((0.0, 0), (0.25, 0), (0.35, 1), (0.65, 0))
     )
     assert overtaking_findings(twice, OVERTAKER, engine_steps=steps) == []
     late = (steps[0], steps[2], steps[1], steps[3])
-    at = (0.0, 0.3, 0.4, 0.65)
+    at = (0.0, 0.35, 0.4, 0.65)
     moved = tuple(msgspec.structs.replace(step, at=now) for step, now in zip(late, at, strict=True))
     assert overtaking_findings(twice, OVERTAKER, engine_steps=moved)
 
