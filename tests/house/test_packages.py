@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 from support.paths import ROOT
+
+# Imports every engine's specification with no distribution but those that Coldproof requires, and what they require.
+CORE_ALONE = """
+import importlib.abc, importlib.metadata, sys
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+needed, waiting = set(), [Requirement(line) for line in sys.argv[1:]]
+while waiting:
+    one = waiting.pop()
+    name = canonicalize_name(one.name)
+    if name not in needed and (one.marker is None or one.marker.evaluate({"extra": ""})):
+        needed.add(name)
+        waiting += map(Requirement, importlib.metadata.requires(name) or ())
+others = {
+    module
+    for module, owners in importlib.metadata.packages_distributions().items()
+    if not needed & set(map(canonicalize_name, owners))
+} - {"coldproof", *sys.stdlib_module_names}
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in others:
+            raise ModuleNotFoundError(f"no module named {name!r}, which no dependency of Coldproof brings")
+
+sys.meta_path.insert(0, Absent())
+from coldproof.adapters.registry import ENGINES
+print(len(others), *sorted(ENGINES))
+"""
 
 
 def test_all_that_is_no_python_is_in_the_wheel() -> None:
@@ -39,3 +69,13 @@ def test_nothing_recommends_an_index_name_that_is_not_ours() -> None:
     assert [f"{path}: {found[0]}" for path, text in read for found in advice.finditer(text)] == []
     assert advice.search("pip install 'coldproof[models]'")
     assert not advice.search("pip install coldproof-0.1.0-py3-none-any.whl")
+
+
+def test_no_engine_is_needed_to_list_the_engines() -> None:
+    """Where one engine is installed alone, an import of another one's packages would end every command."""
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    ran = subprocess.run([sys.executable, "-c", CORE_ALONE, *required], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    kept_away, *engines = ran.stdout.split()
+    assert int(kept_away) > 10  # the tests' own environment has engines
+    assert {"mlx", "mistralrs", "vllm"} <= set(engines)
