@@ -1,13 +1,14 @@
-"""What engines share that Coldproof starts as one process with an HTTP server, and whose adapters are there from the
-start.
-"""
+"""What engines share that Coldproof starts as one process with an HTTP server."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
+
+import requests
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
 from coldproof.adapters.common.concurrent import serve_in_threads
@@ -20,15 +21,20 @@ from coldproof.adapters.protocol.requests import Arrival, Completion, Completion
 class Client(Protocol):
     """The client of the server."""
 
-    @property
-    def adapters(self) -> RegisteredAdapters:
-        """Return the adapters that the server has."""
-
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
         """Send one generation once and return its answer."""
 
 
+class ClientWithAdapters(Client, Protocol):
+    """The client of a server whose adapters are there from the start."""
+
+    @property
+    def adapters(self) -> RegisteredAdapters:
+        """Return the adapters that the server has."""
+
+
 OwnClient = TypeVar("OwnClient", bound=Client)
+AdapterClient = TypeVar("AdapterClient", bound=ClientWithAdapters)
 
 
 class StartedServer(AbsentFeatures, Generic[OwnClient]):
@@ -51,13 +57,33 @@ class StartedServer(AbsentFeatures, Generic[OwnClient]):
         """Serve requests with a thread and a connection for each."""
         return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
 
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        return self.process.tail()
+
+
+class StartedWithAdapters(StartedServer[AdapterClient]):
+    """A server whose adapters are there from the start: loading one gives it a name."""
+
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Bind a name to the adapter with these files. Raises RequestRefused if there is none."""
         self.client.adapters.bind(name, path, in_place=in_place)
 
-    def log_tail(self) -> str:
-        """Return the last lines of the server's log."""
-        return self.process.tail()
+
+def is_healthy(url: str) -> bool | None:
+    """Return whether a server says at /health that it generates; None if it does not answer."""
+    try:
+        return requests.get(f"{url}/health", timeout=5).status_code == 200
+    except requests.RequestException:
+        return None
+
+
+def package_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None without it."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def number_of(flag: str, arguments: Sequence[str]) -> int | None:

@@ -11,7 +11,6 @@ from coldproof.adapters.server.completions import SEED, TOP_LOGPROBS
 from coldproof.adapters.server.plain_answers import text_fields
 
 NO_FIELD = "{} are sent to servers with vLLM's fields only"
-
 NO_STOP = "the text of an answer that a stop string ends leaves out tokens"
 
 

@@ -27,8 +27,9 @@ GIVE = "start a second one without its prefix cache and give it with --cold-url"
 
 def probe_endpoint(client: EndpointClient, adapter_path: str | None) -> ProbeResult:
     """Probe a server. Raises EngineError if it lists no model or sends no answer that Coldproof can read."""
-    client.base_model = served_model(client).id
-    tried = find_form(client)
+    served = served_model(client)
+    client.base_model = served.id
+    tried = find_form(client, served)
     if client.form not in OWN_FIELDS:
         client.watch_health()
     found = probe(client, spawned=False, adapter_path=adapter_path)
@@ -38,7 +39,7 @@ def probe_endpoint(client: EndpointClient, adapter_path: str | None) -> ProbeRes
         words = tried if known.present is True else [*tried, known.evidence]
         capabilities[capability] = Support(known.present, "; ".join(words))
     if capabilities[Capability.CACHE_SALT].present is not True:
-        capabilities[Capability.COLD_ANSWERS] = find_cold_way(client, capabilities)
+        capabilities[Capability.COLD_ANSWERS] = find_cold_way(client, served, capabilities)
     # Whether an unknown engine has the KV of an answer's last token is not known, so that a hit on it is allowed.
     shape = found.shape if found.cache_config else msgspec.structs.replace(found.shape, computes_last=True)
     return msgspec.structs.replace(found, capabilities=capabilities, shape=shape)
@@ -50,8 +51,8 @@ def new_request(served: ListedModel, tokens: int) -> CompletionRequest:
     return CompletionRequest(model=served.id, prompt=prompt, max_tokens=2)
 
 
-def find_form(client: EndpointClient) -> list[str]:
-    """Let the client use the first form in which two tokens are requested and two ids returned.
+def find_form(client: EndpointClient, served: ListedModel) -> list[str]:
+    """Let the client use the first form in which ids are returned for two requested tokens.
 
     Return what was tried. Without such a form, the client stays with vLLM's fields.
     """
@@ -59,7 +60,7 @@ def find_form(client: EndpointClient) -> list[str]:
     for form in Form:
         client.use(form)
         try:
-            count = len(client.complete(new_request(served_model(client), FORM_TOKENS)).tokens)
+            count = len(client.complete(new_request(served, FORM_TOKENS)).tokens)
         except (RequestRefused, MalformedAnswer, EngineDied) as problem:
             if isinstance(problem, EngineDied) and not tried:
                 raise  # before any form was refused
@@ -72,7 +73,7 @@ def find_form(client: EndpointClient) -> list[str]:
     return tried
 
 
-def find_cold_way(client: EndpointClient, found: dict[Capability, Support]) -> Support:
+def find_cold_way(client: EndpointClient, served: ListedModel, found: dict[Capability, Support]) -> Support:
     """Let the client use the first way in which a prompt that hits when it is sent again has no hit."""
     if found[Capability.CACHED_TOKENS].present is not True:
         return Support(False, f"{NO_COUNTS}: {GIVE}")
@@ -80,7 +81,7 @@ def find_cold_way(client: EndpointClient, found: dict[Capability, Support]) -> S
     for way, displacing in ways(reset=reset):
         client.cold_way, client.displacing = way, displacing
         try:
-            if is_cold(client, way, served_model(client), scored=scored):
+            if is_cold(client, way, served, scored=scored):
                 more = f" ({displacing} prompts)" if displacing else ""
                 return Support(True, way.value + more)
         except (RequestRefused, MalformedAnswer):

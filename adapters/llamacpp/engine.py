@@ -13,7 +13,7 @@ import msgspec
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedServer, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, package_version, wait_ready
 from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
 from coldproof.adapters.llamacpp.content import ImageForm
 from coldproof.adapters.llamacpp.setup import (
@@ -23,7 +23,6 @@ from coldproof.adapters.llamacpp.setup import (
     command,
     flags,
     is_ready,
-    package_version,
     shape,
     states_folder,
     write_files,
@@ -67,7 +66,7 @@ def start(options: StartOptions) -> LlamaCppEngine:
         raise
 
 
-class LlamaCppEngine(StartedServer[LlamaCppClient]):
+class LlamaCppEngine(StartedWithAdapters[LlamaCppClient]):
     """One llama.cpp server."""
 
     name = "llamacpp"
@@ -76,7 +75,7 @@ class LlamaCppEngine(StartedServer[LlamaCppClient]):
     def __init__(self, options: StartOptions, client: LlamaCppClient, process: EngineProcess, command: str) -> None:
         self.options, self.client, self.process = options, client, process
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
-        self.version = package_version()
+        self.version = package_version("xllamacpp")  # the library does not report its llama.cpp
         self.capabilities = capabilities(options, self.version)
         facts = decoded(client.get("/props"), Props, "slots and their context")
         self.shape = shape(options, facts)

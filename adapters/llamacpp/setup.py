@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shlex
 import sys
@@ -226,11 +225,3 @@ def shape(options: StartOptions, facts: Props) -> EngineShape:
         shifts_context=SHIFT in options.arguments,
         image=ImageShape(SIDE, PATCHES_OF_IMAGE) if projector(options) is not None else None,
     )
-
-
-def package_version() -> str | None:
-    """Return the package's version. The library does not report its llama.cpp version."""
-    try:
-        return importlib.metadata.version("xllamacpp")
-    except importlib.metadata.PackageNotFoundError:
-        return None

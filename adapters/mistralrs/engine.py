@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-from coldproof.adapters.common.absent_features import AbsentFeatures
-from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import wait_ready
+from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, wait_ready
 from coldproof.adapters.mistralrs.client import BASE_MODEL, MistralrsClient
 from coldproof.adapters.mistralrs.setup import (
     ENVIRONMENT,
     START_SECONDS,
     capabilities,
     command,
-    is_healthy,
-    package_version,
     shape,
 )
-from coldproof.adapters.protocol.engine import Served
 from coldproof.adapters.protocol.metrics import Metrics
-from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 
@@ -42,7 +35,7 @@ def start(options: StartOptions) -> MistralrsEngine:
         raise
 
 
-class MistralrsEngine(AbsentFeatures):
+class MistralrsEngine(StartedServer[MistralrsClient]):
     """One process with an engine."""
 
     name = "mistralrs"
@@ -51,23 +44,9 @@ class MistralrsEngine(AbsentFeatures):
     def __init__(self, options: StartOptions, client: MistralrsClient, process: EngineProcess, command: str) -> None:
         self.client, self.process = client, process
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
-        self.version = package_version()
+        self.version = package_version("mistralrs")
         self.capabilities = capabilities(options, self.version)
         self.shape = shape(options)
-
-    def clock(self) -> float:
-        """Return wall-clock seconds from an arbitrary origin."""
-        return time.monotonic()
-
-    def complete(self, request: CompletionRequest) -> Completion:
-        """Send a request once and return the answer."""
-        return self.client.complete(request)
-
-    def serve(
-        self, arrivals: Sequence[Arrival], on_token: Callable[[int, int], None], between: Callable[[], None]
-    ) -> list[Served]:
-        """Serve requests with a thread and a connection for each."""
-        return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
 
     def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
         """Load an adapter under a name, or replace it. Raises RequestRefused with the engine's reason."""
@@ -84,10 +63,6 @@ class MistralrsEngine(AbsentFeatures):
     def alive(self) -> bool:
         """Return whether the process runs."""
         return self.process.running()
-
-    def log_tail(self) -> str:
-        """Return the last lines of the process' log."""
-        return self.process.tail()
 
     def stop(self) -> None:
         """Stop the process."""

@@ -50,21 +50,22 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def engine(options: argparse.Namespace) -> Any:
     """Return the engine. With adapters, requests go through the runtime of adapters, also those of the base model."""
     library = importlib.import_module("mistralrs")
-    template = Path(tempfile.mkdtemp(), "plain.jinja")
-    template.write_text(PLAIN_TEMPLATE)
     which = library.Which.Lora if options.lora else library.Which.Plain
     model = which(
         model_id=options.model,
         dtype=library.ModelDType.F32,
         **({"adapters": [], "max_adapters": MOST_ADAPTERS} if options.lora else {}),
     )
-    return library.Runner(
-        which=model,
-        max_seqs=options.most,
-        prefix_cache_n=options.kept,
-        token_source="none",
-        jinja_explicit=str(template),
-    )
+    with tempfile.TemporaryDirectory() as folder:  # the template is read at the start
+        template = Path(folder, "plain.jinja")
+        template.write_text(PLAIN_TEMPLATE)
+        return library.Runner(
+            which=model,
+            max_seqs=options.most,
+            prefix_cache_n=options.kept,
+            token_source="none",
+            jinja_explicit=str(template),
+        )
 
 
 class Handler(BaseHTTPRequestHandler):

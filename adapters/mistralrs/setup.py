@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import sys
 from pathlib import Path
-
-import requests
 
 from coldproof.adapters.common.model_folder import CONFIG, model_folder
 from coldproof.adapters.common.started_server import number_of
@@ -68,14 +65,6 @@ def command(options: StartOptions, port: int) -> list[str]:
     return words if options.caching else [*words, KEPT, "0"]
 
 
-def is_healthy(url: str) -> bool | None:
-    """Return whether the process answers; None: unknown."""
-    try:
-        return requests.get(f"{url}/health", timeout=5).status_code == 200
-    except requests.RequestException:
-        return None
-
-
 def capabilities(options: StartOptions, version: str | None) -> dict[Capability, Support]:
     """Return every capability with its evidence."""
     lora = bool(options.adapters)
@@ -102,11 +91,3 @@ def shape(options: StartOptions) -> EngineShape:
         prefix_caching=options.caching,
         computes_last=True,
     )
-
-
-def package_version() -> str | None:
-    """Return the version of the installed package; None without it."""
-    try:
-        return importlib.metadata.version("mistralrs")
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedServer, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, wait_ready
 from coldproof.adapters.mlx.client import BASE_MODEL, DEFAULT_MODEL, MlxAdapters, MlxClient
 from coldproof.adapters.mlx.setup import (
     START_SECONDS,
@@ -19,8 +19,6 @@ from coldproof.adapters.mlx.setup import (
     capabilities,
     command,
     environment,
-    is_healthy,
-    package_version,
     shape,
     write_files,
 )
@@ -56,7 +54,7 @@ def start(options: StartOptions) -> MlxEngine:
         raise
 
 
-class MlxEngine(StartedServer[MlxClient]):
+class MlxEngine(StartedWithAdapters[MlxClient]):
     """One server of mlx-lm."""
 
     name = "mlx"
@@ -67,7 +65,7 @@ class MlxEngine(StartedServer[MlxClient]):
     ) -> None:
         self.client, self.process = client, process
         self.config: Mapping[str, str] = {"command": command, "model": options.model}
-        self.version = package_version()
+        self.version = package_version("mlx-lm")
         self.capabilities = capabilities(options, self.version)
         self.shape = sizes
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import sys
 from pathlib import Path
-
-import requests
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.lora_digest import content_digest
@@ -94,14 +91,6 @@ def command(options: StartOptions, port: int) -> list[str]:
     return words if options.caching else [*words, KEPT, "0"]
 
 
-def is_healthy(url: str) -> bool | None:
-    """Return whether the server says that it generates, which one does not whose thread has ended; None: unknown."""
-    try:
-        return requests.get(f"{url}/health", timeout=5).status_code == 200
-    except requests.RequestException:
-        return None
-
-
 def capabilities(options: StartOptions, version: str | None) -> dict[Capability, Support]:
     """Return every capability with its evidence."""
     count = len(options.adapters)
@@ -128,14 +117,6 @@ def shape(options: StartOptions) -> EngineShape:
         prefix_caching=options.caching,
         computes_last=True,  # mlx_lm/generate.py, `GenerationBatch._step`: the next token is computed ahead
     )
-
-
-def package_version() -> str | None:
-    """Return the version of the package."""
-    try:
-        return importlib.metadata.version("mlx-lm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def environment(base: dict[str, str], hub: Path) -> dict[str, str]:
