@@ -11,10 +11,11 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from support.fake_reply import answer
+from support.local_server import running
 
 MODEL = "plain"
 LEAST_STALE = 8  # tokens of a hit that answers wrongly: prompts that have nothing in common may begin alike
@@ -77,23 +78,8 @@ def serving(**offers: Any) -> Iterator[PlainServer]:
     class Handler(_Handler):
         state = fake
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64  # each request has a connection of its own
-        block_on_close = False
-
-        def handle_error(self, *_: object) -> None:
-            """Ignore the error: a client that disconnects is part of a test."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield fake
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(Handler) as fake.url:
+        yield fake
 
 
 class _Handler(BaseHTTPRequestHandler):

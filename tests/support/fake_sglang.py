@@ -12,13 +12,14 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from support.fake_reply import answer, rendered
 from support.fake_sglang_endpoints import ENDPOINTS, as_endpoint_answer, as_generate_body
 from support.fake_sglang_pages import load, metrics, server_info
+from support.local_server import running
 
 MODEL, ROOT = "base", "/models/tiny"
 LOADED = "Failed to load LoRA adapter {} because it is already loaded"
@@ -103,22 +104,8 @@ def serving(behaviour: ServerBehaviour | None = None, **changes: Any) -> Iterato
     class Handler(_Handler):
         state = fake
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-        def handle_error(self, *_: object) -> None:
-            """Ignore the error: a client that disconnects is part of the script."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield fake
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(Handler) as fake.url:
+        yield fake
 
 
 class _Handler(BaseHTTPRequestHandler):
