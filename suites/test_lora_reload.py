@@ -214,7 +214,7 @@ def test_return_to_an_earlier_adapter_after_a_change_under_traffic(sut: SystemUn
 @requirement(
     "LORA-7",
     "more adapters than slots",
-    needs=RELOADS,
+    needs=(*RELOADS, Capability.ADAPTER_SLOTS),
     suits=(CellTrait.ADAPTERS,),
     shows=(Adapters.BEYOND_SLOTS, Requests.HITS, Adapters.STALE_CHANCES, Adapters.DISCRIMINATING),
     upstream=("vllm#38606",),

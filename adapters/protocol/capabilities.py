@@ -20,6 +20,7 @@ class Capability(enum.StrEnum):
     ADAPTER_SWITCH = "an adapter switch for all requests"
     RUNTIME_LORA = "adapter load and unload at run time"
     LORA_IN_PLACE = "in-place adapter reload"
+    ADAPTER_SLOTS = "a known number of adapter slots"
     CACHE_SALT = "cache salt"
     COLD_ANSWERS = "cold answers"
     WITHOUT_CACHE = "batches without the cache"
@@ -134,6 +135,7 @@ OPTIONAL_ABSENT = {
     # Where a second engine gives the cold answers, or the engine has salts, they are there: see `with_cold_answers`.
     Capability.COLD_ANSWERS: "the engine cannot be asked for an answer without its cache",
     Capability.WITHOUT_CACHE: "no second server without a cache is there (--cold-url), and requests have no salts",
+    Capability.ADAPTER_SLOTS: "no number of adapters is known beyond which another one takes the place of one",
     Capability.SAVED_STATE: "the engine cannot save its cache under a name and restore it",
     Capability.PERSISTENT_KV: "no KV is kept when the engine ends",
     Capability.IMAGES: "the adapter sends prompts as token ids and chats only",

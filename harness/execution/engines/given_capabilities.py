@@ -1,4 +1,4 @@
-"""The capabilities that an engine has by the run around it: where its cold answers come from, and another cell."""
+"""The capabilities that an engine has by the run around it: where its cold answers come from, a size, and another cell."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ def given_capabilities(engine: Engine, cell: Cell, options: Options) -> dict[Cap
     not possible.
     """
     found: dict[Capability, Support] = {}
+    slots = engine.shape.adapter_slots
+    if slots is not None:
+        found[Capability.ADAPTER_SLOTS] = Support(True, f"adapter slots: {slots}")
     if cell.twin:
         found[Capability.OTHER_IMPLEMENTATION] = Support(True, f"in the cell {cell.twin}")
     beside = options.oracle != SAME_ENGINE
