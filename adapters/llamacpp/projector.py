@@ -10,8 +10,8 @@ from __future__ import annotations
 import array
 from pathlib import Path
 
+from coldproof.adapters.common.gguf import F32, write_gguf
 from coldproof.adapters.common.tiny_model import WEIGHT_SPREAD, draw
-from coldproof.adapters.llamacpp.gguf import F32, write_gguf
 
 SIDE, PATCH = 32, 8  # pixels
 PATCHES_OF_IMAGE = (SIDE // PATCH) ** 2

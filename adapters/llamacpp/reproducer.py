@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coldproof.adapters.llamacpp.gguf import ARCHITECTURES, GEMMA_PARTS, PARTS, WHOLE, metadata
 from coldproof.adapters.llamacpp.llama_server import parsed
-from coldproof.adapters.spec.cell import ModelLayers
+from coldproof.adapters.spec.gguf_values import gguf_values
 from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction
 
 
@@ -37,23 +36,11 @@ def settings(engine: RecordedEngine) -> Mapping[str, object]:
     """Return the parameters of the server, and how the script writes its model."""
     found = recorded(command(engine))
     found.pop("port", None)
-    window = engine.cell is not None and engine.cell.model is ModelLayers.WINDOW
-    kind = ARCHITECTURES["gemma3_text" if window else "qwen2"]
-    parts = GEMMA_PARTS if window else PARTS
     return {
         "SETTINGS": found,
         "MODEL_FILE": Path(found.get("model.path", "model.gguf")).name,
-        "KIND": kind,
-        "VOCABULARY": engine.model.get("vocab_size", 0),
         "WIDTH": engine.model.get("hidden_size", 0),
-        "METADATA": metadata(dict(engine.model), kind) if engine.generated_model else {},
-        "NAMES": {
-            **{name.removesuffix(".weight"): ours.removesuffix(".weight") for name, ours in WHOLE.items()},
-            "model.layers.": "blk.",
-            "self_attn.": "",
-            "mlp.": "",
-            **parts,
-        },
+        **gguf_values(engine, readable="--mmproj" in engine.config.get("command", "")),
     }
 
 

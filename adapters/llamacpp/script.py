@@ -8,32 +8,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from coldproof.adapters.common.image_files import image_in_base64
-from coldproof.adapters.llamacpp.gguf import F32, adapter_metadata, as_they_are, in_groups, token_texts, write_gguf
 from coldproof.adapters.llamacpp.llama_server import parameters
 from coldproof.adapters.llamacpp.projector import SIDE, write_projector
 from coldproof.adapters.protocol.images import image_and_offset, is_image, pixels, sent_image
 from coldproof.adapters.spec.script.client import Event, Sent
+from coldproof.adapters.spec.script.gguf_files import write_adapters, write_model
 from coldproof.adapters.spec.script.given import (
     ADAPTED,
     ADAPTERS,
     FILES,
-    FOUR_BITS,
     GENERATED,
     IMAGES,
-    KIND,
-    METADATA,
-    MODEL_FILE,
-    NAMES,
     REMADE,
     SETTINGS,
     STALL_SECONDS,
     START_SEED,
     SWITCHES,
-    VOCABULARY,
     WIDTH,
 )
 from coldproof.adapters.spec.script.http import events, get, has_ended, post
-from coldproof.adapters.spec.script.tensors import adapter_tensors, model_tensors
 
 
 class LlamaServer:
@@ -161,24 +154,8 @@ def with_images(ids: list[int]) -> bool:
 def write_files(seed: int) -> None:
     """Write the model and the adapters, and create a folder for saved slots."""
     (FILES / "slots").mkdir(parents=True, exist_ok=True)
-    tensors = {gguf_name(name): (shape, values.tobytes()) for name, (shape, values) in model_tensors(seed).items()}
-    if FOUR_BITS:
-        stored = in_groups(tensors)
-    else:
-        stored = as_they_are(tensors)
-    write_gguf(FILES / MODEL_FILE, {**METADATA, **token_texts(VOCABULARY, readable=IMAGES)}, stored)
+    write_model(seed)
     if IMAGES:
         write_projector(FILES / "projector.gguf", WIDTH)
     if ADAPTED:
-        for content in ADAPTERS:
-            drawn = adapter_tensors(content).items()
-            named = {gguf_name(name): (shape, F32, values.tobytes()) for name, (shape, values) in drawn}
-            write_gguf(FILES / f"adapter-{content}.gguf", adapter_metadata(KIND, ADAPTERS[content]["rank"]), named)
-
-
-def gguf_name(name: str) -> str:
-    """Return the name of a tensor in a GGUF file."""
-    for part, ours in NAMES.items():
-        name = name.replace(part, ours)
-    name, _, side = name.removeprefix("base_model.model.").partition(".lora_")
-    return f"{name}.weight.lora_{side[0].lower()}" if side else name
+        write_adapters()

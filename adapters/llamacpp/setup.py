@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import requests
 
+from coldproof.adapters.common.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import CONFIG, GGUF, model_folder
 from coldproof.adapters.common.started_server import number_of
-from coldproof.adapters.llamacpp.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.llamacpp.projector import PATCHES_OF_IMAGE, SIDE, write_projector
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError

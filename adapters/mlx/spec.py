@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from coldproof.adapters.mlx import engine, setup
-from coldproof.adapters.mlx.repairs import planted
 from coldproof.adapters.mlx.reproducer import MLX
 from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec, RepairSupport
+from coldproof.adapters.spec.planted_repairs import planted
 from coldproof.adapters.spec.release_package import ReleasePackage
 
 SPARSE = (CellTrait.BATCHES, CellTrait.ADAPTERS, CellTrait.CONVERSATIONS)  # no minimum hit is guaranteed

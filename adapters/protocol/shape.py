@@ -82,6 +82,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 1  # that each have a cache of this size, and serve whole requests (data parallel)
     # A token is computed before it is known that the answer ends with it, so that its KV can be hit, too.
     computes_last: bool = False
+    # The scores behind the last computed token are kept with its KV, so that nothing of a prompt need be computed.
+    keeps_scores: bool = False
     rounds: bool = True  # scores are floating-point sums. False: they are exact, and no difference is a rounding error
     row_width: int | None = None  # the values of an embedding row; None: prompts consist of tokens
 

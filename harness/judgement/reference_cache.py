@@ -80,11 +80,13 @@ def at_most(history: History, outcome: Outcome) -> int:
     """Return the maximum expected hit in tokens.
 
     It is the longest prefix computed under any identity that the request may have had, including non-prefix KV reuse.
-    The last token is never cached, because its logits have to be computed. A second tier may load it with the rest.
+    The last token is never cached, because its logits have to be computed, unless they are kept. A second tier may
+    load it with the rest.
     """
     if history.shape.prefix_caching is False:
         return 0
-    most = len(outcome.prompt) - (0 if history.shape.second_tier else 1)
+    whole = history.shape.second_tier or history.shape.keeps_scores
+    most = len(outcome.prompt) - (0 if whole else 1)
     if not is_comparable(history, outcome):  # the engine may use KV of other weights
         return most
     if outcome.options.answers > 1:  # its answers share the prompt as soon as one of them has computed it

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from coldproof.adapters.llamacpp.gguf import read_tensors
+from coldproof.adapters.common.gguf import read_tensors
 
 
 def greedy(model: Path, tokens: tuple[int, ...], count: int, adapter: Path | None) -> list[int]:

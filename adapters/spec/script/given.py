@@ -17,6 +17,7 @@ COLD_COMMAND = ""  # starts a server without a second tier
 MODEL_FILE = ""  # of llama.cpp
 VOCABULARY, WIDTH = 260, 128  # tokens of the model, and numbers for each
 KIND = ""  # the architecture, as llama.cpp calls it
+READABLE = False  # in a GGUF file, the text of each printable token is its character
 CHARACTERS = True  # of a server by URL: it takes texts, of which each character is a token
 COLD_WAY = ""  # of a server by URL: how a request gets past its cache
 DISPLACING = 0  # of a server by URL: how many other prompts displace one

@@ -1,4 +1,4 @@
-"""The capabilities that an engine has by the run around it: where its cold answers come from, a size, and another cell."""
+"""The capabilities that an engine has by its sizes and by the run around it: cold answers, and another cell."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.start_options import start_options
 
-from coldproof.adapters.llamacpp.gguf import in_four_bits
+from coldproof.adapters.common.gguf import in_four_bits
 from coldproof.adapters.llamacpp.setup import FOUR_BITS, flags
 from coldproof.adapters.llamacpp.spec import CELLS
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from coldproof.adapters.common.gguf import read_tensors, write_adapter, write_model
 from coldproof.adapters.common.tiny_model import make_adapter, make_model
 from coldproof.adapters.llamacpp import script as llamacpp
-from coldproof.adapters.llamacpp.gguf import read_tensors, write_adapter, write_model
 from coldproof.adapters.llamacpp.reproducer import settings
 from coldproof.adapters.spec.cell import ModelLayers
 from coldproof.adapters.spec.reproduction import RecordedEngine
-from coldproof.adapters.spec.script import tensors
+from coldproof.adapters.spec.script import gguf_files, tensors
 from coldproof.harness.case.reproducer.script import generated_model
 
 RECIPES = {"A": {"seed": 1, "rank": 8}, "B": {"seed": 2, "rank": 4}}
@@ -74,7 +74,8 @@ def test_gguf_files_are_those_of_the_adapter(
     theirs, four_bits = tmp_path / "theirs", file.endswith("-q4.gguf")
     values = {"ADAPTERS": RECIPES, "FILES": theirs, "IMAGES": False, "FOUR_BITS": four_bits, **settings(engine)}
     set_constants(tensors, monkeypatch, ADAPTERS=RECIPES, **generated_model(ModelLayers.FULL))
-    set_constants(llamacpp, monkeypatch, **values)
+    for module in (llamacpp, gguf_files):
+        set_constants(module, monkeypatch, **values)
     llamacpp.write_files(0)
     write_model(model, tmp_path / file, four_bits=four_bits)
     assert contents(theirs / file) == contents(tmp_path / file)

@@ -18,7 +18,7 @@ from support.histories import read_config
 from support.scripts import COMMAND, case_of
 
 from coldproof.adapters import registry
-from coldproof.adapters.llamacpp.gguf import write_adapter, write_model
+from coldproof.adapters.common.gguf import write_adapter, write_model
 from coldproof.adapters.registry import ENGINES, reproduction_of
 from coldproof.adapters.vllm.reproducer import OPENAI
 from coldproof.harness.case.reproducer.script import recorded_engine, reproducer, reproduction, uses_generated_model

@@ -37,7 +37,10 @@ def test_more_adapters_than_slots_need_a_number_of_slots(slots: int | None) -> N
     """Without one, LORA-7 is UNSUPPORTED: no workload could show that an adapter was evicted."""
     engine = ScriptedEngine()
     engine.shape = msgspec.structs.replace(engine.shape, adapter_slots=slots)
-    found = {**engine.capabilities, **given_capabilities(engine, CELLS["default"], Options(engine="vllm", report_dir=Path("report")))}
+    found = {
+        **engine.capabilities,
+        **given_capabilities(engine, CELLS["default"], Options(engine="vllm", report_dir=Path("report"))),
+    }
     lacks = [str(one) for one in missing(found, (Capability.ADAPTER_SLOTS,), contents=1, versions=0)]
     assert bool(lacks) == (slots is None), lacks
 

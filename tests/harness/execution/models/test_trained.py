@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coldproof.adapters.common import gguf
 from coldproof.adapters.common import tiny_model as forge
 from coldproof.adapters.common.model_folder import model_folder
-from coldproof.adapters.llamacpp import gguf
 from coldproof.harness.cli.main import main
 from coldproof.harness.execution.models import contents, trained
 from coldproof.harness.execution.models.contents import ADAPTER_STRENGTH, adapter_spread, make_contents

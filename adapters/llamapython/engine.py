@@ -1,0 +1,89 @@
+"""llama-cpp-python's server. It keeps the sequence of the last request, and with `cache` the states of earlier ones.
+
+It has one model at a time: a request to another one, such as the same model with an adapter, closes it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+import requests
+
+from coldproof.adapters.common.environment import current_environment
+from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.common.started_server import StartedWithAdapters, package_version, wait_ready
+from coldproof.adapters.llamapython.client import LlamaPythonClient, ModelAliases
+from coldproof.adapters.llamapython.setup import (
+    BASE_MODEL,
+    CONFIG_FILE,
+    START_SECONDS,
+    capabilities,
+    command,
+    shape,
+    write_config,
+    write_files,
+)
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.protocol.shape import EngineShape
+from coldproof.adapters.spec.engine_spec import StartOptions
+
+
+def start(options: StartOptions) -> LlamaPythonEngine:
+    """Write the files, start the server, and wait until it answers. Raises EngineStartError with the log's tail."""
+    digests, port = write_files(options), free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = command(options, write_config(options, digests, port))
+    process = EngineProcess(words, {"OMP_NUM_THREADS": "1", **current_environment()}, options.log)
+    options.on_process(process)
+    try:
+        wait_ready("llama-cpp-python", process, lambda: lists_models(url), START_SECONDS)
+        sizes = shape(options)
+        aliases = ModelAliases(digests)
+        client = LlamaPythonClient(url, alive=process.running, adapters=aliases, longest=sizes.max_model_tokens)
+        return LlamaPythonEngine(options, client, process, sizes)
+    except BaseException:
+        process.stop()
+        raise
+
+
+def lists_models(url: str) -> bool:
+    """Return whether the server answers."""
+    try:
+        return requests.get(f"{url}/v1/models", timeout=5).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+class LlamaPythonEngine(StartedWithAdapters[LlamaPythonClient]):
+    """One server of llama-cpp-python."""
+
+    name = "llamapython"
+    base_model = BASE_MODEL
+
+    def __init__(
+        self, options: StartOptions, client: LlamaPythonClient, process: EngineProcess, sizes: EngineShape
+    ) -> None:
+        self.client, self.process = client, process
+        words = shlex.join(["python", "-m", "llama_cpp.server", "--config_file", CONFIG_FILE])
+        fields = " ".join(options.arguments)
+        self.config: Mapping[str, str] = {"command": words, "fields": fields or "none", "model": options.model}
+        self.version = package_version("llama-cpp-python")
+        self.capabilities = capabilities(options, self.version)
+        self.shape = sizes
+
+    def unload_adapter(self, name: str) -> None:
+        """Unbind a name."""
+        self.client.adapters.unbind(name)
+
+    def metrics(self) -> Metrics:
+        """Return no metrics: the server has none."""
+        return Metrics()
+
+    def alive(self) -> bool:
+        """Return whether the server's process runs."""
+        return self.process.running()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.process.stop()
