@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from coldproof.adapters.llamapython.server import watch
-from coldproof.adapters.llamapython.setup import models
+from coldproof.adapters.llamapython.setup import models, of_python
 from coldproof.adapters.spec.script.client import Event, Sent
 from coldproof.adapters.spec.script.gguf_files import write_adapters, write_model
 from coldproof.adapters.spec.script.given import ADAPTED, ADAPTERS, FILES, REMADE, SETTINGS, START_SEED
+
+ONE_AT_A_TIME = threading.Lock()  # as the server's lock
 
 
 class LlamaPython:
@@ -25,12 +28,13 @@ class LlamaPython:
         write_model(START_SEED)
         if ADAPTED:
             write_adapters()
-        watch()
+        watch(api=of_python(SETTINGS))
         self.warm, self.without = opened(SETTINGS), opened({**SETTINGS, "cache": False})
 
     def answers(self, sent: Sent, _patience: float = 0) -> Iterator[Event]:
         """Send a request and yield its answer. An adapter's name is that of a model."""
-        return stream(self.warm(alias(sent)), sent)
+        with ONE_AT_A_TIME:
+            yield from stream(self.warm(alias(sent)), sent)
 
     def cold(self, sent: Sent) -> Iterator[Event]:
         """Send a request to the models without a cache, with an empty context."""

@@ -7,6 +7,7 @@ changed. With `--cold`, each request begins with an empty context. It runs by it
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -23,7 +24,7 @@ def serve(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     config = json.loads(options.config_file.read_text())
     os.chdir(options.config_file.parent)
-    watch(cold=options.cold)
+    watch(cold=options.cold, api=config.pop("api", {}))
     application, settings = (importlib.import_module(f"llama_cpp.server.{name}") for name in ("app", "settings"))
     given = settings.ConfigFileSettings.model_validate(config)
     app = application.create_app(
@@ -32,10 +33,15 @@ def serve(arguments: Sequence[str] | None = None) -> None:
     importlib.import_module("uvicorn").run(app, host=given.host, port=given.port, log_level="warning")
 
 
-def watch(*, cold: bool = False) -> None:
-    """Let the engine report the token ids of its answers, and how many tokens of a prompt it did not compute."""
+def watch(*, cold: bool = False, api: dict[str, Any] | None = None) -> None:
+    """Let the engine report the token ids of its answers, and how many tokens of a prompt it did not compute.
+
+    `api`: arguments with which each model is loaded, as Python callers may do: the server has no fields for them.
+    """
     engine: Any = importlib.import_module("llama_cpp").Llama
     own_eval, own_generate, own_answer = engine.eval, engine.generate, engine._create_completion
+    if api:
+        engine.__init__ = functools.partialmethod(engine.__init__, **api)
 
     def evaluate(self: Any, tokens: Sequence[int]) -> None:
         self.computed = getattr(self, "computed", 0) + len(tokens)

@@ -20,7 +20,8 @@ from coldproof.adapters.spec.engine_spec import StartOptions
 
 START_SECONDS = 120.0
 BASE_MODEL = "base"
-CONFIG_FILE, WEIGHTS = "server.json", "model.gguf"
+CONFIG_FILE, WEIGHTS, NEW_WEIGHTS = "server.json", "model.gguf", "new-model.gguf"
+OF_PYTHON = ("swa_full",)  # arguments of Llama for which the server has no field
 KEEPS, KIND, DISK = "--cache", "--cache_type", "disk"
 # KV in float32 (GGML's type 0) and one thread: with the defaults, answers sometimes differ even without a cache.
 EXACT = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}
@@ -69,8 +70,10 @@ PRESENT = {
 
 
 def files_folder(options: StartOptions) -> Path:
-    """Return the folder for the files of this engine. The disk cache is below it, or below that of persistent KV."""
-    return options.folder("llamapython")
+    """Return the folder for the files of this engine: that of persistent KV, in which a next engine finds the model at
+    the same path.
+    """
+    return options.storage or options.folder("llamapython")
 
 
 def fields(arguments: Sequence[str]) -> dict[str, Any]:
@@ -94,7 +97,8 @@ def write_files(options: StartOptions) -> list[str]:
     folder = files_folder(options)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_model(Path(options.model), folder / WEIGHTS, readable=True)
+        write_model(Path(options.model), folder / NEW_WEIGHTS, readable=True)
+        take(folder / NEW_WEIGHTS, folder / WEIGHTS)
         digests = [content_digest(source) for source in options.adapters]
         for source, digest in zip(options.adapters, digests, strict=True):
             write_adapter(source, folder / f"{digest}.gguf", model=model_folder(options.model))
@@ -103,13 +107,27 @@ def write_files(options: StartOptions) -> list[str]:
     return digests
 
 
+def take(new: Path, file: Path) -> None:
+    """Put a file in the place of another one, unless both are equal: a model that did not change keeps its time."""
+    if file.is_file() and file.read_bytes() == new.read_bytes():
+        new.unlink()
+    else:
+        new.replace(file)
+
+
 def models(folder: Path, adapters: Mapping[str, str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the server's models: the base model, and one for each adapter. `adapters`: files by alias."""
-    base = {"model": str(folder / WEIGHTS), "model_alias": BASE_MODEL, "verbose": False, **EXACT, **SIZES, **given}
+    own = {name: value for name, value in given.items() if name not in OF_PYTHON}
+    base = {"model": str(folder / WEIGHTS), "model_alias": BASE_MODEL, "verbose": False, **EXACT, **SIZES, **own}
     return [
         base,
         *({**base, "model_alias": alias, "lora_path": str(folder / file)} for alias, file in adapters.items()),
     ]
+
+
+def of_python(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which Python callers load a model, and the server never does."""
+    return {name: value for name, value in given.items() if name in OF_PYTHON}
 
 
 def write_config(options: StartOptions, digests: Sequence[str], port: int) -> Path:
@@ -124,9 +142,8 @@ def write_config(options: StartOptions, digests: Sequence[str], port: int) -> Pa
     served = models(folder, {digest: f"{digest}.gguf" for digest in digests}, given)
     # Otherwise a request ends the answer to the one before it.
     config = {"host": "127.0.0.1", "port": port, "interrupt_requests": False, "models": served}
-    target = (options.storage or folder) / CONFIG_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(config, indent=1))
+    target = folder / CONFIG_FILE
+    target.write_text(json.dumps({**config, "api": of_python(given)}, indent=1))
     return target
 
 

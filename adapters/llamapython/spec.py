@@ -43,6 +43,13 @@ CELLS = (
         *RAM_CACHE,
         model=ModelLayers.WINDOW,
     ),
+    cell(
+        "llamapython-window-cut",
+        "a buffer of little more than the window (swa_full=False, which Python callers can set)",
+        *("--swa_full", "false", "--n_batch", "32", "--n_ubatch", "32"),
+        traits=(CellTrait.CONVERSATIONS, CellTrait.SMALL_POOL),
+        model=ModelLayers.WINDOW,
+    ),
 )
 
 ENGINE = EngineSpec(

@@ -1,44 +1,34 @@
 """Give each model a folder of its own in the disk cache, by what its KV depends on.
 
-That is the content of its files, of which the ends tell two of a size apart, and the settings that it is loaded with.
+That is the version, the files of the model and of its adapter (path, size and time), and the settings that change KV.
+Of a model in several files, the first one stands for all. Callers of LlamaDiskCache have to do the same.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from typing import Any
-
 from coldproof.adapters.spec.repair import edit, part
 
 RELEASES = "==0.3.36"
-END = 2**20  # bytes of a file that are read from its start, and from its end
-FILES = ("model", "lora_path", "lora_base")
 
 
 def install() -> None:
     """Plant the repair."""
-    part("llama_cpp.server.model").own_folder = own_folder
     edit(
         part("llama_cpp.server.model", "LlamaProxy"),
         "load_llama_from_model_settings",
         (
-            "cache = llama_cpp.LlamaDiskCache(capacity_bytes=settings.cache_size)",
-            "cache = llama_cpp.LlamaDiskCache(own_folder(settings), settings.cache_size)",
+            "            cache = llama_cpp.LlamaDiskCache(capacity_bytes=settings.cache_size)\n",
+            """            import hashlib
+            import os
+
+            files = (_model.model_path, settings.lora_path, settings.lora_base)
+            stats = [(os.path.realpath(one), os.stat(one)) for one in files if one]
+            own = [(path, found.st_size, found.st_mtime_ns) for path, found in stats]
+            kind = {"type_k", "type_v", "n_ctx", "flash_attn", "kv_overrides"}
+            kind |= {name for name in settings.model_fields if name.startswith(("rope_", "yarn_"))}
+            key = repr((llama_cpp.__version__, own, sorted(settings.model_dump(include=kind).items())))
+            folder = os.path.join(".cache", "llama_cache", hashlib.sha256(key.encode()).hexdigest())
+            cache = llama_cpp.LlamaDiskCache(folder, settings.cache_size)
+""",
         ),
     )
-
-
-def own_folder(settings: Any) -> str:
-    """Return the folder for the states of a model."""
-    found = hashlib.sha256(repr(settings.model_dump(exclude={*FILES, "model_alias"})).encode())
-    for name in FILES:
-        path = getattr(settings, name)
-        found.update(f"{name} {path is not None}".encode())
-        if path is not None and os.path.isfile(path):
-            with open(path, "rb") as file:
-                found.update(file.read(END))
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - END))
-                found.update(str(size).encode() + file.read())
-    return os.path.join(".cache", "llama_cache", found.hexdigest())

@@ -1,0 +1,1 @@
+"""MAX, Modular's inference server."""

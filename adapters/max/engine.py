@@ -1,0 +1,80 @@
+"""MAX's server on a CPU. It keeps pages of 128 tokens by the hash of all tokens before them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from coldproof.adapters.common.environment import current_environment
+from coldproof.adapters.common.process import EngineProcess, free_port
+from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, wait_ready
+from coldproof.adapters.max.client import MaxClient
+from coldproof.adapters.max.setup import (
+    BASE_MODEL,
+    START_SECONDS,
+    capabilities,
+    command,
+    environment,
+    flags,
+    pool_blocks,
+    shape,
+)
+from coldproof.adapters.protocol.engine import RequestRefused
+from coldproof.adapters.protocol.metrics import Metrics
+from coldproof.adapters.spec.engine_spec import StartOptions
+
+
+def start(options: StartOptions) -> MaxEngine:
+    """Start the server and wait until it has compiled its model. Raises EngineStartError with the log's tail."""
+    port = free_port()
+    words, url = flags(options, port), f"http://127.0.0.1:{port}"
+    metrics_port = free_port()
+    variables = environment(options, current_environment(), metrics_port)
+    process = EngineProcess(command(words), variables, options.log)
+    options.on_process(process)
+    try:
+        wait_ready("MAX", process, lambda: is_healthy(url) is True, START_SECONDS)
+        client = MaxClient(url, alive=process.running, metrics_url=f"http://127.0.0.1:{metrics_port}")
+        return MaxEngine(options, client, process, shlex.join(["max", "serve", *words]))
+    except BaseException:
+        process.stop()
+        raise
+
+
+class MaxEngine(StartedServer[MaxClient]):
+    """One server of MAX."""
+
+    name = "max"
+    base_model = BASE_MODEL
+
+    def __init__(self, options: StartOptions, client: MaxClient, process: EngineProcess, command: str) -> None:
+        self.client, self.process = client, process
+        self.config: Mapping[str, str] = {"command": command, "model": options.model}
+        self.version = package_version("max")
+        pool = pool_blocks(options.log.read_text(errors="replace"))
+        self.capabilities = capabilities(self.version, pool)
+        self.shape = shape(options, pool)
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Raise RequestRefused: MAX has no adapters beside its prefix cache."""
+        raise RequestRefused(501, f"{name}, {path}, {in_place}: the server has no adapters beside its prefix cache")
+
+    def unload_adapter(self, name: str) -> None:
+        """Raise RequestRefused: MAX has no adapters beside its prefix cache."""
+        raise RequestRefused(501, f"{name}: the server has no adapters beside its prefix cache")
+
+    def reset_cache(self) -> bool:
+        """Send POST /reset_prefix_cache. Return whether the server confirms the reset."""
+        return self.client.reset()[0]
+
+    def metrics(self) -> Metrics:
+        """Send GET /metrics and return the counters and gauges."""
+        return self.client.metrics()
+
+    def alive(self) -> bool:
+        """Return whether the server's process runs."""
+        return self.process.running()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.process.stop()
