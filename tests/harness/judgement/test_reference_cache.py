@@ -36,6 +36,13 @@ def test_any_of_several_answers_may_have_written_what_is_hit() -> None:
     assert bounds(history(several, after))[1].at_most == len(prompt) + 1
 
 
+@pytest.mark.parametrize(("keeps_scores", "most"), [(False, len(PROMPT) - 1), (True, len(PROMPT))])
+def test_a_prompt_is_hit_whole_where_its_scores_are_kept(keeps_scores: bool, most: int) -> None:
+    """Otherwise its last token is computed for them."""
+    first, again = outcome(0, PROMPT, (1, 2, 3)), outcome(1, PROMPT)
+    assert second_bounds(first, again, keeps_scores=keeps_scores, block_size=1).at_most == most
+
+
 @pytest.mark.parametrize(("second_tier", "most"), [(False, len(PROMPT) - 1), (True, len(PROMPT))])
 def test_several_answers_may_hit_all_that_one_may(second_tier: bool, most: int) -> None:
     """A second tier loads the last token as well: a release run called 96 of 96 tokens wrong."""
