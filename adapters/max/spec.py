@@ -9,16 +9,8 @@ from coldproof.adapters.spec.cell import Cell, ModelLayers
 from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec
 from coldproof.adapters.spec.release_package import ReleasePackage
 
-USUAL = (
-    CellTrait.BATCHES,
-    CellTrait.CONVERSATIONS,
-    CellTrait.HITS,
-    CellTrait.SMALL_POOL,
-    CellTrait.MIXTURES,
-    CellTrait.ABORTS,
-    CellTrait.RESETS,
-    CellTrait.BLOCK_KEYS,
-)
+USUAL = (CellTrait.BATCHES, CellTrait.CONVERSATIONS, CellTrait.HITS, CellTrait.RESETS, CellTrait.BLOCK_KEYS)
+TIGHT = (*USUAL, CellTrait.SMALL_POOL, CellTrait.MIXTURES, CellTrait.ABORTS)
 CHUNKS = (setup.STEP, "128")
 
 
@@ -29,6 +21,12 @@ def cell(name: str, about: str, *flags: str, traits: tuple[str, ...] = USUAL, tw
 
 CELLS = (
     cell("max", "four requests at once, 64 pages of 128 tokens"),
+    cell(
+        "max-tight",
+        "two requests at once, 16 pages of 128 tokens",
+        *(setup.BATCH, "2", setup.LENGTH, "1024"),
+        traits=TIGHT,
+    ),
     cell("max-chunks", "prefill in chunks of 128 tokens", *CHUNKS),
     cell(
         "max-legacy",
@@ -41,7 +39,7 @@ CELLS = (
     Cell(
         name="max-window",
         about="a Gemma 3 model with a sliding window of 64 tokens",
-        traits=(CellTrait.BATCHES, CellTrait.CONVERSATIONS, CellTrait.MIXTURES),
+        traits=(CellTrait.BATCHES, CellTrait.CONVERSATIONS),
         alike=False,
         model=ModelLayers.WINDOW,
         engine="max",
@@ -57,5 +55,5 @@ ENGINE = EngineSpec(
     package="max",
     reproduction=MAX,
     releases=ReleasePackage(name="max"),
-    profiles={"smoke": {MODEL: ("max", "max-chunks", "max-legacy")}},
+    profiles={"smoke": {MODEL: ("max", "max-tight", "max-chunks")}},
 )
