@@ -47,7 +47,7 @@ CELLS = (
         "llamapython-window-cut",
         "a buffer of little more than the window (swa_full=False, which Python callers can set)",
         *("--swa_full", "false", "--n_batch", "32", "--n_ubatch", "32"),
-        traits=(CellTrait.CONVERSATIONS, CellTrait.SMALL_POOL),
+        traits=(CellTrait.CONVERSATIONS, CellTrait.SMALL_POOL, CellTrait.MIXTURES),
         model=ModelLayers.WINDOW,
     ),
 )
