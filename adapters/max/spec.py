@@ -10,7 +10,7 @@ from coldproof.adapters.spec.engine_spec import MODEL, EngineSpec
 from coldproof.adapters.spec.release_package import ReleasePackage
 
 USUAL = (CellTrait.BATCHES, CellTrait.CONVERSATIONS, CellTrait.HITS, CellTrait.RESETS, CellTrait.BLOCK_KEYS)
-TIGHT = (*USUAL, CellTrait.SMALL_POOL, CellTrait.MIXTURES, CellTrait.ABORTS)
+TIGHT = (*USUAL, CellTrait.SMALL_POOL, CellTrait.MIXTURES)
 CHUNKS = (setup.STEP, "128")
 
 

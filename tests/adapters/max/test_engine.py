@@ -40,13 +40,13 @@ def test_the_older_manager_is_chosen_by_a_variable() -> None:
     """And by no flag."""
     chosen = options(setup.LEGACY)
     assert setup.LEGACY not in setup.flags(chosen, 1)
-    assert setup.environment(chosen, {}, 2)[setup.LEGACY_VARIABLE] == "1"
-    assert setup.LEGACY_VARIABLE not in setup.environment(options(), {}, 2)
+    assert setup.environment(chosen, {})[setup.LEGACY_VARIABLE] == "1"
+    assert setup.LEGACY_VARIABLE not in setup.environment(options(), {})
 
 
 def test_the_users_variables_and_sizes_count() -> None:
     """They are taken in place of those of the cells."""
-    assert setup.environment(options(), {"OTEL_SDK_DISABLED": "false"}, 2)["OTEL_SDK_DISABLED"] == "false"
+    assert setup.environment(options(), {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
     words = setup.flags(options("--max-length", "512"), 1)
     assert words.count("--max-length") == 1
     assert setup.shape(options("--max-length", "512"), None).max_model_tokens == 512
@@ -56,7 +56,7 @@ def test_the_users_variables_and_sizes_count() -> None:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> MaxClient:
     """Return a client whose server answers each POST request as the tests' attribute `answer` says."""
-    found = MaxClient("http://127.0.0.1:1", alive=lambda: True, metrics_url="http://127.0.0.1:2")
+    found = MaxClient("http://127.0.0.1:1", alive=lambda: True)
     monkeypatch.setattr(found, "post", lambda path: Answer())
     return found
 
