@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +63,36 @@ def test_the_engine_is_watched_for_what_it_does_not_report(
     assert first["choices"][0]["prompt_token_ids"] == [1, 2, 3, 4]
     assert counts["usage"]["prompt_tokens_details"] == {"cached_tokens": cached}
     assert llama.resets == int(cold)
+
+
+def test_arguments_that_the_server_has_no_field_for_are_those_of_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python callers have them: the cell of a cut window is about one."""
+
+    class Loaded(Llama):
+        """A class of this test alone, which keeps its arguments."""
+
+        def __init__(self, kept: int, **arguments: object) -> None:
+            super().__init__(kept)
+            self.arguments = arguments
+
+    given = setup.fields(("--swa_full", "false", "--n_batch", "32"))
+    assert "swa_full" not in setup.models(Path("/f"), {}, given)[0]
+    monkeypatch.setattr(server.importlib, "import_module", lambda _: SimpleNamespace(Llama=Loaded))
+    server.watch(api=setup.of_python(given))
+    assert Loaded(0, n_batch=32).arguments == {"n_batch": 32, "swa_full": False}
+
+
+@pytest.mark.parametrize(("content", "kept"), [(b"same", True), (b"other", False)])
+def test_a_model_that_did_not_change_keeps_its_time(tmp_path: Path, content: bytes, kept: bool) -> None:
+    """A cache may know a model by it, over a restart."""
+    new, file = tmp_path / "new", tmp_path / "file"
+    file.write_bytes(b"same")
+    os.utime(file, ns=(1, 1))
+    new.write_bytes(content)
+    setup.take(new, file)
+    assert (file.stat().st_mtime_ns == 1) == kept
+    assert file.read_bytes() == content
+    assert not new.exists()
 
 
 def test_fields_are_given_as_on_the_servers_command_line() -> None:
