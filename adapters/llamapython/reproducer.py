@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from coldproof.adapters.llamapython.setup import WEIGHTS, fields
 from coldproof.adapters.spec.gguf_values import gguf_values
 from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction
 
 
+def recorded(line: str) -> dict[str, Any]:
+    """Return the fields of a case; none if they were not written by a run."""
+    try:
+        return fields(shlex.split(line)) if line != "none" else {}
+    except ValueError:
+        return {}
+
+
 def settings(engine: RecordedEngine) -> Mapping[str, object]:
     """Return the fields of the server's models, and how the script writes their files."""
-    given = engine.config.get("fields", "none")
     return {
-        "SETTINGS": fields(shlex.split(given)) if given != "none" else {},
+        "SETTINGS": recorded(engine.config.get("fields", "none")),
         "MODEL_FILE": WEIGHTS,
         **gguf_values(engine, readable=True),
     }

@@ -21,13 +21,12 @@ def install() -> None:
             """            import hashlib
             import os
 
-            files = (_model.model_path, settings.lora_path, settings.lora_base)
-            stats = [(os.path.realpath(one), os.stat(one)) for one in files if one]
-            own = [(path, found.st_size, found.st_mtime_ns) for path, found in stats]
+            files = [one for one in (_model.model_path, settings.lora_path, settings.lora_base) if one]
+            stats = [(os.path.realpath(one), os.stat(one).st_size, os.stat(one).st_mtime_ns) for one in files]
             kind = {"type_k", "type_v", "n_ctx", "flash_attn", "kv_overrides"}
             kind |= {name for name in settings.model_fields if name.startswith(("rope_", "yarn_"))}
-            key = repr((llama_cpp.__version__, own, sorted(settings.model_dump(include=kind).items())))
-            folder = os.path.join(".cache", "llama_cache", hashlib.sha256(key.encode()).hexdigest())
+            own = repr((llama_cpp.__version__, stats, sorted(settings.model_dump(include=kind).items())))
+            folder = os.path.join(".cache", "llama_cache", hashlib.sha256(own.encode()).hexdigest())
             cache = llama_cpp.LlamaDiskCache(folder, settings.cache_size)
 """,
         ),
