@@ -178,5 +178,6 @@ def shape(options: StartOptions) -> EngineShape:
         adapter_slots=len(options.adapters) or None,
         prefix_caching=options.caching,
         most_requests=1,
+        computes_last="draft_model" in fields(options.arguments),  # drafts are computed before they are accepted
         keeps_scores=True,  # Llama.generate: "Exact cache hits can sample immediately"
     )
