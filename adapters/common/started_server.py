@@ -15,6 +15,7 @@ from coldproof.adapters.common.concurrent import serve_in_threads
 from coldproof.adapters.common.process import EngineProcess
 from coldproof.adapters.common.registered_adapters import RegisteredAdapters
 from coldproof.adapters.protocol.engine import EngineStartError, Served
+from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest
 
 
@@ -57,6 +58,18 @@ class StartedServer(AbsentFeatures, Generic[OwnClient]):
         """Serve requests with a thread and a connection for each."""
         return serve_in_threads(arrivals, self.client.complete, self.clock, on_token, between)
 
+    def metrics(self) -> Metrics:
+        """Return no metrics, as most of these servers have none."""
+        return Metrics()
+
+    def alive(self) -> bool:
+        """Return whether the server's process runs."""
+        return self.process.running()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.process.stop()
+
     def log_tail(self) -> str:
         """Return the last lines of the server's log."""
         return self.process.tail()
@@ -69,11 +82,15 @@ class StartedWithAdapters(StartedServer[AdapterClient]):
         """Bind a name to the adapter with these files. Raises RequestRefused if there is none."""
         self.client.adapters.bind(name, path, in_place=in_place)
 
+    def unload_adapter(self, name: str) -> None:
+        """Unbind a name. Raises RequestRefused for an unknown name."""
+        self.client.adapters.unbind(name)
 
-def is_healthy(url: str) -> bool | None:
-    """Return whether a server says at /health that it generates; None if it does not answer."""
+
+def is_healthy(url: str, route: str = "/health") -> bool | None:
+    """Return whether a server says at a route that it generates; None if it does not answer."""
     try:
-        return requests.get(f"{url}/health", timeout=5).status_code == 200
+        return requests.get(f"{url}{route}", timeout=5).status_code == 200
     except requests.RequestException:
         return None
 

@@ -131,10 +131,6 @@ class LlamaCppEngine(StartedWithAdapters[LlamaCppClient]):
         """Send GET /metrics and return the counters and gauges."""
         return self.client.metrics()
 
-    def alive(self) -> bool:
-        """Return whether the server's process runs."""
-        return self.process.running()
-
     def stop(self) -> None:
         """Stop the server and delete all saved slots, unless another engine follows over their folder."""
         self.process.stop()

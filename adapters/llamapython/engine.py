@@ -8,11 +8,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-import requests
-
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedWithAdapters, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, wait_ready
 from coldproof.adapters.llamapython.client import LlamaPythonClient, ModelAliases
 from coldproof.adapters.llamapython.setup import (
     BASE_MODEL,
@@ -24,7 +22,6 @@ from coldproof.adapters.llamapython.setup import (
     write_config,
     write_files,
 )
-from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -37,7 +34,7 @@ def start(options: StartOptions) -> LlamaPythonEngine:
     process = EngineProcess(words, {"OMP_NUM_THREADS": "1", **current_environment()}, options.log)
     options.on_process(process)
     try:
-        wait_ready("llama-cpp-python", process, lambda: lists_models(url), START_SECONDS)
+        wait_ready("llama-cpp-python", process, lambda: is_healthy(url, "/v1/models") is True, START_SECONDS)
         sizes = shape(options)
         aliases = ModelAliases(digests)
         client = LlamaPythonClient(url, alive=process.running, adapters=aliases, longest=sizes.max_model_tokens)
@@ -45,14 +42,6 @@ def start(options: StartOptions) -> LlamaPythonEngine:
     except BaseException:
         process.stop()
         raise
-
-
-def lists_models(url: str) -> bool:
-    """Return whether the server answers."""
-    try:
-        return requests.get(f"{url}/v1/models", timeout=5).status_code == 200
-    except requests.RequestException:
-        return False
 
 
 class LlamaPythonEngine(StartedWithAdapters[LlamaPythonClient]):
@@ -71,19 +60,3 @@ class LlamaPythonEngine(StartedWithAdapters[LlamaPythonClient]):
         self.version = package_version("llama-cpp-python")
         self.capabilities = capabilities(options, self.version)
         self.shape = sizes
-
-    def unload_adapter(self, name: str) -> None:
-        """Unbind a name."""
-        self.client.adapters.unbind(name)
-
-    def metrics(self) -> Metrics:
-        """Return no metrics: the server has none."""
-        return Metrics()
-
-    def alive(self) -> bool:
-        """Return whether the server's process runs."""
-        return self.process.running()
-
-    def stop(self) -> None:
-        """Stop the server."""
-        self.process.stop()

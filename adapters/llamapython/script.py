@@ -24,7 +24,7 @@ class LlamaPython:
     def __init__(self) -> None:
         FILES.mkdir(exist_ok=True)
         os.chdir(FILES)
-        shutil.rmtree(".cache", ignore_errors=True)  # where the states are that the engine keeps in files
+        shutil.rmtree(".cache/llama_cache", ignore_errors=True)  # where the states are that the engine keeps in files
         write_model(START_SEED)
         if ADAPTED:
             write_adapters()

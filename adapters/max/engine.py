@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
@@ -17,10 +16,10 @@ from coldproof.adapters.max.setup import (
     environment,
     flags,
     pool_blocks,
+    printed,
     shape,
 )
 from coldproof.adapters.protocol.engine import RequestRefused
-from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 
@@ -33,7 +32,7 @@ def start(options: StartOptions) -> MaxEngine:
     options.on_process(process)
     try:
         wait_ready("MAX", process, lambda: is_healthy(url) is True, START_SECONDS)
-        return MaxEngine(options, MaxClient(url, alive=process.running), process, shlex.join(["max", "serve", *words]))
+        return MaxEngine(options, MaxClient(url, alive=process.running), process, printed(options, words))
     except BaseException:
         process.stop()
         raise
@@ -64,15 +63,3 @@ class MaxEngine(StartedServer[MaxClient]):
     def reset_cache(self) -> bool:
         """Send POST /reset_prefix_cache. Return whether the server confirms the reset."""
         return self.client.reset()[0]
-
-    def metrics(self) -> Metrics:
-        """Return no metrics: see `setup.NO_METRICS`."""
-        return Metrics()
-
-    def alive(self) -> bool:
-        """Return whether the server's process runs."""
-        return self.process.running()
-
-    def stop(self) -> None:
-        """Stop the server."""
-        self.process.stop()

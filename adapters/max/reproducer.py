@@ -6,23 +6,20 @@ import re
 from collections.abc import Mapping
 
 from coldproof.adapters.max.setup import ENVIRONMENT
-from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction
+from coldproof.adapters.spec.reproduction import RecordedEngine, Reproduction, own_command
 
-PROGRAM = re.compile(r"^max serve")
+PROGRAM = re.compile(r"^(\w+=\w+ )?max serve")
 
 
 def command(engine: RecordedEngine) -> str:
     """Return the server's command with the script's own files; empty if the case has none."""
-    words = re.sub(r"--port \d+", "--port 8000", engine.config.get("command", ""))
-    if engine.generated_model:
-        words = re.sub(r"--model \S+", f"--model {FILES}/model", words)
-    return words if PROGRAM.match(words) else ""
+    return own_command(engine, PROGRAM)
 
 
 def settings(engine: RecordedEngine) -> Mapping[str, object]:
     """Return the command of the server, with its variables."""
     variables = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
-    started = PROGRAM.sub("python -m max._entrypoints.pipelines serve", command(engine))
+    started = PROGRAM.sub(r"\1python -m max._entrypoints.pipelines serve", command(engine))
     return {"COMMAND": f"{variables} {started}" if started else ""}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ ENVIRONMENT = {
     "MAX_SERVE_DISABLE_TELEMETRY": "1",  # nothing is sent anywhere, and no process counts
     "MAX_SERVE_USE_CLIENT_CACHE_SALT": "1",  # the server ignores the salts of requests otherwise
 }
-POOL = re.compile(r"Jenga KV manager: (\d+) huge pages|KVCache usage: [\d.]+% of (\d+) blocks")
+POOL = re.compile(r"Jenga KV manager: (\d+) huge pages")
 # Seen: two requests in the queue six seconds after their clients had left, until the next batch.
 NO_METRICS = "/metrics has the gauges of the last batch, and counters that another process counts after the answer"
 NO_LORA = "the server refuses --enable-lora: 'LoRA is not compatible with prefix caching'"
@@ -84,6 +85,12 @@ def command(words: Sequence[str]) -> list[str]:
     return [str(Path(sys.executable).with_name("max")), "serve", *words]
 
 
+def printed(options: StartOptions, words: Sequence[str]) -> str:
+    """Return the command as text, with the variable that a cell may have in place of a flag."""
+    before = f"{LEGACY_VARIABLE}=1 " if LEGACY in options.arguments else ""
+    return before + shlex.join(["max", "serve", *words])
+
+
 def environment(options: StartOptions, base: dict[str, str]) -> dict[str, str]:
     """Return the variables of the server."""
     legacy = {LEGACY_VARIABLE: "1"} if LEGACY in options.arguments else {}
@@ -91,9 +98,12 @@ def environment(options: StartOptions, base: dict[str, str]) -> dict[str, str]:
 
 
 def pool_blocks(log: str) -> int | None:
-    """Return the number of blocks that requests can use, by the server's log: one of its pages is never used."""
+    """Return the number of blocks that requests can use, by the server's log: one of its pages is never used.
+
+    None for the older manager, whose log does not tell.
+    """
     found = POOL.search(log)
-    return None if found is None or found[1] is None else int(found[1]) - 1
+    return None if found is None else int(found[1]) - 1
 
 
 def capabilities(version: str | None, pool: int | None) -> dict[Capability, Support]:

@@ -15,7 +15,7 @@ CHUNKS = (setup.STEP, "128")
 
 
 def cell(name: str, about: str, *flags: str, traits: tuple[str, ...] = USUAL, twin: str = "") -> Cell:
-    """Return a cell with these flags. All cells serve one model, which is compiled once."""
+    """Return a cell with these flags."""
     return Cell(name=name, about=about, arguments=flags, traits=traits, engine="max", twin=twin)
 
 

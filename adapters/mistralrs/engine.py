@@ -16,7 +16,6 @@ from coldproof.adapters.mistralrs.setup import (
     command,
     shape,
 )
-from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.spec.engine_spec import StartOptions
 
 
@@ -55,15 +54,3 @@ class MistralrsEngine(StartedServer[MistralrsClient]):
     def unload_adapter(self, name: str) -> None:
         """Take a name away. Raises RequestRefused with the engine's reason."""
         self.client.unload_adapter(name)
-
-    def metrics(self) -> Metrics:
-        """Return no metrics: the package has none."""
-        return Metrics()
-
-    def alive(self) -> bool:
-        """Return whether the process runs."""
-        return self.process.running()
-
-    def stop(self) -> None:
-        """Stop the process."""
-        self.process.stop()

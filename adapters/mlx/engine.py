@@ -22,7 +22,6 @@ from coldproof.adapters.mlx.setup import (
     shape,
     write_files,
 )
-from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -69,18 +68,6 @@ class MlxEngine(StartedWithAdapters[MlxClient]):
         self.capabilities = capabilities(options, self.version)
         self.shape = sizes
 
-    def unload_adapter(self, name: str) -> None:
-        """Unbind a name."""
-        self.client.adapters.unbind(name)
-
-    def metrics(self) -> Metrics:
-        """Return no metrics: the server has none."""
-        return Metrics()
-
     def alive(self) -> bool:
         """Return whether the server runs and generates. Where its thread has ended, it refuses every request."""
         return self.client.alive()
-
-    def stop(self) -> None:
-        """Stop the server."""
-        self.process.stop()

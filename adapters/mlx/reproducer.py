@@ -6,17 +6,14 @@ import re
 from collections.abc import Mapping
 
 from coldproof.adapters.mlx.setup import ENVIRONMENT, KEPT, UNNAMED
-from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction
+from coldproof.adapters.spec.reproduction import FILES, RecordedEngine, Reproduction, own_command
 
 PROGRAM = re.compile(r"^mlx_lm\.server")
 
 
 def command(engine: RecordedEngine) -> str:
     """Return the server's command with the script's own files; empty if the case has none."""
-    words = re.sub(r"--port \d+", "--port 8000", engine.config.get("command", ""))
-    if engine.generated_model:
-        words = re.sub(r"--(model|draft-model) \S+", rf"--\1 {FILES}/model", words)
-    return words if PROGRAM.match(words) else ""
+    return own_command(engine, PROGRAM)
 
 
 def settings(engine: RecordedEngine) -> Mapping[str, object]:

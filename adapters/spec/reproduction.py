@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,6 +77,14 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     def needs(self) -> str:
         """Return the packages to install, as text for a report; empty without any."""
         return " and ".join(f"`{package}`" for package in self.packages)
+
+
+def own_command(engine: RecordedEngine, program: re.Pattern[str]) -> str:
+    """Return the command of a server of this program with the script's own files; empty if the case has none."""
+    words = re.sub(r"--port \d+", "--port 8000", engine.config.get("command", ""))
+    if engine.generated_model:
+        words = re.sub(r"--(model|draft-model) \S+", rf"--\1 {FILES}/model", words)
+    return words if program.match(words) else ""
 
 
 def attached_command(engine: RecordedEngine) -> str:

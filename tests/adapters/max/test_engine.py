@@ -31,7 +31,7 @@ def options(*arguments: str, caching: bool = True) -> StartOptions:
 
 
 def test_the_size_of_the_pool_is_that_of_the_log() -> None:
-    """One page of the newer manager is never used. Of the older one the log tells the blocks with the first batch."""
+    """One page of the newer manager is never used. The older one does not tell."""
     assert setup.pool_blocks("INFO: Jenga KV manager: 33 huge pages x 128.00 KiB = 4.12 MiB (per device)") == 32
     assert setup.pool_blocks("INFO: Starting server...") is None
 
@@ -42,6 +42,7 @@ def test_the_older_manager_is_chosen_by_a_variable() -> None:
     assert setup.LEGACY not in setup.flags(chosen, 1)
     assert setup.environment(chosen, {})[setup.LEGACY_VARIABLE] == "1"
     assert setup.LEGACY_VARIABLE not in setup.environment(options(), {})
+    assert setup.printed(chosen, ["--port", "1"]) == "MODULAR_USE_LEGACY_KV_CACHE=1 max serve --port 1"
 
 
 def test_the_users_variables_and_sizes_count() -> None:
@@ -55,7 +56,7 @@ def test_the_users_variables_and_sizes_count() -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> MaxClient:
-    """Return a client whose server answers each POST request as the tests' attribute `answer` says."""
+    """Return a client whose server answers each POST request with `Answer`."""
     found = MaxClient("http://127.0.0.1:1", alive=lambda: True)
     monkeypatch.setattr(found, "post", lambda path: Answer())
     return found
@@ -82,14 +83,21 @@ def test_a_request_has_no_field_that_max_does_not_know(client: MaxClient) -> Non
     assert "request_id" not in body
 
 
-@pytest.mark.parametrize(("line", "known"), [("max serve --model /c/0 --port 17 --max-length 9", True), ("", False)])
-def test_a_script_starts_the_server_of_the_case(line: str, known: bool) -> None:
+SERVED = "max serve --model /c/0 --port 17 --max-length 9"
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "known"),
+    [(SERVED, "", True), (f"{setup.LEGACY_VARIABLE}=1 {SERVED}", f"{setup.LEGACY_VARIABLE}=1 ", True), ("", "", False)],
+)
+def test_a_script_starts_the_server_of_the_case(line: str, before: str, known: bool) -> None:
     """With its own model and the variables without which salts are ignored; without a command, it asks for a URL."""
     engine = RecordedEngine(
         name="max", version="0", config={"command": line}, contents=(), generated_model=True, cell=None
     )
-    assert command(engine) == ("max serve --model coldproof-files/model --port 8000 --max-length 9" if known else "")
+    own = f"{before}max serve --model coldproof-files/model --port 8000 --max-length 9"
+    assert command(engine) == (own if known else "")
     started = str(settings(engine)["COMMAND"])
     assert bool(started) == known
     assert ("MAX_SERVE_USE_CLIENT_CACHE_SALT=1" in started) == known
-    assert ("python -m max._entrypoints.pipelines serve --model" in started) == known
+    assert (f" {before}python -m max._entrypoints.pipelines serve --model" in started) == known
