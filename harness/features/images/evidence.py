@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coldproof.adapters.protocol.capabilities import Capability
 from coldproof.adapters.protocol.metrics import increase
+from coldproof.harness.features.images.workloads import PREEMPTED_IMAGES
 from coldproof.harness.history.images import (
     confusable,
     ends_inside,
@@ -34,7 +35,7 @@ class Images(Evidence):
     OTHER_BACKGROUND = "requests with a file of an earlier one, and another colour behind its transparent pixels"
     TOLD_HITS = "hits that reached into an image with arguments of the processor"
     CUT_IMAGES = "prefill chunks that ended within an image"
-    PREEMPTED_IMAGES = "requests with images that were preempted"
+    PREEMPTED_IMAGES = PREEMPTED_IMAGES
     EVICTED_IMAGES = "hits that ended within an image whose other part was evicted"
 
 

@@ -19,6 +19,7 @@ from coldproof.harness.workload.generators.identities import (
     load_tenant,
     request_for,
 )
+from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import (
     Burst,
@@ -37,6 +38,7 @@ from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
 Segments = tuple[Segment, ...]
 
 NAMES = ("cat", "dog", "sun")
+PREEMPTED_IMAGES = "requests with images that were preempted"
 ASSUMED_TOKENS = 16  # of an image, if the engine takes none: nothing is sent then
 
 
@@ -149,9 +151,16 @@ def holes(limits: WorkloadLimits, base: Segments) -> list[Request]:
 
 @st.composite
 def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
-    """Draw bursts of prompts with images that a small pool cannot hold together, and single ones between them."""
+    """Draw bursts of prompts with images that a small pool cannot hold together, and single ones between them.
+
+    As long as no request with images was preempted, a crowd whose answers fill the pool comes first. Its images are
+    new: what hit none of them keeps its pixels for when it resumes.
+    """
     prompts = draw(st.lists(prompts_with_images(limits), min_size=2, max_size=limits.most(4, least=2)))
     steps: list[Step] = []
+    if draw(lead(limits, (PREEMPTED_IMAGES,))):
+        count = draw(st.sampled_from((3, 2)))
+        steps.append(filling(limits, fillers(limits, prompts[0], count), count))
     for _ in range(draw(st.integers(2, limits.most(4, least=2)))):
         crowd = draw(st.lists(st.sampled_from(prompts), min_size=1, max_size=5))
         long = draw(st.sampled_from((8, limits.unit + 2)))
@@ -179,9 +188,7 @@ def images_of_resumed_requests(draw: st.DrawFn, limits: WorkloadLimits) -> Workl
         steps.append(Burst(requests=(msgspec.structs.replace(again, max_tokens=limits.unit),), meanwhile=change))
     else:
         count = draw(st.sampled_from((2, 3)))
-        share = max(limits.unit, (limits.small_pool or 0) // count - 2 * limits.unit)
-        crowd = [request_for(limits, (Segment(f"filler {i}", limits.unit), *others), PLAIN) for i in range(count)]
-        steps.append(Burst(requests=tuple(grown(limits, one, share) for one in (*crowd, again))))
+        steps.append(filling(limits, (*fillers(limits, others, count), again), count))
     steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (first, others)]
     return Workload(tuple(steps))
 
@@ -214,6 +221,17 @@ def images_partly_evicted(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
         together = draw(st.sampled_from((False, False, True)))
         steps += [Burst(requests=(other, once))] if together else [Burst(requests=(other,)), Burst(requests=(once,))]
     return Workload(tuple(steps))
+
+
+def fillers(limits: WorkloadLimits, segments: Segments, count: int) -> tuple[Request, ...]:
+    """Return requests with other text before these images."""
+    return tuple(request_for(limits, (Segment(f"filler {i}", limits.unit), *segments), PLAIN) for i in range(count))
+
+
+def filling(limits: WorkloadLimits, requests: tuple[Request, ...], count: int) -> Burst:
+    """Return a burst of at least `count` requests, of which so many fill a small pool before their answers end."""
+    share = max(limits.unit, (limits.small_pool or 0) // count - 2 * limits.unit)
+    return Burst(requests=tuple(grown(limits, one, share) for one in requests))
 
 
 def grown(limits: WorkloadLimits, request: Request, tokens: int) -> Request:
