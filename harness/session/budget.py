@@ -234,8 +234,8 @@ class Budget:
         more = self.remaining() * trial.requirement.weight / max(trial.requirement.weight, self.weight)
         self.weight = max(0.0, self.weight - trial.requirement.weight)
         self.resume(trial.drawing() + more)
-        if trial.is_brief:  # to its floor it has the time that the run has: those that matter most come first
-            self.patience = trial.drawing() + self.time_left()
+        # To its floor it has the time that the run has: on a busy machine, the first visits have taken all that it draws.
+        self.patience = trial.drawing() + self.time_left()
         return more
 
     def unneeded(self) -> float:

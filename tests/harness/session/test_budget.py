@@ -568,14 +568,18 @@ def test_on_a_server_a_first_visit_ends_with_its_share(examples: int, used: floa
     assert budget.is_spent(made) is spent
 
 
-def test_on_a_server_a_second_visit_leads_to_the_floor() -> None:
-    """It has the time that the run has, and with its floor no more than its part of what is left."""
+@pytest.mark.parametrize("brief", [True, False])
+@pytest.mark.parametrize("settled", [10, 300])
+def test_a_second_visit_leads_to_the_floor(settled: float, *, brief: bool) -> None:
+    """It has the time that the run has, also where the first visits have taken all that a profile draws. With its floor
+    it has no more than its part of what is left.
+    """
     budget = Budget(100, 2, lambda: 70.0)
     made = trial(used=10, examples=10, evidence=SHOWN)
-    made.returns = made.is_brief = True
+    made.returns, made.is_brief = True, brief
     made.least_examples, made.least_requests, made.enough = 30, 100, 60
     budget.begin(1)
-    budget.settle(10)
+    budget.settle(settled)
     budget.put_off(made)
     made.returns = False
     more = budget.resume_later(made)
