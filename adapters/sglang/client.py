@@ -72,12 +72,16 @@ class SglangClient(HttpClient):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.sessions = OpenSessions()
+        self.unloaded: set[str] = set()  # names that the server would load again from their former path
 
     def complete(self, request: CompletionRequest, on_token: Callable[[int], None] | None = None) -> Completion:
         """Send one generation once and return its answer. A turn that is refused or aborted ends its session.
 
-        A chat is answered as a whole, so that its client does not disconnect. Raises as `HttpClient.complete`.
+        A chat is answered as a whole, so that its client does not disconnect. Raises as `HttpClient.complete`, and
+        RequestRefused for an unloaded name: the server would load it again, and refuse its next load.
         """
+        if request.model in self.unloaded:
+            raise RequestRefused(404, f"{request.model} was unloaded")
         if request.messages is not None and request.endpoint is None:
             request = msgspec.structs.replace(request, endpoint=Endpoint.CHAT)
         if request.session is None:
@@ -93,6 +97,16 @@ class SglangClient(HttpClient):
         else:
             self.sessions.end(self, request.session)
         return answer
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> None:
+        """Load an adapter. Raises RequestRefused with the server's reason."""
+        super().load_adapter(name, path, in_place=in_place)
+        self.unloaded.discard(name)
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter. Raises RequestRefused with the server's reason."""
+        super().unload_adapter(name)
+        self.unloaded.add(name)
 
     def body(self, request: CompletionRequest) -> dict[str, Any]:
         """Return the JSON body of a request to /generate. Streamed, except with prompt logprobs.

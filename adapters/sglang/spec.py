@@ -1,4 +1,4 @@
-"""SGLang: an attached server, used through its own routes.
+"""SGLang: an attached server, or one that is started on a CPU, used through its own routes.
 
 SGLang gives an adapter a new id with each load and keys its KV by that id. It refuses to load a name that is already
 loaded, and it flushes its cache only while no request runs.
@@ -6,16 +6,21 @@ loaded, and it flushes its cache only while no request runs.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.sglang.cells import CELLS, PROFILES
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
+from coldproof.adapters.sglang.repairs import planted
 from coldproof.adapters.sglang.reproducer import SGLANG
+from coldproof.adapters.sglang.server import start
 from coldproof.adapters.sglang.switches import SWITCHES
 from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
-from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec
+from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec, RepairSupport
 
 
 def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None) -> ServerEngine:
@@ -38,10 +43,17 @@ def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None
 
 ENGINE = EngineSpec(
     name="sglang",
-    about="an SGLang server, attached",
+    about="SGLang's server, started on a CPU or attached",
+    title="SGLang",
+    cells=CELLS,
+    start=start,
     attach=attach,
+    package="sglang",
     quick=False,
+    profiles=PROFILES,
     reproduction=SGLANG,
+    repairs=RepairSupport(findings="sglang", planted=planted),
+    known_issues=Path(__file__).with_name("known_issues.toml"),
     weights=WEIGHTS,
     switches=SWITCHES,
 )

@@ -83,7 +83,7 @@ def own_command(engine: RecordedEngine, program: re.Pattern[str]) -> str:
     """Return the command of a server of this program with the script's own files; empty if the case has none."""
     words = re.sub(r"--port \d+", "--port 8000", engine.config.get("command", ""))
     if engine.generated_model:
-        words = re.sub(r"--(model|draft-model) \S+", rf"--\1 {FILES}/model", words)
+        words = re.sub(r"--(model|model-path|draft-model) \S+", rf"--\1 {FILES}/model", words)
     return words if program.match(words) else ""
 
 

@@ -234,7 +234,7 @@ class Budget:
         more = self.remaining() * trial.requirement.weight / max(trial.requirement.weight, self.weight)
         self.weight = max(0.0, self.weight - trial.requirement.weight)
         self.resume(trial.drawing() + more)
-        # To its floor it has the time that the run has: on a busy machine, the first visits have taken all that it draws.
+        # To its floor it has the time that the run has: on a busy machine, first visits take all of a profile.
         self.patience = trial.drawing() + self.time_left()
         return more
 

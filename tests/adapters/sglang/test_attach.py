@@ -364,14 +364,15 @@ def test_names_are_loaded_and_unloaded() -> None:
     ("engine", "url", "kind"),
     [
         ("sglang", "http://h:1", "sglang"),
-        ("sglang", None, "sglang"),
+        ("sglang", None, None),
+        ("endpoint", None, "endpoint"),
         ("endpoint", "http://h:1", "endpoint"),
         ("vllm", "http://h:1", None),
         ("llamacpp", "http://h:1", None),
     ],
 )
 def test_which_engines_are_attached(engine: str, url: str | None, kind: str | None) -> None:
-    """Only engines that Coldproof does not start can be attached."""
+    """An engine that Coldproof can start is attached to where a URL is given."""
     found = attached(engine, url)
     assert (found and found.name) == kind
 
@@ -379,7 +380,7 @@ def test_which_engines_are_attached(engine: str, url: str | None, kind: str | No
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"engine_url": None}, "--engine sglang requires --engine-url http://HOST:PORT"),
+        ({"engine": "endpoint", "engine_url": None}, "--engine endpoint requires --engine-url http://HOST:PORT"),
         ({"engine_args": ("--page-size", "1")}, "pass the flags to your own server"),
         ({"oracle": "cold-engine"}, "use --oracle same-engine"),
         ({"engine": "llamacpp"}, "--engine llamacpp starts its own server"),
