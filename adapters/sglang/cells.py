@@ -23,8 +23,10 @@ SHORT = (CONTEXT, "700")
 RETRACTS = ("SGLANG_TEST_RETRACT=1", "--enable-mixed-chunk")
 # A hash of token, position and predecessor for each slot, and of the slot's KV. Each step checks what it reads, and
 # every fourth one the whole tree. What does not fit ends the server.
+# Some of its kernels are Triton's alone.
 CANARY = (
     "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT=1",
+    "TRITON_INTERPRET=1",
     *("--kv-canary", "raise", "--kv-canary-real-data", "all", "--kv-canary-sweep-interval", "4"),
 )
 
@@ -56,6 +58,7 @@ CELLS = (
         "SGLang's own check of the KV that each step reads, a pool of 1,024 tokens, forced retractions",
         *(IN_TURN, POOL, "1024", *CHUNKS, *SHORT, *RETRACTS, *CANARY),
         traits=PREEMPTION,
+        on_request=True,  # half a second for each step
     ),
 )
 PROFILES = {"smoke": {"model": ("sglang-pages", "sglang-tight", "sglang-retract")}}

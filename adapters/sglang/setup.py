@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from coldproof.adapters.common.process import python_path
 from coldproof.adapters.spec.engine_spec import StartOptions
 
@@ -29,6 +31,16 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*=")  # a word of a cell that is no flag
 # One thread, no look at a model hub, and the parts of SGLang for CPUs.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"}
 KERNELS, STAND_INS = "sgl_kernel", Path(__file__).with_name("cpu")
+
+
+class Corruption(msgspec.Struct, frozen=True):
+    """A fault: variables with which a server corrupts its own KV, and the logs of the servers that have them."""
+
+    variables: dict[str, str]
+    logs: list[Path] = []
+
+
+corruption: Corruption | None = None  # of every engine with a cache that starts
 
 
 def variables(arguments: Sequence[str]) -> dict[str, str]:
@@ -60,6 +72,9 @@ def printed(options: StartOptions, words: Sequence[str]) -> str:
 def environment(options: StartOptions, base: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the server. Without SGLang's kernels, the stand-in is on its import path."""
     found = {**ENVIRONMENT, **base, **variables(options.arguments)}
+    if corruption is not None and options.caching:
+        corruption.logs.append(options.log)
+        found |= corruption.variables
     if importlib.util.find_spec(KERNELS) is None:
         found["PYTHONPATH"] = python_path(STAND_INS)
     return found

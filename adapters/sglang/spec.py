@@ -12,6 +12,7 @@ from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
+from coldproof.adapters.sglang import faults as catalogue
 from coldproof.adapters.sglang.cells import CELLS, PROFILES
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
@@ -20,7 +21,7 @@ from coldproof.adapters.sglang.reproducer import SGLANG
 from coldproof.adapters.sglang.server import start
 from coldproof.adapters.sglang.switches import SWITCHES
 from coldproof.adapters.sglang.weights import WEIGHTS, SglangEngine
-from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec, RepairSupport
+from coldproof.adapters.spec.engine_spec import AdapterFor, EngineSpec, FaultCatalogue, RepairSupport
 
 
 def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None) -> ServerEngine:
@@ -41,6 +42,16 @@ def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None
     )
 
 
+def faults() -> FaultCatalogue:
+    """Return the catalogue of faults, which SGLang has for tests of its canary."""
+    return FaultCatalogue(
+        faults=catalogue.FAULTS,
+        listing=catalogue.listing,
+        injected=catalogue.injected,
+        acted=catalogue.has_acted,
+    )
+
+
 ENGINE = EngineSpec(
     name="sglang",
     about="SGLang's server, started on a CPU or attached",
@@ -51,6 +62,7 @@ ENGINE = EngineSpec(
     package="sglang",
     quick=False,
     profiles=PROFILES,
+    faults=faults,
     reproduction=SGLANG,
     repairs=RepairSupport(findings="sglang", planted=planted),
     known_issues=Path(__file__).with_name("known_issues.toml"),

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.sglang_start import options
 
 from coldproof.adapters.sglang import setup
 from coldproof.adapters.sglang.cells import CELLS, PROFILES
 from coldproof.adapters.sglang.reproducer import SGLANG
-from coldproof.adapters.spec.engine_spec import StartOptions
 from coldproof.adapters.spec.reproduction import RecordedEngine
-
-
-def options(*arguments: str, caching: bool = True, adapters: int = 1) -> StartOptions:
-    """Return the options of a start with these words in the cell."""
-    return StartOptions(
-        model="/models/tiny",
-        adapters=tuple(Path(f"/adapters/{number}") for number in range(adapters)),
-        cell=CELLS[0],
-        caching=caching,
-        arguments=arguments,
-        log=Path("/logs/sglang.log"),
-        on_process=lambda _process: None,
-    )
 
 
 def value_of(flag: str, words: list[str]) -> str:

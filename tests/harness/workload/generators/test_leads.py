@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.drawn_workloads import any_at_all, few_examples, limits, requests_of
 
 from coldproof.adapters.protocol.requests import Stage
+from coldproof.harness.features.images.workloads import PREEMPTED_IMAGES, images_under_pressure
 from coldproof.harness.features.resets.workloads import BEHIND, aborts
 from coldproof.harness.features.salts.workloads import ALMOST_EQUAL, Alike, salted
 from coldproof.harness.features.sessions.workloads import SHORT_FIRST, sessions
@@ -130,3 +131,17 @@ def test_requests_during_a_sleep_can_be_asked_for(workload: Workload) -> None:
     assert isinstance(during, Burst)
     assert during.meanwhile is not None
     assert isinstance(during.meanwhile.change, Wake)
+
+
+@few_examples
+@given(data=st.data(), scale=st.sampled_from((1.0, 0.2)))
+def test_a_preempted_request_with_images_can_be_asked_for(data: st.DataObject, scale: float) -> None:
+    """A crowd with images outgrows the pool, also on a slow engine, and a prompt from before it comes again."""
+    of_small_pool = msgspec.structs.replace(limits(block=16, pool=16 * 16, scale=scale), image_tokens=16)
+    before, crowd, again, *_ = data.draw(images_under_pressure(of(of_small_pool, PREEMPTED_IMAGES))).steps
+    assert isinstance(crowd, Burst)
+    assert all(any(segment.image for segment in request.prompt.segments) for request in crowd.requests)
+    grown = [new_prompt_length(request.prompt) + request.max_tokens for request in crowd.requests]
+    assert sum(grown) > 16 * 16
+    assert max(grown) <= 16 * 16
+    assert before == again
