@@ -20,6 +20,7 @@ PAGE, POOL, CHUNK, CONTEXT = "--page-size", "--max-total-tokens", "--chunked-pre
 SIZES = {PAGE: "16", POOL: "8192", CHUNK: "1024", CONTEXT: "2048"}
 IN_TURN = "--disable-overlap-schedule"
 WITHOUT_CACHE = "--disable-radix-cache"
+CANARY = "--kv-canary"  # what its flags begin with; each has a value
 ON_CPU = ("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch")
 REPORTS = ("--enable-metrics", "--load-snapshot-publish-interval", "1", "--enable-cache-report")
 FEATURES = ("--enable-priority-scheduling", "--enable-streaming-session")
@@ -52,6 +53,9 @@ def variables(arguments: Sequence[str]) -> dict[str, str]:
 def flags(options: StartOptions, port: int) -> list[str]:
     """Return all flags of the server. Those of the cell and of the user win over the usual sizes."""
     arguments = [word for word in options.arguments if not VARIABLE.match(word)]
+    if not options.caching:  # it has no cached KV to check
+        checks = {at for at, word in enumerate(arguments) if word.startswith(CANARY)}
+        arguments = [word for at, word in enumerate(arguments) if at not in checks and at - 1 not in checks]
     words = ["--model-path", options.model, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     words += [*ON_CPU, *REPORTS, *FEATURES, *(LORA + LORA_ON_CPU if options.adapters else ())]
     words += [word for flag, size in SIZES.items() if flag not in arguments for word in (flag, size)]

@@ -30,7 +30,6 @@ from coldproof.adapters.vllm import repairs, reproducer, server
 from coldproof.adapters.vllm.cells.cell import (
     CHUNK_OF_ONE,
     CHUNK_TOKENS,
-    EAGLE,
     FINGERPRINT,
     IN_PROCESS,
     RUNNER_V1,
@@ -42,7 +41,7 @@ from coldproof.adapters.vllm.cells.crossed import CROSSINGS
 from coldproof.adapters.vllm.cells.every import CELLS
 from coldproof.adapters.vllm.cells.groups import STATE_BLOCK
 from coldproof.adapters.vllm.connector_kit import connector_run
-from coldproof.adapters.vllm.eagle_head import eagle_head
+from coldproof.adapters.vllm.draft_heads import FAMILIES, draft_head
 from coldproof.adapters.vllm.faults import plugin
 from coldproof.adapters.vllm.faults.patching import MARKERS_VARIABLE
 from coldproof.adapters.vllm.field_cells import FIELD_CELLS
@@ -155,7 +154,8 @@ def draft_flags(cell: VllmCell, model: str, options: StartOptions) -> tuple[str,
     """Return the flags of a draft model: the served one again, so that cold drafts are right, or a head for it."""
     if not cell.draft_tokens:
         return ()
-    drafter = str(eagle_head(Path(model), options.folder("eagle"))) if cell.drafter == EAGLE else model
+    heads = cell.drafter in FAMILIES
+    drafter = str(draft_head(cell.drafter, Path(model), options.folder(cell.drafter))) if heads else model
     config = {"method": cell.drafter, "model": drafter, "num_speculative_tokens": cell.draft_tokens}
     return (DRAFTS_FLAG, json.dumps(config))
 

@@ -18,7 +18,7 @@ Variables = tuple[tuple[str, str], ...]  # of the environment, with their values
 RUNNER_V1, RUNNER_V2 = ((("VLLM_USE_V2_MODEL_RUNNER", number),) for number in "01")
 
 
-EAGLE = "eagle"  # vLLM's name for heads that draft from the model's own states
+EAGLE, MTP = "eagle", "mtp"  # vLLM's names for heads that draft from the model's own states
 
 
 class VllmCell(Cell, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class VllmCell(Cell, frozen=True, kw_only=True):
     environment: Variables = ()  # variables, which replace the user's
     images: bool = False  # the model takes images; it has no weights
     draft_tokens: int = 0  # that a draft model proposes at once, which is the served model again
-    drafter: str = "draft_model"  # the method, or EAGLE, with the fingerprint worker only: it has no weights
+    drafter: str = "draft_model"  # the method; EAGLE and MTP with the fingerprint worker only: they have no weights
     prefill_apart: bool = False  # two servers: one computes prompts, the other one decodes (see prefill_decode.py)
     pools: bool = False  # the engine returns vectors, and no tokens
     only_fingerprint: bool = False  # no model that is small enough for a CPU runs in it

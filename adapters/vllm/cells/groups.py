@@ -12,6 +12,7 @@ from coldproof.adapters.vllm.cells.cell import (
     EAGLE,
     IN_PRESSED_POOL,
     MOST_REQUESTS,
+    MTP,
     USUAL,
     VllmCell,
     window_pool,
@@ -154,6 +155,17 @@ GROUP_CELLS = (
         ),
         draft_tokens=3,
         drafter=EAGLE,
+    ),
+    msgspec.structs.replace(
+        layout_cell(
+            "groups-window-mtp",
+            "groups-window with a head for multi-token prediction (MTP): hits leave out a block of its group",
+            "window",
+            *("--max-model-len", "512"),
+            traits=("groups", "drafts", CellTrait.CONVERSATIONS),
+        ),
+        draft_tokens=3,
+        drafter=MTP,
     ),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
     layout_cell(

@@ -3,9 +3,9 @@
 As in vLLM, it computes the same positions as the model, after it in the same step, also of prompts that are computed in
 chunks. No answer depends on its slots: if one that it reads is wrong, its drafts are wrong, and are rejected.
 
-An EAGLE head computes a position from the model's state there and from the next token, so that a slot depends on one
-token more. A block is therefore right only for prompts that agree with its writer's on one token behind it, which is
-why vLLM drops the last block of each hit (`use_eagle_block_drop`).
+An EAGLE head and one of multi-token prediction (MTP) compute a position from the model's state there and from the next
+token, so that a slot depends on one token more. A block is therefore right only for prompts that agree with its
+writer's on one token behind it, which is why vLLM drops the last block of each hit (`use_eagle_block_drop`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coldproof.adapters.vllm.fingerprint.digest import MASK, Digests, wrong_read
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.sequences import Sequence
 
-N_GRAM, DRAFT_MODEL, EAGLE = METHODS = ("ngram", "draft_model", "eagle")
+N_GRAM, DRAFT_MODEL, EAGLE, MTP = METHODS = ("ngram", "draft_model", "eagle", "mtp")
 
 
 def has_draft_model(config: Any) -> bool:
@@ -30,7 +30,7 @@ def has_draft_model(config: Any) -> bool:
 class DraftModel:
     """The slots of a draft model; without layers, drafts depend on no KV, as those of n-grams.
 
-    `ahead`: how many tokens behind a position its slots depend on: 1 of EAGLE's.
+    `ahead`: how many tokens behind a position its slots depend on: 1 of those of heads.
     """
 
     def __init__(self, layers: dict[str, LayerSlots], *, ahead: int = 0) -> None:

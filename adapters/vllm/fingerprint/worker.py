@@ -27,7 +27,7 @@ from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.protocol.provenance import NEVER_WRITTEN
 from coldproof.adapters.protocol.restarts import EngineChange
 from coldproof.adapters.vllm.fingerprint.connectors.simple_offload import use_host_memory
-from coldproof.adapters.vllm.fingerprint.draft_model import EAGLE, METHODS, DraftModel, has_draft_model
+from coldproof.adapters.vllm.fingerprint.draft_model import EAGLE, METHODS, MTP, DraftModel, has_draft_model
 from coldproof.adapters.vllm.fingerprint.images import keep_digests
 from coldproof.adapters.vllm.fingerprint.kv_slots import LayerSlots
 from coldproof.adapters.vllm.fingerprint.kv_specs import DRAFT_LAYER, draft_layers, layer_specs, pool_bytes
@@ -146,7 +146,7 @@ class FingerprintWorker(WorkerBase):
             get_kv_transfer_group().register_kv_caches(self.kv_caches)
         drafts = DraftModel(
             {name: slots.pop(name) for name in list(slots) if name.startswith(DRAFT_LAYER)},
-            ahead=int(has_draft_model(self.vllm_config) and self.vllm_config.speculative_config.method == EAGLE),
+            ahead=int(has_draft_model(self.vllm_config) and self.vllm_config.speculative_config.method in (EAGLE, MTP)),
         )
         self.runner = Runner(self.vllm_config, kv_cache_config.num_blocks, self.kv_caches, slots, drafts, self.loras)
         self.runner.version = list(EngineChange).index(self.changed) * DIFFERENCE

@@ -32,6 +32,14 @@ def test_the_cold_engine_has_no_cache() -> None:
     assert setup.WITHOUT_CACHE not in setup.flags(options(), 4000)
 
 
+def test_the_cold_engine_has_no_canary() -> None:
+    words = ("--kv-canary", "raise", "--page-size", "1", "--kv-canary-sweep-interval", "4", "--enable-mixed-chunk")
+    tested, cold = (setup.flags(options(*words, caching=on), 4000) for on in (True, False))
+    assert "".join(words) in "".join(tested)
+    assert "canary" not in " ".join(cold)
+    assert "--page-size1--enable-mixed-chunk" in "".join(cold)
+
+
 def test_a_run_without_adapters_starts_a_server_without_them() -> None:
     assert "--enable-lora" in setup.flags(options(), 4000)
     assert "--enable-lora" not in setup.flags(options(adapters=0), 4000)
