@@ -6,6 +6,20 @@ from coldproof.adapters.protocol.cell_traits import CellTrait
 from coldproof.adapters.sglang.setup import CHUNK, CONTEXT, IN_TURN, PAGE, POOL
 from coldproof.adapters.spec.cell import Cell
 
+USUAL = (
+    CellTrait.PLAIN,
+    CellTrait.HITS,
+    CellTrait.CONVERSATIONS,
+    CellTrait.BLOCK_KEYS,
+    CellTrait.ADAPTERS,
+    CellTrait.ADAPTER_CHOICE,
+    CellTrait.RESETS,
+    CellTrait.RESPONSE_OPTIONS,
+    "sessions",
+    "sessions up to the context",
+    "weight updates",
+    "routes",
+)
 SMALL_POOL = (
     CellTrait.SMALL_POOL,
     CellTrait.EVICTION,
@@ -31,7 +45,7 @@ CANARY = (
 )
 
 
-def cell(name: str, about: str, *flags: str, traits: tuple[str, ...] | None = None, on_request: bool = False) -> Cell:
+def cell(name: str, about: str, *flags: str, traits: tuple[str, ...] = USUAL, on_request: bool = False) -> Cell:
     """Return a cell with these flags."""
     return Cell(name=name, about=about, arguments=flags, traits=traits, engine="sglang", on_request=on_request)
 

@@ -23,6 +23,7 @@ CI = (
     "pooling-tight",
     "groups-window",
     "groups-window-eagle",
+    "groups-window-mtp",
     "groups-window-fitting",
     "groups-window-tight",
     "groups-five",
