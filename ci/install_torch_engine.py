@@ -57,7 +57,7 @@ def main(extras: str, folder: Path) -> int:
         )
         return 1
     known = ",".join(extra for extra in extras.split(",") if extra != "sglang")
-    if pip(python, "install", "--quiet", "--editable", f"{ROOT}[{known}]") != 0:
+    if pip(python, "install", "--quiet", "--editable", f"{ROOT}[{known}]" if known else str(ROOT)) != 0:
         say("pip could not install the engine: its message is above")
         return 1
     pip(python, "uninstall", "--quiet", "--yes", *MISFITS)

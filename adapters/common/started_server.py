@@ -35,6 +35,7 @@ class ClientWithAdapters(Client, Protocol):
 
 
 OwnClient = TypeVar("OwnClient", bound=Client)
+AnyEngine = TypeVar("AnyEngine")
 AdapterClient = TypeVar("AdapterClient", bound=ClientWithAdapters)
 
 
@@ -107,6 +108,27 @@ def number_of(flag: str, arguments: Sequence[str]) -> int | None:
     """Return the number of a flag, or None without the flag. As in a server, the last one counts."""
     values = [value for word, value in pairwise(arguments) if word == flag]
     return int(values[-1]) if values else None
+
+
+def started(
+    name: str,
+    process: EngineProcess,
+    on_process: Callable[[EngineProcess], None],
+    is_ready: Callable[[], bool],
+    seconds: float,
+    engine: Callable[[], AnyEngine],
+) -> AnyEngine:
+    """Wait until the server in a process is ready, and return its engine. What is raised until then stops the process.
+
+    Raises EngineStartError, as `wait_ready`, and what `engine` raises.
+    """
+    on_process(process)
+    try:
+        wait_ready(name, process, is_ready, seconds)
+        return engine()
+    except BaseException:
+        process.stop()
+        raise
 
 
 def wait_ready(name: str, process: EngineProcess, is_ready: Callable[[], bool], seconds: float) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedWithAdapters, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, package_version, started
 from coldproof.adapters.llamacpp.client import BASE_MODEL, LlamaCppAdapters, LlamaCppClient
 from coldproof.adapters.llamacpp.content import ImageForm
 from coldproof.adapters.llamacpp.setup import (
@@ -51,19 +51,20 @@ def start(options: StartOptions) -> LlamaCppEngine:
     arguments, printed = command(flags(options, digests, port))
     environment = {"OMP_NUM_THREADS": "1", **current_environment()}  # a tiny model cannot use more than one thread
     process = EngineProcess(arguments, environment, options.log)
-    options.on_process(process)
     client = LlamaCppClient(
         f"http://127.0.0.1:{port}",
         alive=process.running,
         adapters=LlamaCppAdapters(digests),
         caching=options.caching,
     )
-    try:
-        wait_ready("llama.cpp (package xllamacpp)", process, lambda: is_ready(client), START_SECONDS)
-        return LlamaCppEngine(options, client, process, printed)
-    except BaseException:
-        process.stop()
-        raise
+    return started(
+        "llama.cpp (package xllamacpp)",
+        process,
+        options.on_process,
+        lambda: is_ready(client),
+        START_SECONDS,
+        lambda: LlamaCppEngine(options, client, process, printed),
+    )
 
 
 class LlamaCppEngine(StartedWithAdapters[LlamaCppClient]):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, started
 from coldproof.adapters.llamapython.client import LlamaPythonClient, ModelAliases
 from coldproof.adapters.llamapython.setup import (
     BASE_MODEL,
@@ -32,16 +32,20 @@ def start(options: StartOptions) -> LlamaPythonEngine:
     url = f"http://127.0.0.1:{port}"
     words = command(options, write_config(options, digests, port))
     process = EngineProcess(words, {"OMP_NUM_THREADS": "1", **current_environment()}, options.log)
-    options.on_process(process)
-    try:
-        wait_ready("llama-cpp-python", process, lambda: is_healthy(url, "/v1/models") is True, START_SECONDS)
-        sizes = shape(options)
-        aliases = ModelAliases(digests)
+
+    def engine() -> LlamaPythonEngine:
+        sizes, aliases = shape(options), ModelAliases(digests)
         client = LlamaPythonClient(url, alive=process.running, adapters=aliases, longest=sizes.max_model_tokens)
         return LlamaPythonEngine(options, client, process, sizes)
-    except BaseException:
-        process.stop()
-        raise
+
+    return started(
+        "llama-cpp-python",
+        process,
+        options.on_process,
+        lambda: is_healthy(url, "/v1/models") is True,
+        START_SECONDS,
+        engine,
+    )
 
 
 class LlamaPythonEngine(StartedWithAdapters[LlamaPythonClient]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, started
 from coldproof.adapters.max.client import MaxClient
 from coldproof.adapters.max.setup import (
     BASE_MODEL,
@@ -29,13 +29,15 @@ def start(options: StartOptions) -> MaxEngine:
     words, url = flags(options, port), f"http://127.0.0.1:{port}"
     variables = environment(options, current_environment())
     process = EngineProcess(command(words), variables, options.log)
-    options.on_process(process)
-    try:
-        wait_ready("MAX", process, lambda: is_healthy(url) is True, START_SECONDS)
-        return MaxEngine(options, MaxClient(url, alive=process.running), process, printed(options, words))
-    except BaseException:
-        process.stop()
-        raise
+    client = MaxClient(url, alive=process.running)
+    return started(
+        "MAX",
+        process,
+        options.on_process,
+        lambda: is_healthy(url) is True,
+        START_SECONDS,
+        lambda: MaxEngine(options, client, process, printed(options, words)),
+    )
 
 
 class MaxEngine(StartedServer[MaxClient]):

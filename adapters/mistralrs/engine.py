@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedServer, is_healthy, package_version, started
 from coldproof.adapters.mistralrs.client import BASE_MODEL, MistralrsClient
 from coldproof.adapters.mistralrs.setup import (
     ENVIRONMENT,
@@ -24,14 +24,15 @@ def start(options: StartOptions) -> MistralrsEngine:
     port = free_port()
     words, url = command(options, port), f"http://127.0.0.1:{port}"
     process = EngineProcess(words, {**current_environment(), **ENVIRONMENT}, options.log)
-    options.on_process(process)
-    try:
-        wait_ready("mistral.rs", process, lambda: is_healthy(url) is True, START_SECONDS)
-        client = MistralrsClient(url, alive=process.running)
-        return MistralrsEngine(options, client, process, shlex.join(["mistralrs-server", *words[2:]]))
-    except BaseException:
-        process.stop()
-        raise
+    client = MistralrsClient(url, alive=process.running)
+    return started(
+        "mistral.rs",
+        process,
+        options.on_process,
+        lambda: is_healthy(url) is True,
+        START_SECONDS,
+        lambda: MistralrsEngine(options, client, process, shlex.join(["mistralrs-server", *words[2:]])),
+    )
 
 
 class MistralrsEngine(StartedServer[MistralrsClient]):

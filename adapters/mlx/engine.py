@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, wait_ready
+from coldproof.adapters.common.started_server import StartedWithAdapters, is_healthy, package_version, started
 from coldproof.adapters.mlx.client import BASE_MODEL, DEFAULT_MODEL, MlxAdapters, MlxClient
 from coldproof.adapters.mlx.setup import (
     START_SECONDS,
@@ -34,23 +34,19 @@ def start(options: StartOptions) -> MlxEngine:
     port = free_port()
     words, url = command(options, port), f"http://127.0.0.1:{port}"
     process = EngineProcess(words, environment(current_environment(), hub), options.log)
-    options.on_process(process)
     folders = [str(folder) for folder in adapter_folders(options)]
 
     def alive() -> bool:
         return process.running() and is_healthy(url) is not False
 
-    try:
-        wait_ready("mlx-lm", process, lambda: is_healthy(url) is True, START_SECONDS)
+    def engine() -> MlxEngine:
         sizes = shape(options)
         adapters = MlxAdapters(digests, folders, DEFAULT_MODEL if UNNAMED in options.arguments else options.model)
         client = MlxClient(url, alive=alive, adapters=adapters, longest=sizes.max_model_tokens)
-        return MlxEngine(
-            options, client, process, sizes, shlex.join(["mlx_lm.server", *words[words.index("--model") :]])
-        )
-    except BaseException:
-        process.stop()
-        raise
+        printed = shlex.join(["mlx_lm.server", *words[words.index("--model") :]])
+        return MlxEngine(options, client, process, sizes, printed)
+
+    return started("mlx-lm", process, options.on_process, lambda: is_healthy(url) is True, START_SECONDS, engine)
 
 
 class MlxEngine(StartedWithAdapters[MlxClient]):

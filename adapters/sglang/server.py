@@ -6,9 +6,10 @@ import msgspec
 
 from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.process import EngineProcess, free_port
-from coldproof.adapters.common.started_server import is_healthy, wait_ready
+from coldproof.adapters.common.started_server import is_healthy, started
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError
+from coldproof.adapters.sglang import setup
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
 from coldproof.adapters.sglang.setup import START_SECONDS, command, environment, flags, printed
@@ -22,14 +23,18 @@ def start(options: StartOptions) -> SglangEngine:
     """Start the server, wait until it answers, and probe it. Raises EngineStartError with the log's tail."""
     port = free_port()
     words, url = flags(options, port), f"http://127.0.0.1:{port}"
+    if setup.corruption is not None and options.caching:
+        setup.corruption.list_log(options.log)
     process = EngineProcess(command(words), environment(options, current_environment()), options.log)
-    options.on_process(process)
-    try:
-        wait_ready("SGLang", process, lambda: is_healthy(url) is True, START_SECONDS)
-        return probed(options, SglangClient(url, alive=process.running), process, printed(options, words))
-    except BaseException:
-        process.stop()
-        raise
+    client = SglangClient(url, alive=process.running)
+    return started(
+        "SGLang",
+        process,
+        options.on_process,
+        lambda: is_healthy(url) is True,
+        START_SECONDS,
+        lambda: probed(options, client, process, printed(options, words)),
+    )
 
 
 def probed(options: StartOptions, client: SglangClient, process: EngineProcess, words: str) -> SglangEngine:

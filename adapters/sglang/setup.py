@@ -35,10 +35,16 @@ KERNELS, STAND_INS = "sgl_kernel", Path(__file__).with_name("cpu")
 
 
 class Corruption(msgspec.Struct, frozen=True):
-    """A fault: variables with which a server corrupts its own KV, and the logs of the servers that have them."""
+    """A fault: variables with which a server corrupts its own KV. `listing`: a file for the names of its logs."""
 
     variables: dict[str, str]
-    logs: list[Path] = []
+    listing: Path | None = None
+
+    def list_log(self, log: Path) -> None:
+        """Add the log of a server with this fault."""
+        if self.listing is not None:
+            with self.listing.open("a") as listing:
+                listing.write(f"{log}\n")
 
 
 corruption: Corruption | None = None  # of every engine with a cache that starts
@@ -77,7 +83,6 @@ def environment(options: StartOptions, base: Mapping[str, str]) -> dict[str, str
     """Return the variables of the server. Without SGLang's kernels, the stand-in is on its import path."""
     found = {**ENVIRONMENT, **base, **variables(options.arguments)}
     if corruption is not None and options.caching:
-        corruption.logs.append(options.log)
         found |= corruption.variables
     if importlib.util.find_spec(KERNELS) is None:
         found["PYTHONPATH"] = python_path(STAND_INS)

@@ -12,7 +12,6 @@ from coldproof.adapters.protocol.request_time import RequestTime
 from coldproof.adapters.server.attach import attach_server
 from coldproof.adapters.server.engine import ServerEngine
 from coldproof.adapters.server.probes import ProbeResult
-from coldproof.adapters.sglang import faults as catalogue
 from coldproof.adapters.sglang.cells import CELLS, PROFILES
 from coldproof.adapters.sglang.client import SglangClient
 from coldproof.adapters.sglang.probes import probe, read_facts
@@ -44,6 +43,8 @@ def attach(url: str, *, adapter_for: AdapterFor, time: RequestTime | None = None
 
 def faults() -> FaultCatalogue:
     """Return the catalogue of faults, which SGLang has for tests of its canary."""
+    from coldproof.adapters.sglang import faults as catalogue
+
     return FaultCatalogue(
         faults=catalogue.FAULTS,
         listing=catalogue.listing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -46,6 +46,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"fault {self.name}: the docstring must be a sentence")
         if not self.about or not self.stands_for:
             raise ValueError(f"fault {self.name}: name the requirements that cover it and the bugs that it stands for")
+
+
+def listed(heading: str, faults: Mapping[str, Fault]) -> str:
+    """Return a text with a heading and a line for each fault."""
+    width = max(map(len, faults))
+    return "\n".join([heading, *(f"  {name:<{width}}  {one.summary}" for name, one in faults.items())])
 
 
 def collector(mechanism: str) -> tuple[dict[str, Fault], Callable[..., Callable[[Plant], Plant]]]:

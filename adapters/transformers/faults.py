@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from coldproof.adapters.spec.fault import Patch, collector
+from coldproof.adapters.spec.fault import Patch, collector, listed
 from coldproof.adapters.transformers.releases import CACHE, eviction_of, hash_of, registration_of
 
 FAULTS, fault = collector("Keys, matches and evictions of Transformers' block cache.")
@@ -119,9 +119,7 @@ def tokens_of_block(cache: Any) -> int:
 
 def listing() -> str:
     """Return a text with one line for each fault."""
-    width = max(map(len, FAULTS))
-    lines = (f"  {name:<{width}}  {one.summary}" for name, one in FAULTS.items())
-    return "\n".join(["Transformers: keys, matches and evictions of its block cache.", *lines])
+    return listed("Transformers: keys, matches and evictions of its block cache.", FAULTS)
 
 
 @contextlib.contextmanager

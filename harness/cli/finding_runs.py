@@ -74,7 +74,7 @@ def obstacle(record: FindingRecord) -> str:
     if record.no_case is not None:
         return record.no_case
     if record.found.cell == ATTACHED.name:
-        return f"Coldproof does not start {record.found.adapter}: its case names the command for a server of yours"
+        return "found on a server that was attached to: its case names the command for a server of yours"
     spec, cell = ENGINES.get(record.found.adapter), CELLS.get(record.found.cell)
     if spec is None or spec.start is None or cell is None:
         return f"Coldproof does not start {record.found.adapter} in the cell {record.found.cell}"

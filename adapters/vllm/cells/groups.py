@@ -127,6 +127,19 @@ STATE_CELLS = (
     state_cell("states-whole-chunks", "the Granite 4 model; chunks of several blocks", traits=("groups",)),
 )
 
+
+def head_cell(drafter: str, about: str) -> VllmCell:
+    """Return the cell groups-window with a head that drafts."""
+    cell = layout_cell(
+        f"groups-window-{drafter}",
+        about,
+        "window",
+        *("--max-model-len", "512"),
+        traits=("groups", "drafts", CellTrait.CONVERSATIONS),
+    )
+    return msgspec.structs.replace(cell, draft_tokens=3, drafter=drafter)
+
+
 GROUP_CELLS = (
     layout_cell(
         "groups-window", "a sliding window of 64 tokens beside full attention, a pool that never evicts", "window"
@@ -145,28 +158,11 @@ GROUP_CELLS = (
         *window_pool(60),
         traits=IN_PRESSED_POOL,
     ),
-    msgspec.structs.replace(
-        layout_cell(
-            "groups-window-eagle",
-            "groups-window with an EAGLE head: a hit needs a block of the window more, which vLLM leaves out of it",
-            "window",
-            *("--max-model-len", "512"),
-            traits=("groups", "drafts", CellTrait.CONVERSATIONS),
-        ),
-        draft_tokens=3,
-        drafter=EAGLE,
+    head_cell(
+        EAGLE,
+        "groups-window with an EAGLE head: a hit needs a block of the window more, which vLLM leaves out of it",
     ),
-    msgspec.structs.replace(
-        layout_cell(
-            "groups-window-mtp",
-            "groups-window with a head for multi-token prediction (MTP): hits leave out a block of its group",
-            "window",
-            *("--max-model-len", "512"),
-            traits=("groups", "drafts", CellTrait.CONVERSATIONS),
-        ),
-        draft_tokens=3,
-        drafter=MTP,
-    ),
+    head_cell(MTP, "groups-window with a head for multi-token prediction (MTP): hits leave out a block of its group"),
     layout_cell("groups-two-windows", "windows of 64 and of 128 tokens beside full attention", "two-windows"),
     layout_cell(
         "groups-five",

@@ -153,14 +153,11 @@ def holes(limits: WorkloadLimits, base: Segments) -> list[Request]:
 def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     """Draw bursts of prompts with images that a small pool cannot hold together, and single ones between them.
 
-    As long as no request with images was preempted, a crowd whose answers fill the pool comes first. Its prompts are
+    As long as no request with images was preempted, a crowd whose answers fill the pool comes last. Its prompts are
     new: what hit no image keeps its pixels for when it resumes. A prompt from before it has lost blocks after it.
     """
     prompts = draw(st.lists(prompts_with_images(limits), min_size=2, max_size=limits.most(4, least=2)))
     steps: list[Step] = []
-    if draw(lead(limits, (PREEMPTED_IMAGES,))):
-        count, lost = draw(st.sampled_from((3, 2))), Burst(requests=(request_for(limits, prompts[1], PLAIN),))
-        steps += [lost, filling(limits, fillers(limits, prompts[0], count), count), lost]
     for _ in range(draw(st.integers(2, limits.most(4, least=2)))):
         crowd = draw(st.lists(st.sampled_from(prompts), min_size=1, max_size=5))
         long = draw(st.sampled_from((8, limits.unit + 2)))
@@ -169,6 +166,9 @@ def images_under_pressure(draw: st.DrawFn, limits: WorkloadLimits) -> Workload:
     if limits.small_pool is not None and not limits.slow:  # these prompts share many blocks, and evict few
         other = (Segment("other text", min(limits.small_pool, limits.longest) - 4 * limits.unit),)
         steps += [Burst(requests=(request_for(limits, one, PLAIN),)) for one in (other, prompts[0])]
+    if draw(lead(limits, (PREEMPTED_IMAGES,))):
+        count, lost = draw(st.sampled_from((3, 2))), Burst(requests=(request_for(limits, prompts[1], PLAIN),))
+        steps += [lost, filling(limits, fillers(limits, prompts[0], count), count), lost]
     return Workload(tuple(steps))
 
 

@@ -31,10 +31,15 @@ def test_a_fault_has_acted_if_a_log_says_so(line: str, tmp_path: Path, *, acted:
     assert faults.has_acted(tmp_path) is acted
 
 
-def test_the_logs_of_a_fault_are_known_after_it(tmp_path: Path) -> None:
+def test_the_logs_of_a_fault_are_known_while_it_lasts(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(DONE)
     with faults.injected("kv-in-use-is-changed", tmp_path / "fault"):
-        setup.environment(options(), {})
-    assert (tmp_path / "fault" / "logs").read_text() == str(options().log)
+        assert not faults.has_acted(tmp_path / "fault")
+        assert setup.corruption is not None
+        setup.corruption.list_log(log)
+        assert faults.has_acted(tmp_path / "fault")
+    assert setup.corruption is None
 
 
 def test_every_fault_names_a_cell_with_the_canary() -> None:

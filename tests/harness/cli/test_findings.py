@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.report_samples import results
 from support.suite_runs import run_command
 
-from coldproof.adapters.registry import ENGINES
+from coldproof.adapters.registry import ATTACHED, ENGINES
 from coldproof.adapters.spec.repair import Repair, RepairError
 from coldproof.harness.case.finding_records import FOLDER, RECORD, SCRIPT, read_finding, read_record, read_records
 from coldproof.harness.case.load import load_case
@@ -168,12 +168,18 @@ def test_a_run_without_results_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_replay_that_is_impossible_gives_the_reason() -> None:
-    """The reasons are a missing case, an engine that Coldproof does not start, and one that is not installed."""
+    """The reasons are a missing case, an engine that Coldproof does not start, a server that was attached to, and an
+    engine that is not installed.
+    """
     lost = next(record for record in RECORDS.values() if record.no_case is not None)
     assert obstacle(lost) == lost.no_case
-    attached = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, adapter="sglang"))
-    assert "does not start sglang" in obstacle(attached)
-    absent = [record for record in RECORDS.values() if record.no_case is None and not ENGINES[record.adapter].installed]
+    attached = msgspec.structs.replace(CURRENT, found=msgspec.structs.replace(CURRENT.found, adapter="endpoint"))
+    assert "does not start endpoint" in obstacle(attached)
+    with_case = [record for record in RECORDS.values() if record.no_case is None]
+    on_a_server = [record for record in with_case if record.found.cell == ATTACHED.name]
+    assert on_a_server
+    assert all("on a server that was attached to" in obstacle(record) for record in on_a_server)
+    absent = [record for record in with_case if record not in on_a_server and not ENGINES[record.adapter].installed]
     assert all(obstacle(record).startswith("not installed: ") for record in absent)
 
 

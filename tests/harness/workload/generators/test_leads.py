@@ -138,7 +138,7 @@ def test_requests_during_a_sleep_can_be_asked_for(workload: Workload) -> None:
 def test_a_preempted_request_with_images_can_be_asked_for(data: st.DataObject, scale: float) -> None:
     """A crowd with images outgrows the pool, also on a slow engine, and a prompt from before it comes again."""
     of_small_pool = msgspec.structs.replace(limits(block=16, pool=16 * 16, scale=scale), image_tokens=16)
-    before, crowd, again, *_ = data.draw(images_under_pressure(of(of_small_pool, PREEMPTED_IMAGES))).steps
+    *_, before, crowd, again = data.draw(images_under_pressure(of(of_small_pool, PREEMPTED_IMAGES))).steps
     assert isinstance(crowd, Burst)
     assert all(any(segment.image for segment in request.prompt.segments) for request in crowd.requests)
     grown = [new_prompt_length(request.prompt) + request.max_tokens for request in crowd.requests]
