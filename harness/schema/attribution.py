@@ -36,11 +36,13 @@ class CauseReplay(msgspec.Struct, frozen=True, kw_only=True):
     """A replay that was made to find a case's cause: with which repairs, and what it showed.
 
     `repairs`: their names, if there are few. `number`: how many there were; 0: the engine was that of the run.
+    `words`: in which other way it failed, or why it could not be run.
     """
 
     result: ReplayResult
     number: int = 0
     repairs: list[str] = []
+    words: str = ""
 
     @classmethod
     def under(cls, names: Sequence[str], result: ReplayResult) -> CauseReplay:

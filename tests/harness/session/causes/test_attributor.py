@@ -126,6 +126,16 @@ def test_a_case_that_only_looks_like_a_finding_is_new(tmp_path: Path) -> None:
     assert [len(names) > 1 for names in replays.repaired] == [False, True]
 
 
+def test_a_replay_that_fails_in_another_way_tells_how(tmp_path: Path) -> None:
+    """Otherwise nobody can find out afterwards why a case with the signature of a finding did not belong to it."""
+    another = ReplayEnd(ReplayResult.OTHERWISE, "request 3 waits for ever")
+    one, _ = attributor(tmp_path, lambda job: another if job.options.repairs else ReplayEnd(FAILS, "a wrong answer"))
+    found = one.attribution(case_of(CONTENTS), REQUIREMENT, ENGINES_OF_CELL)
+    assert found is not None
+    assert (found.basis, found.finding) == (Basis.OTHERWISE, "")
+    assert {(replay.result, replay.words) for replay in found.replays} == {(another.result, another.words)}
+
+
 @pytest.mark.parametrize("every", [True, False])
 def test_what_is_repaired_in_the_run_is_no_cause(tmp_path: Path, *, every: bool) -> None:
     """A case with its signature has another cause, also where no other repair is left to try."""
