@@ -24,6 +24,8 @@ CANARY = "--kv-canary"  # what its flags begin with; each has a value
 ON_CPU = ("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch")
 REPORTS = ("--enable-metrics", "--load-snapshot-publish-interval", "1", "--enable-cache-report")
 FEATURES = ("--enable-priority-scheduling", "--enable-streaming-session")
+# Else each idle scheduler of a run (tested, cold and fresh) takes half a core or more.
+IDLE = ("--sleep-on-idle",)
 # SGLang's own kernels for adapters need a GPU.
 LORA = ("--enable-lora", "--max-lora-rank", "16", "--lora-target-modules", "all", "--max-loras-per-batch", "4")
 LORA_ON_CPU = ("--lora-backend", "torch_native")
@@ -63,7 +65,7 @@ def flags(options: StartOptions, port: int) -> list[str]:
         checks = {at for at, word in enumerate(arguments) if word.startswith(CANARY)}
         arguments = [word for at, word in enumerate(arguments) if at not in checks and at - 1 not in checks]
     words = ["--model-path", options.model, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    words += [*ON_CPU, *REPORTS, *FEATURES, *(LORA + LORA_ON_CPU if options.adapters else ())]
+    words += [*ON_CPU, *IDLE, *REPORTS, *FEATURES, *(LORA + LORA_ON_CPU if options.adapters else ())]
     words += [word for flag, size in SIZES.items() if flag not in arguments for word in (flag, size)]
     return [*words, *arguments, *([] if options.caching else [WITHOUT_CACHE])]
 

@@ -45,6 +45,12 @@ def test_a_run_without_adapters_starts_a_server_without_them() -> None:
     assert "--enable-lora" not in setup.flags(options(adapters=0), 4000)
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_an_idle_server_waits(*, caching: bool) -> None:
+    """A run has up to four servers, of which most are idle; without the flag, each looks for requests all the time."""
+    assert "--sleep-on-idle" in setup.flags(options(caching=caching), 4000)
+
+
 def test_a_variable_of_a_cell_is_no_flag() -> None:
     wanted = options("SGLANG_TEST_RETRACT=1", "--enable-mixed-chunk")
     words = setup.flags(wanted, 4000)
