@@ -6,6 +6,8 @@ answer violates the requirement does not change: only its class and its sentence
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from coldproof.adapters.protocol.metrics import Metrics, increase
@@ -40,6 +42,14 @@ def with_wrong_count(found: Finding) -> Finding:
 def had_no_hit(found: Finding) -> bool:
     """Return whether `without_hit` named this finding."""
     return found.failure_class is FailureClass.NOT_THE_CACHE and found.checker in OF_ANSWERS
+
+
+def reused_kv(history: History, findings: Iterable[Finding]) -> bool:
+    """Return whether a wrong answer had cached tokens. With prefix caching off, they are KV that the engine keeps all
+    the same, as SGLang does for a streaming session: such a run does not show what happens without.
+    """
+    wrong = {one.request for one in findings if one.checker in OF_ANSWERS}
+    return any(one.request in wrong and one.cached_tokens for one in history.outcomes)
 
 
 def shows_a_hit(history: History, outcome: Outcome) -> bool:

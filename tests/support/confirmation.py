@@ -29,10 +29,11 @@ WRONG = Finding(
 FRESH, CONTROL, ATTACHED = (cast(CheckedEngine, name) for name in ("fresh", "control", "attached"))
 
 
-def judgement(nonce: str, *, failed: bool, answers: int = 1) -> Judgement:
-    """Return the judgement of one run of one request under a nonce."""
+def judgement(nonce: str, *, failed: bool, answers: int = 1, cached: int = 0) -> Judgement:
+    """Return the judgement of one run of one request under a nonce. `cached`: the number of its cached tokens."""
     answer = (9, 9, 9) if failed else (1, 2, 3)
-    seen = history(outcome(0, range(40), answer, options=ResponseOptions(answers=answers)), nonce=nonce)
+    options = ResponseOptions(answers=answers)
+    seen = history(outcome(0, range(40), answer, options=options, cached_tokens=cached), nonce=nonce)
     sent = question(seen.outcomes[0], seen.outcomes[0].identities[0])
     return Judgement(
         history=seen, answers={sent: Answer(COLD)}, findings=(WRONG,) if failed else (), noise=(), evidence=Counter()

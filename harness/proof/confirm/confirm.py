@@ -3,7 +3,8 @@
 It uses an engine that is started only for this. First, the engine answers the failing request's prompt, cold and under
 a unique salt: it must give the oracle's answer. Then the whole workload is replayed to measure the reproduction rate:
 first with the same tokens that failed, because a fault may depend on them, then under new nonces. An engine without
-prefix caching runs the same workload as a control: if it fails there as well, the cache is not the cause.
+prefix caching runs the same workload as a control: if it fails there as well, the cache is not the cause, unless that
+engine reused KV all the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coldproof.harness.judgement.checkers.tokens import closest, counts
 from coldproof.harness.judgement.criteria import OF_ANSWERS, WITHOUT_CACHE
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import Judgement
-from coldproof.harness.judgement.no_hits import had_no_hit, with_wrong_count
+from coldproof.harness.judgement.no_hits import had_no_hit, reused_kv, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.judgement.vectors import nearest, same_vectors
@@ -82,7 +83,10 @@ def confirm(
         # A second tier may ignore salts: it may hold blocks of the oracle's question under the same tokens.
         untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
-    off = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
+    controlled = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
+    off = [j for j in controlled if not reused_kv(j.history, j.findings)]
+    if controlled and not off:
+        control = None
     failed = [j for j in replayed if fails_alike(j, failing.judgement)]
     failed_off = [j for j in off if any(f.checker in WITHOUT_CACHE for f in j.findings)]
     # Under the old nonce, an engine that ignores salts hits blocks of the oracle's question. Prefer a new nonce.

@@ -137,6 +137,19 @@ def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
     assert made.failure_class is FailureClass.NOT_THE_CACHE
 
 
+def test_a_control_that_reuses_kv_is_no_control() -> None:
+    """With prefix caching off, SGLang goes on with the KV of a streaming session: its wrong answer is the cache's."""
+
+    def observe(engine: CheckedEngine, _: Workload, nonce: str | None = None) -> Judgement:
+        return judgement(nonce or "new", failed=True, cached=32 if engine is CONTROL else 0)
+
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    made = confirm(failing, observe=observe, fresh=FRESH, fresh_oracle=None, control=CONTROL, running=None, replays=3)
+    assert made.failure_class is FailureClass.CORRUPT
+    assert (made.reproduction.caching_off_failed, made.reproduction.caching_off_tries) == (None, None)
+    assert made.caching_off == ()
+
+
 @pytest.mark.parametrize(("has", "tried"), [(True, 1), (False, 0)])
 def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried: int) -> None:
     """The step that restarts the tier would fail there, which says nothing about the cache."""
