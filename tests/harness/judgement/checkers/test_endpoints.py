@@ -89,6 +89,16 @@ def test_a_salt_that_one_route_drops_is_detected(endpoint: Endpoint, tmp_path: P
     assert words.endswith(f"; chat; beside /v1/chat/completions; at {endpoint.value} under a salt")
 
 
+def test_a_hit_on_what_one_route_computed_under_a_salt_names_the_salt(tmp_path: Path) -> None:
+    """The failing request has none: without these words it would be a failure without any salt."""
+    dropping = ServerBehaviour(drops=(("/v1/messages", "cache_salt"),))
+    one = judged(one_by_one(chat(Endpoint.MESSAGES, "red"), chat(Endpoint.MESSAGES, None)), dropping, tmp_path)
+    (found,) = one.findings
+    assert (found.failure_class, found.request) == (FailureClass.STALE_STATE, 1)
+    words = signature(one.history, found.failure_class, found.request)
+    assert words == "stale state; no reload; chat; beside /v1/messages under a salt; at /v1/messages"
+
+
 def test_salts_that_two_routes_read_differently_are_detected(tmp_path: Path) -> None:
     """The route that drops the salt misses what the other route computed with it."""
     dropping = ServerBehaviour(drops=(("/v1/responses", "cache_salt"),))
