@@ -13,7 +13,7 @@ import msgspec
 from coldproof.adapters.protocol.metrics import Metrics, increase
 from coldproof.harness.history.provenance import request_number, wrong_reads_of
 from coldproof.harness.history.records import History, Outcome
-from coldproof.harness.judgement.criteria import OF_ANSWERS
+from coldproof.harness.judgement.criteria import OF_ANSWERS, WITHOUT_CACHE
 from coldproof.harness.judgement.finding import Finding
 from coldproof.harness.schema.verdict import FailureClass
 
@@ -44,12 +44,13 @@ def had_no_hit(found: Finding) -> bool:
     return found.failure_class is FailureClass.NOT_THE_CACHE and found.checker in OF_ANSWERS
 
 
-def reused_kv(history: History, findings: Iterable[Finding]) -> bool:
-    """Return whether a wrong answer had cached tokens. With prefix caching off, they are KV that the engine keeps all
-    the same, as SGLang does for a streaming session: such a run does not show what happens without.
+def only_reused_kv(history: History, findings: Iterable[Finding]) -> bool:
+    """Return whether all that failed with prefix caching off are wrong answers with cached tokens: KV that the engine
+    keeps all the same, as SGLang does for a streaming session. Such a run does not show what happens without.
     """
-    wrong = {one.request for one in findings if one.checker in OF_ANSWERS}
-    return any(one.request in wrong and one.cached_tokens for one in history.outcomes)
+    hits = {one.request for one in history.outcomes if one.cached_tokens}
+    failed = [one for one in findings if one.checker in WITHOUT_CACHE]
+    return bool(failed) and all(one.checker in OF_ANSWERS and one.request in hits for one in failed)
 
 
 def shows_a_hit(history: History, outcome: Outcome) -> bool:

@@ -45,9 +45,11 @@ class CauseReplay(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
 
     @classmethod
-    def under(cls, names: Sequence[str], result: ReplayResult) -> CauseReplay:
-        """Return the replay under these repairs."""
-        return cls(result=result, number=len(names), repairs=list(names) if len(names) <= MOST_NAMED else [])
+    def under(cls, names: Sequence[str], result: ReplayResult, words: str = "") -> CauseReplay:
+        """Return the replay under these repairs. `words` are kept if it neither failed like the case nor passed."""
+        said = "" if result in (ReplayResult.FAILS, ReplayResult.PASSES) else words
+        few = list(names) if len(names) <= MOST_NAMED else []
+        return cls(result=result, number=len(names), repairs=few, words=said)
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):

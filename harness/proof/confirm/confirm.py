@@ -21,7 +21,7 @@ from coldproof.harness.judgement.checkers.tokens import closest, counts
 from coldproof.harness.judgement.criteria import OF_ANSWERS, WITHOUT_CACHE
 from coldproof.harness.judgement.finding import EXACT, Rule
 from coldproof.harness.judgement.judge import Judgement
-from coldproof.harness.judgement.no_hits import had_no_hit, reused_kv, with_wrong_count
+from coldproof.harness.judgement.no_hits import had_no_hit, only_reused_kv, with_wrong_count
 from coldproof.harness.judgement.oracle import OracleError, comparable_outcomes, question
 from coldproof.harness.judgement.trial import Failing
 from coldproof.harness.judgement.vectors import nearest, same_vectors
@@ -84,7 +84,7 @@ def confirm(
         untouched = fresh_oracle is None or (fresh_oracle.salted and not failing.judgement.history.shape.second_tier)
         replayed = replay(failing.workload, fresh, observe, replays, nonce=same if untouched else None)
     controlled = replay(failing.workload, control, observe, replays, nonce=same) if control is not None else []
-    off = [j for j in controlled if not reused_kv(j.history, j.findings)]
+    off = [j for j in controlled if not only_reused_kv(j.history, j.findings)]
     if controlled and not off:
         control = None
     failed = [j for j in replayed if fails_alike(j, failing.judgement)]

@@ -20,7 +20,7 @@ from coldproof.harness.history.provenance import read_kv_of_run
 from coldproof.harness.history.records import History
 from coldproof.harness.judgement.criteria import OF_ANSWERS
 from coldproof.harness.judgement.judge import Judgement
-from coldproof.harness.judgement.no_hits import reused_kv
+from coldproof.harness.judgement.no_hits import only_reused_kv
 from coldproof.harness.judgement.trial import Failing, Ran
 from coldproof.harness.proof.confirm.confirm import Confirmed, Observe
 from coldproof.harness.schema.verdict import FailureClass
@@ -116,8 +116,9 @@ class PriorWorkloads(msgspec.Struct, frozen=True):
             return None
         kept, seen = self.halved(ran, found)
         off = self.replay_after(kept, self.control) if self.control is not None else None
-        without = off is not None and not reused_kv(off.history, off.findings)
-        not_the_cache = off is not None and without and off.worst().checker in (*OF_ANSWERS, "liveness")
+        if off is not None and only_reused_kv(off.history, off.findings):
+            off = None
+        not_the_cache = off is not None and off.worst().checker in (*OF_ANSWERS, "liveness")
         reproduction = msgspec.structs.replace(
             self.confirmed.reproduction,
             while_shrinking_failed=self.failing.failed,

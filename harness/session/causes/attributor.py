@@ -138,24 +138,22 @@ class Attributor:
         if candidates.repairs:
             self.log.emit("phase", words=f"looking for the cause of {case.id}")
 
-        ends: list[ReplayEnd] = []
+        replays: list[CauseReplay] = []
 
         def replay(names: tuple[str, ...]) -> ReplayResult:
-            ends.append(self.replay(case, [Run(workload, case.nonce)], requirement, local, names))
-            return ends[-1].result
+            end = self.replay(case, [Run(workload, case.nonce)], requirement, local, names)
+            replays.append(CauseReplay.under(names, end.result, end.words))
+            return end.result
 
         try:
-            first: list[CauseReplay] = []
             if local.basis is Basis.LOCAL:
                 shipped, fails_now = replay(()), True
-                first = [CauseReplay.under((), shipped)]
                 if shipped is not ReplayResult.FAILS:
                     found = by_signature(case, records, f"on {LOCALLY} it {SHOWN[shipped]}")
-                    return msgspec.structs.replace(found, replays=told(first, ends))
+                    return msgspec.structs.replace(found, replays=replays)
             found = by_repairs(case, candidates, replay, basis=local.basis, rounds=int(not fails_now))
         except OutOfTime:
             return undecided(case, candidates, NO_TIME, without=Basis.NOT_TRIED)
-        replays = told([*first, *found.replays], ends)
         if found.basis in (Basis.GONE, Basis.NOT_RUN):
             found = undecided(case, candidates, found.words)
         return msgspec.structs.replace(found, replays=replays)
@@ -230,12 +228,3 @@ class Attributor:
     def stop(self) -> None:
         """End the replay that runs, and let no other one begin."""
         self.replays.stop()
-
-
-def told(replays: Sequence[CauseReplay], ends: Sequence[ReplayEnd]) -> list[CauseReplay]:
-    """Return replays with the words of those that came to something else than the failure or its absence."""
-    plain = (ReplayResult.FAILS, ReplayResult.PASSES)
-    return [
-        one if end.result in plain else msgspec.structs.replace(one, words=end.words)
-        for one, end in zip(replays, ends, strict=True)
-    ]

@@ -150,6 +150,19 @@ def test_a_control_that_reuses_kv_is_no_control() -> None:
     assert made.caching_off == ()
 
 
+def test_a_control_that_also_fails_without_a_hit_is_one() -> None:
+    """One wrong answer without cached tokens shows that it does not take the cache."""
+
+    def observe(engine: CheckedEngine, _: Workload, nonce: str | None = None) -> Judgement:
+        one = judgement(nonce or "new", failed=True, cached=32 if engine is CONTROL else 0)
+        return msgspec.structs.replace(one, findings=(WRONG, msgspec.structs.replace(WRONG, request=1)))
+
+    failing = Failing(history().workload, judgement("first", failed=True), failed=1, tries=1)
+    made = confirm(failing, observe=observe, fresh=FRESH, fresh_oracle=None, control=CONTROL, running=None, replays=3)
+    assert made.failure_class is FailureClass.NOT_THE_CACHE
+    assert (made.reproduction.caching_off_failed, made.reproduction.caching_off_tries) == (3, 3)
+
+
 @pytest.mark.parametrize(("has", "tried"), [(True, 1), (False, 0)])
 def test_a_control_without_the_tier_that_ends_is_no_control(*, has: bool, tried: int) -> None:
     """The step that restarts the tier would fail there, which says nothing about the cache."""

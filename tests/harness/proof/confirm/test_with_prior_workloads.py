@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.histories import ask, burst, history
+from support.confirmation import WRONG
+from support.histories import ask, burst, history, outcome
 
 from coldproof.adapters.protocol.checked import CheckedEngine
 from coldproof.adapters.protocol.engine import EngineDied
@@ -90,14 +91,13 @@ def further(
 
     The workloads in `alone` fail on a fresh engine without prior workloads.
     """
-    given: dict[str, Any] = {"start": engines.start, "control": None, "seconds": 60.0, **more}
+    usual: dict[str, Any] = {"start": engines.start, "observe": engines.observe, "control": None, "seconds": 60.0}
     return confirm_further(
         first or confirmed(REDUCED, fails=False),
         found,
         confirm=lambda failing, _: confirmed(failing.workload, fails=failing.workload in alone),
         rerun=engines.rerun,
-        observe=engines.observe,
-        **given,
+        **(usual | more),
     )
 
 
@@ -225,6 +225,23 @@ def test_what_fails_without_the_cache_too_is_not_the_caches() -> None:
     assert made.failure_class is FailureClass.NOT_THE_CACHE
     made = further(Engines(lambda run: run[:1] == ["0"]), failed(FOUND, earlier(1)), control=None)
     assert made.failure_class is FailureClass.HANG
+
+
+@pytest.mark.parametrize(("cached", "named"), [(0, FailureClass.NOT_THE_CACHE), (32, FailureClass.CORRUPT)])
+def test_a_control_that_reuses_kv_is_no_control(cached: int, named: FailureClass) -> None:
+    """With caching off, its wrong answer has cached tokens: KV of a session, for example."""
+    ended = Engines(lambda run: len(run) > 2, said=WRONG)
+    control = cast(CheckedEngine, "control")
+
+    def observe(engine: CheckedEngine, workload: Workload, nonce: str | None = None) -> Judgement:
+        one = ended.observe(engine, workload, nonce)
+        hit = outcome(0, range(40), cached_tokens=cached if engine is control else 0)
+        return msgspec.structs.replace(one, history=msgspec.structs.replace(one.history, outcomes=(hit,)))
+
+    found = Failing(FOUND, judged(FOUND, "then", WRONG), failed=1, tries=1, earlier=earlier(2))
+    made = further(ended, found, control=control, observe=observe)
+    assert made.reproduction.workloads_before == 2
+    assert made.failure_class is named
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(0.5, ""), (2.0, "34"), (9.0, "01234")])
