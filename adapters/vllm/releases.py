@@ -45,6 +45,7 @@ INTERNALS = {
     "sampling_params": ("RequestOutputKind", "SamplingParams", "StructuredOutputsParams"),
     "usage.usage_lib": ("UsageContext",),
     "utils.argparse_utils": ("FlexibleArgumentParser",),
+    "v1.engine.async_llm": ("AsyncLLM",),
     "v1.engine.core": ("EngineCore",),
     "v1.engine.llm_engine": ("LLMEngine",),
     "v1.executor.uniproc_executor": ("UniProcExecutor",),

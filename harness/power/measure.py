@@ -165,7 +165,10 @@ def fault_outcome(fault: Fault, runs: list[SuiteRun]) -> Outcome:
 
 
 def select_faults(names: str | None, worker: str) -> list[Fault]:
-    """Return the faults with these names or mechanisms that fit the worker. Raises UsageError for an unknown name."""
+    """Return the faults with these names or mechanisms that fit the worker.
+
+    Raises UsageError for an unknown name, and if none fits: nothing would be measured.
+    """
     faults = catalogue(measured_engine().name).faults
     fitting = [fault for fault in faults.values() if worker in fault.workers and suite_run.fault_cells(fault, worker)]
     if names is None:
@@ -175,7 +178,10 @@ def select_faults(names: str | None, worker: str) -> list[Fault]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise UsageError(f"unknown fault {unknown[0]!r}: `coldproof faults` prints them")
-    return [fault for fault in fitting if fault.name in wanted or fault.mechanism in wanted]
+    chosen = [fault for fault in fitting if fault.name in wanted or fault.mechanism in wanted]
+    if not chosen:
+        raise UsageError(f"no fault of {names} can be measured with --worker {worker}: choose another worker")
+    return chosen
 
 
 def parallel_runs() -> int:

@@ -37,6 +37,7 @@ BROKEN: list[tuple[Callable[..., None], str, Cell, tuple[FailureClass, ...]]] = 
     (images.test_images_over_new_weights, "a-pause-keeps-the-encoders-outputs", IMAGES, SHARED),
     (images.test_resets_of_one_cache_of_images, "the-scheduler-remembers-outputs-that-were-reset", IMAGES, CRASH),
     (images.test_resets_of_one_cache_of_images, "the-frontend-remembers-images-that-were-reset", IMAGES, CRASH),
+    (images.test_resets_of_one_cache_of_images, "a-pause-leaves-the-front-ends-images", IMAGES, CRASH),
     (images.test_images_of_several_towers, "towers-share-their-outputs", TOWERS, SHARED),
 ]
 

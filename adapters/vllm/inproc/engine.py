@@ -13,7 +13,6 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -33,6 +32,7 @@ from coldproof.adapters.protocol.resets import ResetScope
 from coldproof.adapters.protocol.shape import EngineShape
 from coldproof.adapters.protocol.sides import Side
 from coldproof.adapters.vllm.inproc.capabilities import cache_settings, capabilities, chat_ids, known_seed, shape
+from coldproof.adapters.vllm.inproc.front_end import FrontEnd
 from coldproof.adapters.vllm.inproc.process import vllm_module
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.request import AdapterNames, InprocRequest, engine_input, parameters
@@ -74,12 +74,12 @@ def start(options: VllmOptions) -> InprocEngine:
         raise
 
 
-def reset_side_caches(engine: Any, scope: tuple[ResetScope, ...]) -> None:
+def reset_side_caches(front_end: FrontEnd, scope: tuple[ResetScope, ...]) -> None:
     """Empty the caches of images that are in `scope`."""
     if ResetScope.PROCESSOR in scope:
-        engine.reset_mm_cache()
+        front_end.call("reset_mm_cache")
     if ResetScope.ENCODER in scope:
-        engine.reset_encoder_cache()
+        front_end.call("reset_encoder_cache")
 
 
 class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
@@ -149,27 +149,29 @@ class InprocEngine(WeightControl, AbsentFeatures, SteppedEngine[InprocRequest]):
     def reset_cache(self) -> bool:
         """Empty the prefix cache. Return whether that worked: it fails while requests hold blocks."""
         with self.entered() as parts:
-            done = bool(parts.engine.reset_prefix_cache())
+            done = bool(FrontEnd(parts.engine).call("reset_prefix_cache"))
             self._stamp_events(parts)
             return done
 
     def reset_more(self, scope: tuple[ResetScope, ...]) -> bool:
         """Empty the prefix cache and what is in `scope`. Raises RequestRefused if vLLM raises an exception."""
         with self.entered() as parts, refusals():
+            front_end = FrontEnd(parts.engine)
             done = bool(
-                parts.engine.reset_prefix_cache(
+                front_end.call(
+                    "reset_prefix_cache",
                     reset_running_requests=ResetScope.RUNNING in scope,
                     reset_connector=ResetScope.SECOND_TIER in scope,
                 )
             )
-            reset_side_caches(parts.engine, scope)
+            reset_side_caches(front_end, scope)
             self._stamp_events(parts)
             return done
 
     def reset_beside(self, scope: tuple[ResetScope, ...]) -> bool:
         """Empty the caches in `scope` only. vLLM's calls return nothing: they have succeeded if they return."""
         with self.entered() as parts, refusals():
-            reset_side_caches(parts.engine, scope)
+            reset_side_caches(FrontEnd(parts.engine), scope)
         return True
 
     def restart_side(self, side: Side) -> None:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from coldproof.adapters.common.wake_route import WAKE_TAGS
 from coldproof.adapters.protocol.capabilities import Capability, Support
 from coldproof.adapters.protocol.weights import PauseMode, SleepPart, WeightRoute
+from coldproof.adapters.vllm.inproc.front_end import FrontEnd
 from coldproof.adapters.vllm.inproc.refusals import refusals
 from coldproof.adapters.vllm.inproc.setup import InprocEngineParts
 from coldproof.adapters.vllm.weight_loading import change_to
@@ -98,25 +99,23 @@ class WeightControl(abc.ABC):
         return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()
 
     def pause(self, mode: PauseMode, *, clear: bool) -> None:
-        """Pause the scheduler. As in vLLM's AsyncLLM, the processor's cache is cleared with the scheduler's caches."""
+        """Pause the scheduler."""
         with self.entered() as parts, refusals():
-            if clear:
-                parts.engine.renderer.clear_mm_cache()
-            parts.core.pause_scheduler(mode.value, clear)
+            FrontEnd(parts.engine).call("pause_generation", mode=mode.value, clear_cache=clear)
         self.end_aborted()
 
     def resume(self) -> None:
         """Resume the scheduler."""
         with self.entered() as parts, refusals():
-            parts.core.resume_scheduler()
+            FrontEnd(parts.engine).call("resume_generation")
 
     def sleep(self, level: int) -> None:
         """Let the engine sleep. It aborts the requests in flight."""
         with self.entered() as parts, refusals():
-            parts.engine.sleep(level)
+            FrontEnd(parts.engine).call("sleep", level)
         self.end_aborted()
 
     def wake(self, part: SleepPart = SleepPart.ALL) -> None:
         """Wake a part of the engine up."""
         with self.entered() as parts, refusals():
-            parts.engine.wake_up([WAKE_TAGS[part]] if part in WAKE_TAGS else None)
+            FrontEnd(parts.engine).call("wake_up", [WAKE_TAGS[part]] if part in WAKE_TAGS else None)

@@ -129,7 +129,18 @@ def test_faults_are_chosen_by_name_or_mechanism(names: str | None) -> None:
     assert FAULT in select_faults(names, "fingerprint")
 
 
-@pytest.mark.parametrize("arguments", [["--faults", "nope"], ["--budget", "soon"], ["--worker", "nope"]])
+NOT_IN_A_MODEL = "image_caches"  # faults of the fingerprint worker only
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--faults", "nope"],
+        ["--faults", NOT_IN_A_MODEL, "--worker", "model"],
+        ["--budget", "soon"],
+        ["--worker", "nope"],
+    ],
+)
 def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It gives exit code 4 before anything runs."""
     try:

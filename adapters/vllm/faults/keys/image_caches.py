@@ -13,24 +13,22 @@ FAULTS, fault = collector("image_caches")
 CELLS, TOWERS, WORKERS = ("images",), ("images-towers",), ("fingerprint",)
 
 
-def reset_nothing(patch: Patch, owner: Any) -> None:
-    """Replace the reset of the encoder cache by one that does nothing."""
-
-    @around(patch, owner, "reset_encoder_cache")
-    def nothing(_original: Any, *_args: Any, **_named: Any) -> None:
-        acted()
-
-
 @fault("MM-4", stands_for="sglang#26792, for the encoder's cache", cells=CELLS, workers=WORKERS)
 def a_reset_keeps_the_encoders_outputs(patch: Patch) -> None:
     """The reset of the encoder cache is confirmed, and nothing happens."""
-    reset_nothing(patch, module("v1.engine.llm_engine").LLMEngine)
+
+    @around(patch, module("v1.engine.async_llm").AsyncLLM, "reset_encoder_cache")
+    async def nothing(_original: Any, _this: Any) -> None:
+        acted()
 
 
 @fault("MM-4", stands_for="caches that desync, as vLLM's own warning says", cells=CELLS, workers=WORKERS)
 def the_scheduler_remembers_outputs_that_were_reset(patch: Patch) -> None:
     """The reset of the encoder cache empties the worker's part of it, and not the scheduler's."""
-    reset_nothing(patch, module("v1.core.sched.scheduler").Scheduler)
+
+    @around(patch, module("v1.core.sched.scheduler").Scheduler, "reset_encoder_cache")
+    def nothing(_original: Any, _this: Any) -> None:
+        acted()
 
 
 @fault("MM-4", stands_for="a pause that clears the prefix cache only", cells=CELLS, workers=WORKERS)
@@ -53,10 +51,10 @@ def the_frontend_remembers_images_that_were_reset(patch: Patch) -> None:
     of images that it remembers.
     """
 
-    @around(patch, module("v1.engine.llm_engine").LLMEngine, "reset_mm_cache")
-    def reset(_original: Any, this: Any) -> None:
+    @around(patch, module("v1.engine.async_llm").AsyncLLM, "reset_mm_cache")
+    async def reset(_original: Any, this: Any) -> None:
         acted()
-        this.engine_core.reset_mm_cache()
+        await this.engine_core.reset_mm_cache_async()
 
 
 @fault("MM-4", stands_for="vllm#44939", cells=TOWERS, workers=WORKERS)

@@ -69,7 +69,7 @@ def steps_without_outputs_leave_no_statistics(patch: Patch) -> None:
         return sent
 
 
-@fault("MM-4", "WEIGHT-2", stands_for="vllm#47147", cells=("images",), workers=("model",))
+@fault("MM-4", "WEIGHT-2", stands_for="vllm#47147", cells=("images",), workers=("fingerprint",))
 def a_pause_leaves_the_front_ends_images(patch: Patch) -> None:
     """A pause that clears the caches leaves the front end's list of the images that the engine has."""
 
