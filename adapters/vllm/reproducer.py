@@ -29,6 +29,7 @@ OF_SERVERS = {
     "--enable-prompt-tokens-details": 0,
     "--enable-scale-out": 0,
     "--trust-request-chat-template": 0,
+    "--trust-request-mm-kwargs": 0,
     "--use-tqdm-on-load": 0,
     "--no-use-tqdm-on-load": 0,
 }
