@@ -1,0 +1,1 @@
+"""ONNX Runtime GenAI: its generator in this process."""
