@@ -67,7 +67,7 @@ def test_next_turn_of_a_chat(sut: SystemUnderTest, data: st.DataObject) -> None:
     token has no KV yet (vllm#54193). Oracle: cold start and the reference cache. Vacuous when no hit reached into an
     answer.
     """
-    sut.check(data.draw(conversations(sut.limits, chat=True), label="workload"))
+    sut.check(data.draw(conversations(sut.limits, chat=True, evidence=Reuse.DECODE_HITS), label="workload"))
 
 
 @requirement("CHAT-2", "the next turn, as token ids", needs=TOKENS, suits=TURN_CELLS, shows=(Reuse.DECODE_HITS,))
@@ -76,5 +76,6 @@ def test_next_turn_in_token_ids(sut: SystemUnderTest, data: st.DataObject) -> No
     """The next turn in token ids, which contains the engine's output token by token, hits what decode wrote, and a
     conforming engine answers it as cold.
     """
-    usual, rare = conversations(sut.limits, chat=False), answers_then_turns(sut.limits)
+    usual = conversations(sut.limits, chat=False, evidence=Reuse.DECODE_HITS)
+    rare = answers_then_turns(sut.limits)
     sut.check(data.draw(with_rare(sut.limits, usual, rare, every=4), label="workload"))

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from coldproof.harness.workload.generators.guidance import guided
+from coldproof.harness.workload.generators.leads import lead
 from coldproof.harness.workload.generators.prompts import DrawnRequests, WorkloadLimits, nearly_equal
 from coldproof.harness.workload.steps import Burst, Prompt, Request, Segment, Step, Workload
 from coldproof.harness.workload.tokens import NONCE_TOKENS, new_prompt_length
@@ -129,15 +130,20 @@ def trees(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
 
 @guided
 @st.composite
-def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Workload:
+def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool, evidence: str = "") -> Workload:
     """Draw one conversation of several turns, each with the engine's own output; perhaps a second one interleaved.
+
+    `evidence`: the name of hits on what decode wrote. As long as a trial lacks them, the turn after the next one is
+    drawn as well: some layers with windows keep what ends at a prompt's last block alone, so that the next turn misses
+    what decode wrote, and only the turn after it can hit that.
 
     Without `chat`, the client may cut the history before the last turn, and may let an answer go on: its prompt is then
     exactly what an engine has kept (mlx-lm#1215).
     """
     builder = ConversationBuilder(draw, limits, chat=chat)
     latest = []
-    for _ in range(draw(st.sampled_from(limits.sizes((1, 2))))):
+    longer = bool(evidence) and draw(lead(limits, (evidence,))) == evidence
+    for _ in range(1 if longer else draw(st.sampled_from(limits.sizes((1, 2))))):
         # Long enough that decode fills a block, so that the next turn can hit it. The last token of an answer has no
         # KV, which matters most at the end of a block. What a chat template adds is not known here.
         opened = builder.open()
@@ -148,7 +154,8 @@ def conversations(draw: st.DrawFn, limits: WorkloadLimits, *, chat: bool) -> Wor
         filled = Request(prompt=opened.prompt, chat=chat, max_tokens=tokens)
         builder.send(filled)
         latest.append(len(builder.drawn.requests) - 1)
-    for _ in range(draw(st.integers(1, limits.most(MOST_TURNS, least=1)))):
+    least = 2 if longer else 1
+    for _ in range(draw(st.integers(least, limits.most(MOST_TURNS, least=least)))):
         which = draw(st.sampled_from(range(len(latest))))
         if builder.drawn.lengths[latest[which]] < builder.drawn.limit:
             builder.send(builder.turn(latest[which]))

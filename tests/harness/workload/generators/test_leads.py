@@ -14,7 +14,8 @@ from coldproof.harness.features.resets.workloads import BEHIND, aborts
 from coldproof.harness.features.salts.workloads import ALMOST_EQUAL, Alike, salted
 from coldproof.harness.features.sessions.workloads import SHORT_FIRST, sessions
 from coldproof.harness.features.weights.workloads import ASLEEP, paused
-from coldproof.harness.judgement.leads import Leads
+from coldproof.harness.judgement.leads import MOST_TRIES, Leads
+from coldproof.harness.workload.generators.chats import conversations
 from coldproof.harness.workload.generators.leads import led
 from coldproof.harness.workload.generators.prompts import WorkloadLimits
 from coldproof.harness.workload.steps import Burst, Idle, Prompt, Request, Segment, Sleep, Wake, Workload
@@ -145,3 +146,21 @@ def test_a_preempted_request_with_images_can_be_asked_for(data: st.DataObject, s
     assert sum(grown) > 16 * 16
     assert max(grown) <= 16 * 16
     assert before == again
+
+
+@pytest.mark.parametrize(("evidence", "lacking"), [({}, True), ({"hits": 1.0}, False)])
+def test_a_conversation_goes_on_after_the_next_turn_as_long_as_decode_was_not_hit(
+    evidence: dict[str, float], lacking: bool
+) -> None:
+    """Layers with windows may keep nothing of an answer until a prompt contains it."""
+    led_limits = msgspec.structs.replace(LIMITS, leads=Leads(evidence))
+    counts: list[int] = []
+
+    @few_examples
+    @given(conversations(led_limits, chat=True, evidence="hits"))
+    def check(workload: Workload) -> None:
+        turns = [request for request in requests_of(workload) if request.prompt.continues is not None]
+        counts.append(len(turns))
+
+    check()
+    assert (min(counts[:MOST_TRIES]) >= 2) == lacking
