@@ -16,11 +16,11 @@ from coldproof.adapters.vllm.cells.cell import (
 )
 from coldproof.adapters.vllm.kv_tiers import GIVEN
 
-RELIABLE_TIER = (CellTrait.SECOND_TIER,)  # its loads do not fail
+RELIABLE_TIER = (CellTrait.SECOND_TIER,)
 LIMITED_TIER = "second tier with limits for a request"
 PERSISTENT_TIER = (*RELIABLE_TIER, "persistent tier")
 SESSION_TIER = (*RELIABLE_TIER, "sessions")
-FAILING_TIER = (*PERSISTENT_TIER, "failing loads", "failing tier")
+FAILING_TIER = (*RELIABLE_TIER, "failing loads", "failing tier")  # Coldproof's connector keeps nothing in files
 
 
 def tier_cell(
