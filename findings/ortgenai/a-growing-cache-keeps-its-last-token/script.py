@@ -4,8 +4,9 @@ import subprocess, sys, tempfile
 
 import numpy as np, onnxruntime_genai as og
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
+set_seed(0)  # so that the answer is no end token
 sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 LlamaForCausalLM(LlamaConfig(vocab_size=128, **sizes)).save_pretrained(folder := tempfile.mkdtemp())
 PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a"))).save_pretrained(folder)
