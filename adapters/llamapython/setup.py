@@ -11,6 +11,7 @@ from coldproof.adapters.common.environment import current_environment
 from coldproof.adapters.common.gguf import NotTranslated, write_adapter, write_model
 from coldproof.adapters.common.lora_digest import content_digest
 from coldproof.adapters.common.model_folder import model_folder
+from coldproof.adapters.common.named_values import named_values
 from coldproof.adapters.llamapython.repairs import program
 from coldproof.adapters.protocol.capabilities import OPTIONAL_ABSENT, Capability, Support
 from coldproof.adapters.protocol.engine import EngineStartError
@@ -78,10 +79,7 @@ def files_folder(options: StartOptions) -> Path:
 
 def fields(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a model by `--NAME VALUE`, as the server's command line takes them. Raises ValueError."""
-    names, values = arguments[::2], arguments[1::2]
-    if len(names) != len(values) or not all(name.startswith("--") for name in names):
-        raise ValueError(f"expected --NAME VALUE for each field of the server, not {' '.join(arguments)}")
-    return {name.removeprefix("--"): parsed(value) for name, value in zip(names, values, strict=True)}
+    return named_values(arguments, "field of the server", parsed)
 
 
 def parsed(value: str) -> Any:

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from coldproof.adapters.common.absent_features import AbsentFeatures
+from coldproof.adapters.common.started_server import package_version
 from coldproof.adapters.common.stepping import SteppedEngine, SteppedRequest, seconds
 from coldproof.adapters.ortgenai.generator import Continued
 from coldproof.adapters.ortgenai.onnx_model import AGAIN, parameters
-from coldproof.adapters.ortgenai.setup import capabilities, converted, library, options_of, shape, version
+from coldproof.adapters.ortgenai.setup import PACKAGE, capabilities, converted, library, options_of, shape
 from coldproof.adapters.protocol.engine import EngineError, EngineStartError, RequestRefused, Served
 from coldproof.adapters.protocol.metrics import Metrics
 from coldproof.adapters.protocol.requests import Arrival, Completion, CompletionRequest, Stage, Token
@@ -58,7 +59,7 @@ class OrtGenaiEngine(AbsentFeatures, SteppedEngine[OrtGenaiRequest]):
 
     def __init__(self, options: StartOptions, continued: Continued) -> None:
         self.options, self._continued = options, continued
-        self.version = version()
+        self.version = package_version(PACKAGE)
         self.config: Mapping[str, str] = {
             "engine": "a generator of ONNX Runtime GenAI, in this process",
             "model": options.model,

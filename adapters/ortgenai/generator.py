@@ -8,7 +8,6 @@ Coldproof's scripts contain this file.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,15 +22,14 @@ class Continued:
     def begin(self, prompt: Sequence[int]) -> int:
         """Give it a prompt, and return how many of its tokens have KV already."""
         kept = self.sequence() if self.caching else []
-        if not kept:
-            self.generator = self.generator if self.caching and self.generator is not None else self.make()
+        if self.generator is None or not self.caching:
+            self.generator = self.make()
         known = kept[:-1] if self.again else kept
         shared = common_prefix(known, prompt[:-1])  # the scores behind the last token have to be computed
         if shared < len(kept):
             self.generator.rewind_to(shared)
-        tokens = importlib.import_module("numpy").array([prompt[shared:]], dtype="int32")
-        self.generator.append_tokens(tokens)
-        return min(shared, len(kept) - 1) if kept else 0
+        self.generator.append_tokens([list(prompt[shared:])])
+        return max(0, min(shared, len(kept) - 1))  # the last token of an answer has no KV yet
 
     def next(self) -> int:
         """Generate a token."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coldproof.adapters.common.environment import current_environment
+from coldproof.adapters.common.named_values import named_values
 from coldproof.adapters.common.weights_digest import weights_digest
 from coldproof.adapters.ortgenai import onnx_model
 from coldproof.adapters.ortgenai.onnx_model import LONGEST
@@ -71,10 +71,7 @@ def library() -> Any:
 
 def options_of(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options of a generator by `--NAME VALUE`. Raises ValueError."""
-    names, values = arguments[::2], arguments[1::2]
-    if len(names) != len(values) or not all(name.startswith("--") for name in names):
-        raise ValueError(f"expected --NAME VALUE for each option of a generator, not {' '.join(arguments)}")
-    return {name.removeprefix("--"): json.loads(value) for name, value in zip(names, values, strict=True)}
+    return named_values(arguments, "option of a generator", json.loads)
 
 
 def converted(options: StartOptions) -> Path:
@@ -96,14 +93,6 @@ def convert(source: Path, target: Path, log: Path) -> Path:
         except (subprocess.SubprocessError, OSError) as problem:
             raise EngineStartError(f"the model was not converted: {problem}; log: {log}") from problem
     return target
-
-
-def version() -> str | None:
-    """Return the version of the package."""
-    try:
-        return importlib.metadata.version(PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def capabilities(found: str | None) -> dict[Capability, Support]:

@@ -57,7 +57,7 @@ class Generator:
 @pytest.mark.parametrize(
     ("again", "prompt", "calls", "cached"),
     [
-        (False, [1, 2, 3, 4, 9], [("append", [9])], 3),  # the KV of 4 is due, and the library's to compute
+        (False, [1, 2, 3, 4, 9], [("append", [9])], 3),  # the library has to compute the KV of 4
         (True, [1, 2, 3, 4, 9], [("rewind", 3), ("append", [4, 9])], 3),
         (False, [1, 2, 7], [("rewind", 2), ("append", [7])], 2),
         (False, [1, 2, 3], [("rewind", 2), ("append", [3])], 2),  # its last token is always computed
