@@ -157,6 +157,10 @@ def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, r
     together = replay(names[:1])
     if together is passes:
         return confirmed(case, candidates, names[0], replay, basis, rounds)
+    if together is ReplayResult.OTHERWISE:
+        behind = behind_cause(case, candidates, replay, basis, rounds)
+        if behind is not None:
+            return behind
     if names[1:]:
         together = replay(names)
     if together is ReplayResult.NOT_RUN:
@@ -176,6 +180,27 @@ def searched(case: Case, candidates: Candidates, replay: Replay, basis: Basis, r
     if rest and replay(rest) is passes:
         return confirmed(case, candidates, rest[0], replay, basis, rounds)
     return of_several(candidates, replay, basis, rounds)
+
+
+def behind_cause(case: Case, candidates: Candidates, replay: Replay, basis: Basis, rounds: int) -> Attribution | None:
+    """Return the attribution to the likeliest cause if a case fails in another way without it, by a remark.
+
+    What no contract forbids may show itself as soon as the cause is repaired, on a busy machine more often: a search by
+    halves takes that for a failure of the case. It is the cause if the case fails with the repair of the remark alone,
+    and is gone with both. None if that is not so.
+    """
+    cause = candidates.finding_of(candidates.names[0])
+    remarks = [candidates.finding_of(name) for name in candidates.names[1:]]
+    for remark in (one for one in remarks if not one.is_root_cause and one.requirement == case.requirement):
+        both = (cause.id, remark.id)
+        gone = cause.is_root_cause and set(both) <= set(candidates.names) and replay(both) is ReplayResult.PASSES
+        if gone and replay((remark.id,)) is ReplayResult.FAILS:
+            not_back = why_not_back(both, replay, rounds)
+            words = "it fails without it, and with it in another way, by a remark"
+            return not_back or Attribution(
+                basis=basis, finding=cause.id, link=cause.link, words=words, with_findings=[remark.id]
+            )
+    return None
 
 
 def of_several(candidates: Candidates, replay: Replay, basis: Basis, rounds: int) -> Attribution:

@@ -469,3 +469,28 @@ def test_what_a_remark_does_not_describe_may_be_the_root_cause_that_its_repair_r
         case = msgspec.structs.replace(CASE, signature=signature, requirement="LORA-6")
         found = by_repairs(case, Candidates.of(case, records, repairs), Replays({"e/1": FAILS}, cause="e/0"))
         assert (found.finding, found.remark) == (finding, False)
+
+
+@pytest.mark.parametrize(
+    ("results", "requirement", "found"),
+    [
+        ({"e/0": OTHERWISE, "e/1": FAILS, "e/0,e/1": PASSES}, CASE.requirement, ("e/0", ["e/1"])),
+        ({"e/0": OTHERWISE, "e/1": PASSES, "e/0,e/1": PASSES}, CASE.requirement, None),  # the remark's repair ends it
+        ({"e/0": OTHERWISE, "e/1": FAILS, "e/0,e/1": OTHERWISE}, CASE.requirement, None),
+        ({"e/0": OTHERWISE, "e/1": FAILS, "e/0,e/1": PASSES}, "SESS-2", None),
+        ({"e/0": FAILS, "e/1": FAILS, "e/0,e/1": PASSES}, CASE.requirement, None),
+    ],
+)
+def test_a_cause_behind_which_a_remark_shows_itself_is_found_without_halving(
+    results: dict[str, Result], requirement: str, found: tuple[str, list[str]] | None
+) -> None:
+    """With its repair alone the case fails in another way, at times: what no contract forbids is there as well."""
+    cause = record("e/0")
+    remark = record("e/1", requirement=requirement, severity=Severity.REMARK, signature="accounting; reset")
+    given = Candidates.of(CASE, [cause, remark, record("e/2", signature="x")], map(repair, ("e/0", "e/1", "e/2")))
+    replays = Replays(results)
+    got = by_repairs(CASE, given, replays)
+    early = replays.tried[:3] == [("e/0",), ("e/0", "e/1"), ("e/1",)]
+    assert (found is not None) == (early and got.is_known and (got.finding, got.with_findings) == found)
+    assert not got.remark
+    assert found is None or got.is_shown_by(got.findings, failed=False)  # as the check of a bundle asks
